@@ -1,0 +1,1 @@
+"""Tasks, resumable runs, metrics with intervals, accuracy-against-compute reports."""

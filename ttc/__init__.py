@@ -1,0 +1,1 @@
+"""Test-time compute: spend it, measure it, distil it."""

@@ -1,0 +1,444 @@
+"""The nouns: what flows between engines, strategies, scorers and verifiers.
+
+    Problem -> engine.render -> Prompt -> session.generate -> Completion -> (scorer) -> strategy -> Answer
+    Problem + target + Answer -> verifier -> Record
+
+All values are frozen. Standard library only: importing this module must cost nothing. A strategy and a scorer see a
+`Problem` and `Prompt`s, which hold no target; only a verifier is handed one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from ttc.errors import ConfigError
+
+Path: TypeAlias = tuple[int, ...]
+Json: TypeAlias = Any
+Target: TypeAlias = Any
+"""What a verifier compares with: a string, or a JSON object that the verifier of the task understands."""
+FinishReason: TypeAlias = Literal["stop", "length", "abort"]
+ThinkState: TypeAlias = Literal["none", "open", "closed"]
+Enforced: TypeAlias = Literal["ids", "native", "none"]
+Status: TypeAlias = Literal[
+    "correct", "incorrect", "no_answer", "unparseable", "timeout", "limit", "error"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation; `role` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked. There is no target here.
+
+    `kind` names the answer kind (`math`, `choice`, `exact`, ...) by which `ttc.answers` extracts and groups final
+    answers; the task binds it. `meta` is for reports (level, subject); strategies must not need it.
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    kind: str = "math"
+    meta: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Rendered input: a place in the tree and the exact tokens that lead to it.
+
+    `path` addresses the node: the root is (), draw i of a prompt lives at prompt.path + (i,). Everything after
+    `rendered_len` ids (`rendered_chars` characters) was generated or injected; thinking control reads only that part,
+    so markers in user text are inert. `token_ids` is None on engines that take only text or messages.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] | None
+    path: Path = ()
+    rendered_len: int = 0
+    rendered_chars: int = 0
+    think_state: ThinkState = "none"
+    messages: tuple[Message, ...] = ()
+    problem_id: str = ""
+
+    @property
+    def generated_ids(self) -> tuple[int, ...]:
+        """Ids after the rendered part; empty when the engine has no ids."""
+        return () if self.token_ids is None else self.token_ids[self.rendered_len :]
+
+    @property
+    def generated_text(self) -> str:
+        """Text after the rendered part."""
+        return self.text[self.rendered_chars :]
+
+    def then(self, completion: Completion) -> Prompt:
+        """Return the child prompt that continues after `completion`, at the completion's own path.
+
+        The one rule on terminators: an end-of-sequence token is dropped, everything else that was sampled stays
+        (a step delimiter belongs to its step).
+        """
+        ids = completion.token_ids[: len(completion.token_ids) - completion.num_eos]
+        return replace(self.extend(ids, completion.text), path=completion.path)
+
+    def extend(self, ids: Sequence[int], text: str) -> Prompt:
+        """Return the same node with `ids` (and their `text`) appended: injected text, or the same draw resumed."""
+        joined = None if self.token_ids is None else (*self.token_ids, *ids)
+        return replace(self, token_ids=joined, text=self.text + text)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw. `temperature` 0 is greedy; `max_tokens` caps the sampled tokens of one draw (injected ones excluded).
+
+    A completion stops at the first token after which its text contains a `stop` string, or at one of
+    `stop_token_ids`, or at the model's end of sequence; `stop` strings stay in the completion. `seed` keys the
+    randomness together with the path and the token position; None only where temperature is 0.
+    """
+
+    temperature: float = 0.8
+    top_p: float = 1.0
+    top_k: int | None = None
+    max_tokens: int = 1024
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range."""
+        checks = [
+            (math.isfinite(self.temperature) and self.temperature >= 0, "temperature", "a number >= 0"),
+            (0 < self.top_p <= 1, "top_p", "in (0, 1]"),
+            (self.top_k is None or self.top_k >= 1, "top_k", "None or >= 1"),
+            (self.max_tokens >= 1, "max_tokens", ">= 1"),
+            (all(self.stop), "stop", "non-empty strings"),
+        ]
+        for ok, name, rule in checks:
+            if not ok:
+                raise ConfigError(f"sampling.{name} must be {rule}, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, calls and FLOPs; adds with `+`. Wall time is kept apart because it does not add.
+
+    prompt     context tokens submitted, once per draw; cached of them were not computed again
+    generated  tokens sampled and kept by the search; thinking of them lie inside the think block
+    scored     tokens computed by scorers; judged: tokens generated by judges
+    overrun    tokens an engine decoded for draws that were aborted
+    calls      draws submitted; attempts: including retries and killed ones
+    """
+
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    thinking: int = 0
+    scored: int = 0
+    judged: int = 0
+    overrun: int = 0
+    calls: int = 0
+    attempts: int = 0
+    flops: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        """Add column by column."""
+        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)))
+
+    @property
+    def tokens(self) -> int:
+        """The budget unit: generated + judged + newly scored tokens."""
+        return self.generated + self.judged + self.scored
+
+
+UsageSink: TypeAlias = Callable[[Usage], None]
+"""Called exactly once for every draw (or scored prompt) that ends: finished, aborted or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One sampled continuation.
+
+    `token_ids` is everything appended to the prompt, the terminator included; `text` is what those ids decode to
+    without the end-of-sequence token. `injected` are half-open index spans of `token_ids` that were put there by
+    thinking control rather than sampled. `logprobs` are nats of the sampled tokens under the model itself
+    (temperature 1, before top-p / top-k); `certainty` is the per-token self-certainty KL(uniform || model) in nats.
+    Both align with `token_ids` (0.0 at injected positions). `stop_reason` is "eos", the stop string, the stop token id, or None.
+    """
+
+    path: Path
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    logprobs: tuple[float, ...] | None = None
+    certainty: tuple[float, ...] | None = None
+    injected: tuple[tuple[int, int], ...] = ()
+    usage: Usage = Usage()
+
+    @property
+    def num_eos(self) -> int:
+        """1 when the last id is an end-of-sequence token, else 0."""
+        return int(self.stop_reason == "eos")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model ended the text itself; a cut by length is not an end."""
+        return self.finish_reason == "stop" and self.stop_reason == "eos"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A scorer's opinion, higher is better; `value` None means no verdict (never 0). `steps` are per step, before aggregation."""
+
+    value: float | None
+    steps: tuple[float, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one problem may spend; None is unlimited. `tokens` is in the unit of `Usage.tokens`."""
+
+    tokens: int | None = None
+    flops: float | None = None
+    seconds: float | None = None
+    calls: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse non-positive limits."""
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"budget.{spec.name} must be > 0 or absent, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One complete path a strategy considered: `text` is the answer part, `final` the extracted short answer."""
+
+    path: Path
+    text: str
+    thinking: str
+    final: str | None
+    finish_reason: FinishReason
+    num_tokens: int
+    score: float | None = None
+    logprob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the trace. `kind`: generate, score, prune, select, note; `data` is JSON."""
+
+    kind: str
+    path: Path
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a strategy returns. `final` None means no answer was found, and such an answer never won a vote.
+
+    `finish_reason` is that of the chosen candidate ("length" is never treated as finished); `stop_cause` says why the
+    strategy stopped (done, budget, ...); `enforced` says how the thinking budget was held.
+    """
+
+    text: str
+    final: str | None
+    thinking: str = ""
+    finish_reason: FinishReason = "stop"
+    candidates: tuple[Candidate, ...] = ()
+    usage: Usage = Usage()
+    trace: tuple[Event, ...] = ()
+    stop_cause: str = "done"
+    enforced: Enforced = "none"
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a verifier is given: the answer part, the thinking apart from it, and how the text ended."""
+
+    text: str
+    thinking: str = ""
+    finish_reason: FinishReason = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier returns. Only `correct` counts as right; timeout, limit and error are not "wrong" but no verdict.
+
+    `score` is partial credit in [0, 1] or None without a verdict; `span` is the extracted answer's place in the text.
+    """
+
+    status: Status
+    score: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+    extracted: str | None = None
+    span: tuple[int, int] | None = None
+    version: str = ""
+    seconds: float = 0.0
+
+    @property
+    def correct(self) -> bool:
+        """True only for the status `correct`."""
+        return self.status == "correct"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row at any stage; JSON lines. `error` is set when the problem failed, and then `answer` may be None.
+
+    `verdicts` are those of `answer.candidates`, in their order: what pass@k and the sub-sampled curves are made of.
+    """
+
+    problem: Problem
+    target: Target = None
+    answer: Answer | None = None
+    verdict: Verdict | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    error: str | None = None
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What FLOP accounting needs: parameters that take part in a matrix product per token, layers, heads x head size."""
+
+    num_params: int
+    num_layers: int
+    attention_width: int
+
+    def flops(self, num_new: int, num_before: int) -> float:
+        """FLOPs to process `num_new` tokens after `num_before` kept ones: 2 per weight, 4 per attended key and layer."""
+        attended = num_new * num_before + num_new * (num_new + 1) // 2
+        return 2.0 * self.num_params * num_new + 4.0 * self.num_layers * self.attention_width * attended
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can honour; a request beyond it is refused before it starts.
+
+    `schedule_invariant`: concurrency, batching and resume points cannot change a draw. `think_open` / `think_close` are
+    the ids of the markers (empty when the model has none).
+    """
+
+    model: str
+    max_context: int
+    token_ids: bool = True
+    logprobs: bool = False
+    schedule_invariant: bool = False
+    think_open: tuple[int, ...] = ()
+    think_close: tuple[int, ...] = ()
+    eos_ids: tuple[int, ...] = ()
+    shape: ModelShape | None = None
+    max_concurrency: int = 64
+
+
+class Engine(Protocol):
+    """The narrow seam between strategies and models."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can honour."""
+        ...
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """Apply the chat template; thinking None is the template's default. Raises ConfigError without a template."""
+        ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of `text`, without any special token added."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens included."""
+        ...
+
+    async def generate(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
+    ) -> list[Completion]:
+        """Continue `prompt` once per draw number; completion d has path prompt.path + (d,).
+
+        `on_usage` is called once per draw when it ends, also when the awaiting task is cancelled: then the draw is
+        aborted in the engine, its tokens are reported as `overrun`, and CancelledError propagates.
+        """
+        ...
+
+    def counters(self) -> Usage:
+        """Totals since the engine started; the sum of all `on_usage` reports equals them to the token."""
+        ...
+
+    async def close(self) -> None:
+        """Free the model; aborts what is running."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Protocol):
+    """An engine that hands over tokens while it samples."""
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        draw: int,
+        on_usage: UsageSink,
+        on_tokens: Callable[[tuple[int, ...]], None],
+    ) -> Completion:
+        """Like `generate` for one draw; calls `on_tokens` in the event loop with each new run of ids."""
+        ...
+
+
+@runtime_checkable
+class LogprobEngine(Protocol):
+    """An engine that can score given ids (teacher log-probabilities)."""
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """Log-probability (nats, temperature 1) of token_ids[start:], each given everything before it."""
+        ...
+
+
+@runtime_checkable
+class WeightSync(Protocol):
+    """An engine whose weights can be replaced in place while it is idle."""
+
+    async def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Replace the weights by `state` (Hugging Face names) and drop every cached key and value."""
+        ...
+
+
+class Scorer(Protocol):
+    """Blind: sees prompts, never a target. Keeps its own caches by (problem id, token ids)."""
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Score the generated part of each prompt; reports newly computed tokens as `scored`."""
+        ...
+
+    def release(self, problem_id: str) -> None:
+        """Free what is cached for a problem."""
+        ...
+
+
+class Verifier(Protocol):
+    """Holds the target; stateless. Never raises for hostile text: that is a verdict."""
+
+    name: str
+    version: str
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Compare `submission` with `target`."""
+        ...
+
+    async def close(self) -> None:
+        """Stop its workers."""
+        ...

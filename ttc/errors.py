@@ -1,0 +1,110 @@
+"""The error tree of the toolkit.
+
+TTCError
+ ├─ ConfigError (ValueError)        a name, parameter, file or value the user gave; raised before work starts
+ │   ├─ UnknownName                 no such strategy, engine, task, scorer, ...: carries the nearest name
+ │   └─ MissingExtra (ImportError)  an optional package is absent: carries the install command
+ ├─ EngineError (RuntimeError)      an engine failed or died
+ │   ├─ EngineTimeout (TimeoutError)
+ │   ├─ PromptTooLong (ValueError)  prompt and budget do not fit the model's context
+ │   └─ Unsupported                 the engine cannot honour the request (token ids, exact caps, ...)
+ ├─ ScorerError (RuntimeError)      a scorer failed; a missing score is not an error but `Score.value is None`
+ ├─ VerifierError (RuntimeError)    the verifier itself failed (its verdicts are never exceptions)
+ ├─ RecordError (ValueError)        a record or task file is broken: names file, line and field
+ └─ BudgetExceeded                  the budget of a session is spent; strategies turn it into an anytime answer
+
+Foreign exceptions are translated once, in the file that talks to the foreign package, with `from exc`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "BudgetExceeded",
+    "ConfigError",
+    "EngineError",
+    "EngineTimeout",
+    "MissingExtra",
+    "PromptTooLong",
+    "RecordError",
+    "ScorerError",
+    "TTCError",
+    "UnknownName",
+    "Unsupported",
+    "VerifierError",
+]
+
+
+class TTCError(Exception):
+    """Base of every error this toolkit raises on purpose."""
+
+
+class ConfigError(TTCError, ValueError):
+    """A name, parameter, file or value given by the user cannot be used; says which and how to fix it."""
+
+
+class UnknownName(ConfigError):
+    """No such name; the message lists the nearest and all known ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {kind} {name!r}{hint} (known: {', '.join(names) or 'none'})")
+        self.kind, self.name, self.nearest = kind, name, near[0] if near else None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Rebuild from the finished message, so that the error survives a process boundary."""
+        return (_rebuild_unknown_name, (self.kind, self.name, self.nearest, str(self)))
+
+
+def _rebuild_unknown_name(kind: str, name: str, nearest: str | None, text: str) -> UnknownName:
+    error = UnknownName(kind, name, ())
+    error.nearest, error.args = nearest, (text,)
+    return error
+
+
+class MissingExtra(ConfigError, ImportError):
+    """An optional package is not installed; the message is the exact install command."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; run: pip install 'ttckit[{extra}]'")
+        self.package, self.extra = package, extra
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Rebuild from the two names."""
+        return (MissingExtra, (self.package, self.extra))
+
+
+class EngineError(TTCError, RuntimeError):
+    """An engine failed; work that was not finished can be resumed."""
+
+
+class EngineTimeout(EngineError, TimeoutError):
+    """An engine did not answer in time."""
+
+
+class PromptTooLong(EngineError, ValueError):
+    """Prompt tokens plus requested tokens exceed the model's context."""
+
+
+class Unsupported(EngineError):
+    """The engine cannot honour this request; refused before it starts."""
+
+
+class ScorerError(TTCError, RuntimeError):
+    """A scorer failed; distinct from a score without a verdict."""
+
+
+class VerifierError(TTCError, RuntimeError):
+    """The verifier itself is broken (for example: no worker can be started)."""
+
+
+class RecordError(TTCError, ValueError):
+    """A record or task file is broken; the message names file, line and field."""
+
+
+class BudgetExceeded(TTCError):
+    """The session's budget is spent."""
