@@ -1,0 +1,138 @@
+"""How sure are we: clustered and paired bootstrap, exact McNemar, Holm, minimum detectable effect.
+
+The unit of chance is the cluster (usually the problem): extra samples per problem narrow nothing between problems.
+Intervals are percentile bootstrap over clusters (Efron 1979), widened by sqrt(C / (C - 1)) for C clusters, as the
+percentile interval is too narrow by this factor (Hesterberg 2015, arXiv:1411.5279). Where every cluster is right, or
+every one wrong, resampling sees no chance at all and the exact binomial bound is given instead.
+
+Cost: 2,000 resamples of 1,000 clusters take about 50 ms. Every function that draws is given its seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Interval", "holm", "mcnemar", "mean_interval", "mean_intervals", "minimum_detectable", "standard_error"]
+
+DRAWS = 2000
+_CHUNK = 200
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure and its confidence interval; all three are NaN without data."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean_interval(
+    values: Sequence[float], clusters: Sequence[Hashable], *, seed: int, draws: int = DRAWS, level: float = 0.95
+) -> Interval:
+    """Return the mean of `values` with its clustered bootstrap interval; paired when values are differences."""
+    return mean_intervals(np.asarray(values, dtype=float)[:, None], clusters, seed=seed, draws=draws, level=level)[0]
+
+
+def mean_intervals(
+    values: Array, clusters: Sequence[Hashable], *, seed: int, draws: int = DRAWS, level: float = 0.95
+) -> list[Interval]:
+    """Return one interval per column of `values` (P, M); all columns share the resamples, so they stay paired."""
+    if len(values) == 0:
+        return [Interval(math.nan, math.nan, math.nan)] * values.shape[1]
+    sums, sizes = _by_cluster(values, clusters)
+    means = np.asarray(values.mean(axis=0), dtype=float)
+    resampled = _resample(sums, sizes, draws, np.random.default_rng(seed))
+    stretch = math.sqrt(len(sizes) / (len(sizes) - 1)) if len(sizes) > 1 else 1.0
+    tails = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = means + (tails - means) * stretch
+    return [
+        _unanimous(float(mean), len(sizes), level) if _is_unanimous(column) else _clip(column, mean, lo, hi)
+        for column, mean, lo, hi in zip(values.T, means, low, high, strict=True)
+    ]
+
+
+def standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
+    """Return the cluster-robust standard error of the mean; NaN with fewer than two clusters."""
+    sums, sizes = _by_cluster(np.asarray(values, dtype=float)[:, None], clusters)
+    count = len(sizes)
+    if count < 2:
+        return math.nan
+    residuals = sums[:, 0] - sizes * np.mean(values)
+    return math.sqrt(count / (count - 1) * float((residuals**2).sum())) / len(values)
+
+
+def minimum_detectable(error: float, *, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Return the smallest true difference that a two-sided test finds with the given power.
+
+    `error` is the standard error of the difference; for two unpaired runs that is sqrt(2) times that of one.
+    """
+    normal = NormalDist()
+    return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) * error
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Return the exact two-sided p-value when so many problems were solved by one run and not by the other."""
+    num = only_first + only_second
+    tail = sum(math.comb(num, i) for i in range(min(only_first, only_second) + 1))
+    return min(1.0, float(2 * tail / 2**num)) if num < 1000 else min(1.0, _log_ratio(2 * tail, num))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values adjusted for testing all of them (Holm 1979), in the order given."""
+    adjusted, running = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = running
+    return adjusted
+
+
+def _log_ratio(numerator: int, power_of_two: int) -> float:
+    return math.exp(math.log(numerator) - power_of_two * math.log(2))
+
+
+def _by_cluster(values: Array, clusters: Sequence[Hashable]) -> tuple[Array, Array]:
+    """Return the column sums of each cluster (C, M) and its size (C,), clusters in order of appearance."""
+    if len(values) != len(clusters):
+        raise ValueError(f"{len(values)} values but {len(clusters)} cluster labels")
+    order: dict[Hashable, int] = {}
+    index = np.array([order.setdefault(cluster, len(order)) for cluster in clusters], dtype=np.int64)
+    sums = np.zeros((len(order), values.shape[1]))
+    np.add.at(sums, index, values)
+    return sums, np.bincount(index, minlength=len(order)).astype(float)
+
+
+def _resample(sums: Array, sizes: Array, draws: int, rng: np.random.Generator) -> Array:
+    """Return the mean of each resample (draws, M), computed in chunks to bound the memory."""
+    count = len(sizes)
+    parts = []
+    for start in range(0, draws, _CHUNK):
+        shape = min(_CHUNK, draws - start)
+        taken = rng.multinomial(count, np.full(count, 1 / count), size=shape).astype(float)  # (draws, C)
+        parts.append((taken @ sums) / (taken @ sizes)[:, None])
+    return np.concatenate(parts)
+
+
+def _is_unanimous(column: Array) -> bool:
+    return bool((column == 0.0).all() or (column == 1.0).all())
+
+
+def _unanimous(mean: float, num_clusters: int, level: float) -> Interval:
+    """Clopper-Pearson where all or none of the clusters are right."""
+    far = ((1 - level) / 2) ** (1 / num_clusters)
+    return Interval(1.0, far, 1.0) if mean == 1.0 else Interval(0.0, 0.0, 1.0 - far)
+
+
+def _clip(column: Array, mean: float, low: float, high: float) -> Interval:
+    """Keep an interval inside the range that the values themselves can have: [0, 1] or [-1, 1] for such values."""
+    smallest, largest = float(column.min()), float(column.max())
+    floor = 0.0 if smallest >= 0 else -1.0 if smallest >= -1 else -math.inf
+    ceiling = 1.0 if largest <= 1 else math.inf
+    return Interval(float(mean), max(float(low), floor), min(float(high), ceiling))

@@ -1,0 +1,121 @@
+"""Intervals cover the truth as often as they claim, and the tests equal their exact definitions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evals.statistics import (
+    holm,
+    mcnemar,
+    mean_interval,
+    mean_intervals,
+    minimum_detectable,
+    standard_error,
+)
+
+
+def coverage(simulate: object, truth: float, rounds: int) -> float:
+    hits = 0
+    for seed in range(rounds):
+        values, clusters = simulate(np.random.default_rng([7, seed]))  # type: ignore[operator]
+        interval = mean_interval(values, clusters, seed=seed, draws=400)
+        hits += interval.low <= truth <= interval.high
+    return hits / rounds
+
+
+def test_the_interval_covers_the_true_accuracy_95_times_in_100() -> None:
+    share = coverage(lambda rng: (rng.random(200) < 0.6, range(200)), 0.6, rounds=600)
+    assert share == pytest.approx(0.95, abs=0.025)
+
+
+def test_the_paired_interval_covers_the_true_difference_95_times_in_100() -> None:
+    def simulate(rng: np.random.Generator) -> tuple[np.ndarray, range]:
+        ability = rng.beta(1, 1, 300)  # shared by both runs: the difference is paired
+        first = rng.random(300) < np.clip(ability + 0.1, 0, 1)
+        second = rng.random(300) < ability
+        return first.astype(float) - second, range(300)
+
+    truth = 0.1 - 0.1**2 / 2  # E[min(1, u + 0.1)] - 1/2 for u uniform
+    assert coverage(simulate, truth, rounds=600) == pytest.approx(0.95, abs=0.025)
+
+
+def test_clustered_problems_widen_the_interval_and_keep_its_coverage() -> None:
+    def simulate(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        clusters = np.repeat(np.arange(60), 5)
+        return (rng.random(60) < 0.5).repeat(5).astype(float), clusters  # five copies of each coin
+
+    assert coverage(simulate, 0.5, rounds=500) == pytest.approx(0.95, abs=0.03)
+    values, clusters = simulate(np.random.default_rng(0))
+    naive = mean_interval(values, range(300), seed=1)
+    honest = mean_interval(values, clusters, seed=1)
+    assert (honest.high - honest.low) / (naive.high - naive.low) == pytest.approx(math.sqrt(5), rel=0.15)
+
+
+def test_the_standard_error_matches_the_textbook_and_the_clusters() -> None:
+    values = np.random.default_rng(2).random(50)
+    assert standard_error(values, range(50)) == pytest.approx(values.std(ddof=1) / math.sqrt(50))
+    assert standard_error(np.repeat(values, 4), np.repeat(range(50), 4)) == pytest.approx(
+        values.std(ddof=1) / math.sqrt(50)
+    )
+    assert math.isnan(standard_error([1.0], ["a"]))
+
+
+def test_unanimous_runs_get_the_exact_binomial_bound() -> None:
+    perfect = mean_interval([1.0] * 100, range(100), seed=0)
+    assert (perfect.value, perfect.high) == (1.0, 1.0)
+    assert perfect.low == pytest.approx(0.025 ** (1 / 100))
+    assert mean_interval([0.0] * 10, range(10), seed=0).high == pytest.approx(1 - 0.025 ** (1 / 10))
+
+
+def test_intervals_stay_inside_the_range_of_their_figure() -> None:
+    interval = mean_interval([1.0] * 9 + [0.0], range(10), seed=0)
+    assert 0 <= interval.low < interval.value < interval.high <= 1
+
+
+def test_columns_share_their_resamples() -> None:
+    values = np.random.default_rng(0).random((40, 1))
+    first, second = mean_intervals(np.hstack([values, values]), range(40), seed=5)
+    alone = mean_interval(values[:, 0], range(40), seed=5)
+    assert first == second
+    assert (first.low, first.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_no_data_gives_no_figure() -> None:
+    assert math.isnan(mean_interval([], [], seed=0).value)
+
+
+def test_labels_and_values_must_match() -> None:
+    with pytest.raises(ValueError, match="2 values but 1 cluster"):
+        mean_interval([1.0, 0.0], ["a"], seed=0)
+
+
+@given(st.integers(0, 25), st.integers(0, 25))
+def test_mcnemar_is_the_exact_two_sided_binomial(first: int, second: int) -> None:
+    num = first + second
+    extreme = [i for i in range(num + 1) if abs(2 * i - num) >= abs(first - second)]
+    exact = Fraction(sum(math.comb(num, i) for i in extreme), 2**num)
+    assert mcnemar(first, second) == pytest.approx(float(exact))
+
+
+def test_mcnemar_stands_large_counts() -> None:
+    assert mcnemar(1500, 1500) == 1.0
+    assert 0 < mcnemar(1400, 1600) < 0.001
+
+
+def test_holm_adjusts_step_by_step_and_keeps_the_order() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_the_minimum_detectable_effect_is_found_with_its_power() -> None:
+    error = 0.02
+    effect = minimum_detectable(error)
+    estimates = np.random.default_rng(1).normal(effect, error, 20_000)
+    assert (np.abs(estimates) > 1.959964 * error).mean() == pytest.approx(0.8, abs=0.01)
