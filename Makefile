@@ -1,0 +1,63 @@
+# Set-up happens once; the stamp files remember it. PYTHON picks the interpreter that makes .venv.
+# On Linux without a GPU: make PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu demo (see README).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+# Targets on a GPU machine use the interpreter that has its CUDA build of torch; nothing is installed there.
+GPU_PYTHON ?= python3
+# One compute thread by default: with another busy process on the machine, more threads are many times slower.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test lint format nano bench gpu-nano gpu-test gpu-bench clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/.stamp-base
+	$(BIN)/ttc eval --strategy tree
+
+test: $(VENV)/.stamp-test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.stamp-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.stamp-dev
+	$(BIN)/ruff check --fix .
+
+nano: $(VENV)/.stamp-base
+	$(BIN)/python -m train.nano --out build/nano --stage all --preset cpu
+
+bench: $(VENV)/.stamp-dev
+	$(BIN)/python -m benchmarks.engine_throughput
+
+gpu-nano:
+	$(GPU_PYTHON) -m train.nano --out build/nano --stage all --preset gpu
+
+gpu-test:
+	$(GPU_PYTHON) -m pytest -m gpu
+
+gpu-bench:
+	$(GPU_PYTHON) -m benchmarks.gpu_bench
+
+clean:
+	rm -rf $(VENV) build
+
+$(VENV)/.stamp-venv:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-base: $(VENV)/.stamp-venv pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (once)"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.stamp-test: $(VENV)/.stamp-base
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-test
+	$(PIP) --editable '.[dev]'
+	@touch $@

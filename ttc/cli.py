@@ -1,0 +1,110 @@
+"""The command `ttc`: finds sub-commands by entry point and turns errors into exit codes.
+
+A sub-command is an entry point of group `ttc.commands`: a function `register(subparsers)` that adds its parser and sets
+`run`, a function from the parsed arguments to an exit code. Only the command that is asked for is imported.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed while running, 2 bad input (nothing was
+started), 3 finished but some problems failed, 130 interrupted. `TTC_DEBUG=1` shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+from typing import Any, NoReturn
+
+from ttc.errors import ConfigError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
+from ttc.recipe import recipe_arguments
+from ttc.registry import plugins
+
+__all__ = ["main"]
+
+GROUP = "ttc.commands"
+EPILOG = """\
+exit codes:
+  0    done
+  1    failed while running
+  2    bad input; nothing was started
+  3    finished, but some problems failed
+  130  interrupted
+
+TTC_DEBUG=1 shows tracebacks. Start with: ttc doctor"""
+BAD_INPUT = (ConfigError, RecordError, PromptTooLong, Unsupported)
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are one line, like every other error here, and that guesses no abbreviation."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see: {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parse(arguments)
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output went away (ttc list | head): not an error, but stdout must not be flushed again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except BAD_INPUT as exc:
+        return _fail(f"error: {exc}", 2)
+    except TTCError as exc:
+        return _fail(f"error: {exc}", 1)
+    except Exception as exc:
+        return _fail(f"internal error: {type(exc).__name__}: {exc} (TTC_DEBUG=1 shows where)", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    if os.environ.get("TTC_DEBUG") == "1":
+        traceback.print_exc()
+    print("ttc: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = _Parser(
+        prog="ttc",
+        description="Spend compute at test time, measure exactly what it bought.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = plugins(GROUP)
+    asked = next((item for item in arguments if not item.startswith("-")), None)
+    if asked is not None and asked not in commands:
+        raise UnknownName("command", asked, commands)
+    if asked is not None:
+        commands[asked].load()(subparsers)
+        return parser.parse_args(recipe_arguments(arguments, subparsers.choices[asked]))
+    for name in sorted(commands):
+        _register_for_help(subparsers, name, commands[name])
+    return parser.parse_args(arguments)
+
+
+def _register_for_help(subparsers: Any, name: str, command: EntryPoint) -> None:
+    """Add a command to `ttc --help`; one that cannot be imported is listed with the reason."""
+    try:
+        command.load()(subparsers)
+    except ImportError as exc:
+        subparsers.add_parser(name, help=f"unavailable: {exc}")
+
+
+def _version() -> str:
+    from ttc import __version__
+
+    return f"ttc {__version__}"

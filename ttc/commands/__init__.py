@@ -1,0 +1,1 @@
+"""The sub-commands of the core: each file has one function `register(subparsers)`."""

@@ -1,0 +1,76 @@
+"""`ttc list`: what there is to choose from, with parameters, defaults and documentation read from the signatures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from typing import Any
+
+from ttc.errors import ConfigError, UnknownName
+from ttc.registry import Description, Parameter, Registry, plugins
+
+REGISTRIES = "ttc.registries"
+
+
+def register(subparsers: Any) -> None:
+    """Add `ttc list`."""
+    parser = subparsers.add_parser(
+        "list", help="strategies, scorers, engines, verifiers, tasks, policies with parameters", description=__doc__
+    )
+    parser.add_argument("what", help=", ".join(sorted(plugins(REGISTRIES))))
+    parser.add_argument("name", nargs="?", help="only this one")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the descriptions of one registry."""
+    registry = find_registry(args.what)
+    names = registry.names() if args.name is None else (args.name,)
+    for name in names:
+        description = _describe(registry, name, strict=args.name is not None)
+        print(json.dumps(description.to_json()) if args.json else _text(description))
+    return 0
+
+
+def find_registry(what: str) -> Registry:
+    """Return the registry called `what`, singular or plural (`strategy`, `strategies`)."""
+    known = plugins(REGISTRIES)
+    for name, entry in known.items():
+        if what == name:
+            return _loaded(entry.load())
+    for entry in known.values():
+        registry = _loaded(entry.load())
+        if registry.kind == what:
+            return registry
+    raise UnknownName("list", what, known)
+
+
+def _loaded(found: object) -> Registry:
+    if not isinstance(found, Registry):
+        raise ConfigError(f"an entry point of {REGISTRIES} must be a Registry, got {type(found).__name__}")
+    return found
+
+
+def _describe(registry: Registry, name: str, *, strict: bool) -> Description:
+    """Describe `name`; in a listing, one whose optional package is missing is shown with the reason."""
+    try:
+        return registry.describe(name)
+    except ImportError as exc:
+        if strict:
+            raise
+        return Description(registry.kind, name, f"unavailable: {exc}", False, ())
+
+
+def _text(description: Description) -> str:
+    lines = [f"{description.name}{'[:MODEL]' if description.takes_model else ''}", f"    {description.doc}"]
+    lines += [line for parameter in description.parameters for line in _parameter_lines(parameter)]
+    return "\n".join(lines) + "\n"
+
+
+def _parameter_lines(parameter: Parameter) -> list[str]:
+    default = parameter.to_json()["default"]
+    value = "required" if parameter.required else f"default {default!r}"
+    head = f"      {parameter.name}: {parameter.type}  ({value})"
+    return [head, *textwrap.wrap(parameter.doc, 100, initial_indent=" " * 10, subsequent_indent=" " * 10)]

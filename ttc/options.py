@@ -1,0 +1,324 @@
+"""The options that `ttc solve`, `ttc chat` and `ttc eval` share, and what they resolve to.
+
+`add_*_options` put options on a parser; `resolve_*` turn the parsed arguments into checked choices. Resolving imports
+the chosen function and binds its parameters by its signature, but loads no model: every name and every parameter is
+refused or accepted before the first expensive step.
+
+`--set` reaches every parameter: `beam_width=4` goes to the strategies that have it, `majority.n=64` to one of them,
+`engine.device=cuda`, `scorer.batch=8` and `thinking.wait=Hmm` to those parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from ttc.config import build, overrides
+from ttc.core import Answer, Budget, Engine, Problem, Sampling, Scorer, Verifier
+from ttc.errors import ConfigError
+from ttc.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
+from ttc.thinking import Thinking
+from ttc.values import nearest
+
+if TYPE_CHECKING:
+    from ttc.session import Session
+
+__all__ = [
+    "PartChoice",
+    "StrategyChoice",
+    "add_engine_options",
+    "add_sampling_options",
+    "add_strategy_options",
+    "add_thinking_options",
+    "resolve_budget",
+    "resolve_engine",
+    "resolve_sampling",
+    "resolve_scorer",
+    "resolve_strategies",
+    "resolve_thinking",
+    "resolve_verifier",
+]
+
+PARTS = ("engine", "scorer", "thinking", "verifier")
+DEFAULT_ENGINE = "embedded"
+DEFAULT_SCORER = "prm"
+
+
+@dataclass(frozen=True, slots=True)
+class PartChoice:
+    """An engine, scorer or verifier that was named and checked, but not yet loaded."""
+
+    kind: str
+    name: str
+    model: str | None
+    factory: Callable[..., Any]
+    params: Mapping[str, Any]
+
+    def create_engine(self) -> Engine:
+        """Load the engine."""
+        return cast("Engine", self._create({}))
+
+    def create_scorer(self, engine: Engine) -> Scorer:
+        """Load the scorer; `engine` goes to scorers that ask for it."""
+        return cast("Scorer", self._create({"engine": engine}))
+
+    def create_verifier(self) -> Verifier:
+        """Start the verifier."""
+        return cast("Verifier", self._create({}))
+
+    def _create(self, supply: Mapping[str, Any]) -> Any:
+        model = {} if self.model is None else {"model": self.model}
+        return self.factory(**bind(self.factory, self.params, supply={**supply, **model}))
+
+    @property
+    def label(self) -> str:
+        """`name`, or `name:model`."""
+        return self.name if self.model is None else f"{self.name}:{self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyChoice:
+    """A strategy with its parameters checked; `label` tells it from the same strategy with others."""
+
+    name: str
+    label: str
+    function: Callable[..., Awaitable[Answer]]
+    params: Mapping[str, Any]
+
+    @property
+    def takes_scorer(self) -> bool:
+        """Whether the strategy has a `scorer` parameter."""
+        return "scorer" in inspect.signature(self.function).parameters
+
+    @property
+    def needs_scorer(self) -> bool:
+        """Whether the strategy cannot run without a scorer."""
+        found = inspect.signature(self.function).parameters.get("scorer")
+        return found is not None and found.default is found.empty
+
+    def bind(self, scorer: Scorer | None = None) -> Callable[[Problem, Session], Awaitable[Answer]]:
+        """Return the strategy as a function of problem and session."""
+        supply = {} if scorer is None else {"scorer": scorer}
+        return functools.partial(self.function, **bind(self.function, self.params, supply=supply))
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add --engine and --model."""
+    group = parser.add_argument_group("engine")
+    group.add_argument("--engine", default=None, metavar="NAME[:MODEL]", help="engine (default: embedded)")
+    group.add_argument("--model", metavar="PATH|ID", help="model folder or hub id (default: the engine's own)")
+
+
+def add_strategy_options(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add --strategy, --n, --scorer, --set and --budget; `several` lets --strategy repeat."""
+    group = parser.add_argument_group("strategy")
+    more = "; repeat it, or separate by commas, to run several" if several else ""
+    group.add_argument(
+        "--strategy",
+        action="append",
+        metavar="NAME[:KEY=VALUE,...]",
+        help=f"strategy, or file.py:function{more} (see: ttc list strategies)",
+    )
+    group.add_argument("--n", type=int, metavar="N", help="number of samples, where the strategy has that parameter")
+    group.add_argument("--scorer", metavar="NAME[:MODEL]", help="scorer for strategies that rank paths")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any parameter: beam_width=4, majority.n=64, engine.device=cuda, scorer.KEY, thinking.KEY",
+    )
+    group.add_argument(
+        "--budget", metavar="KEY=VALUE,...", help="limits per problem: tokens, flops, seconds, calls (tokens=2000)"
+    )
+
+
+def add_thinking_options(parser: argparse.ArgumentParser) -> None:
+    """Add --thinking, --max-thinking, --min-thinking and --waits."""
+    group = parser.add_argument_group("thinking")
+    group.add_argument("--thinking", choices=("on", "off", "auto"), help="the chat template's switch (default: auto)")
+    group.add_argument("--max-thinking", type=int, metavar="TOKENS", help="cap on thinking; 0 is no thinking")
+    group.add_argument("--min-thinking", type=int, metavar="TOKENS", help="keep thinking at least so long")
+    group.add_argument("--waits", type=int, metavar="TIMES", help="suppress the end of thinking so many times")
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Add --temperature, --top-p, --top-k, --max-tokens and --seed."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--temperature", type=float, help="0 is greedy")
+    group.add_argument("--top-p", type=float, metavar="P")
+    group.add_argument("--top-k", type=int, metavar="K")
+    group.add_argument("--max-tokens", type=int, metavar="TOKENS", help="cap on one sample, thinking included")
+    group.add_argument("--seed", type=int, help="run seed: the same seed gives the same samples")
+
+
+def resolve_engine(args: argparse.Namespace) -> PartChoice:
+    """Return the engine of --engine, --model and --set engine.KEY=VALUE."""
+    return _resolve_part(ENGINES, args.engine or DEFAULT_ENGINE, args.model, _section(args, "engine"))
+
+
+def resolve_scorer(args: argparse.Namespace, strategies: list[StrategyChoice]) -> PartChoice | None:
+    """Return the scorer of --scorer, the packaged one where the packaged model runs, or None where none is wanted.
+
+    Raises:
+        ConfigError: a strategy needs a scorer and there is no default for this model.
+    """
+    name = args.scorer
+    if name is None and any(choice.needs_scorer for choice in strategies):
+        if (args.engine or DEFAULT_ENGINE) != DEFAULT_ENGINE or args.model is not None:
+            who = next(choice.name for choice in strategies if choice.needs_scorer)
+            known = ", ".join(SCORERS.names())
+            raise ConfigError(f"{who} needs a scorer for this model: add --scorer prm:PATH (known: {known})")
+        name = DEFAULT_SCORER
+    if name is None:
+        if _section(args, "scorer"):
+            raise ConfigError("--set scorer.KEY needs --scorer")
+        return None
+    if not any(choice.takes_scorer for choice in strategies):
+        names = ", ".join(choice.name for choice in strategies)
+        raise ConfigError(f"--scorer {name} has no effect: {names} takes no scorer")
+    return _resolve_part(SCORERS, name, None, _section(args, "scorer"))
+
+
+def resolve_verifier(name: str, params: Mapping[str, object]) -> PartChoice:
+    """Return the verifier called `name` with `params`."""
+    return _resolve_part(VERIFIERS, name, None, params)
+
+
+def resolve_strategies(args: argparse.Namespace, *, default: str) -> list[StrategyChoice]:
+    """Return the strategies of --strategy (or `default`) with --n and --set applied.
+
+    Raises:
+        ConfigError: an unknown strategy or parameter, a value that does not fit, or the same strategy twice.
+    """
+    specs = [_parse_spec(text) for given in args.strategy or [default] for text in _split_specs(given)]
+    functions = [STRATEGIES.load(name) for name, _ in specs]
+    general, special = _split_sets(args, [name for name, _ in specs])
+    accepted = [_keywords(function) for function in functions]
+    for key in general:
+        if not any(key in names for names in accepted):
+            known = sorted({name for names in accepted for name in names} - {"scorer"})
+            who = ", ".join(name for name, _ in specs)
+            listed = ", ".join(known) or "none"
+            raise ConfigError(f"{who} has no parameter {key!r}{nearest(key, known)} (known: {listed})")
+    choices = []
+    for (name, inline), function, names in zip(specs, functions, accepted, strict=True):
+        params: dict[str, object] = {} if args.n is None or "n" not in names else {"n": args.n}
+        params |= {key: value for key, value in general.items() if key in names}
+        params |= special.get(name, {}) | inline
+        bound = bind(function, params, supply={"scorer": None})
+        checked = {key: value for key, value in bound.items() if key != "scorer"}
+        if isinstance(checked.get("policy"), str):
+            POLICIES.load(checked["policy"])
+        choices.append(StrategyChoice(name, _label(name, inline), function, checked))
+    labels = [choice.label for choice in choices]
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"the same strategy twice in --strategy {' '.join(labels)}")
+    return choices
+
+
+def resolve_thinking(args: argparse.Namespace) -> Thinking:
+    """Return the thinking control of the thinking options and --set thinking.KEY=VALUE."""
+    flags = {
+        "mode": args.thinking,
+        "max_tokens": args.max_thinking,
+        "min_tokens": args.min_thinking,
+        "num_waits": args.waits,
+    }
+    given = {key: value for key, value in flags.items() if value is not None}
+    return build(Thinking, {**given, **_section(args, "thinking")}, where="thinking.")
+
+
+def resolve_sampling(args: argparse.Namespace, default: Sampling) -> Sampling:
+    """Return `default` with the sampling options laid over it."""
+    names = ("temperature", "top_p", "top_k", "max_tokens", "seed")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return replace(default, **given)
+
+
+def resolve_budget(args: argparse.Namespace) -> Budget | None:
+    """Return the budget of --budget, or None without one."""
+    if args.budget is None:
+        return None
+    return build(Budget, overrides(args.budget.split(",")), where="budget.")
+
+
+def _resolve_part(registry: Registry, spec: str, model: str | None, params: Mapping[str, object]) -> PartChoice:
+    name, inline = _split_model(spec)
+    if model is not None and inline is not None:
+        raise ConfigError(f"the model is given twice: {spec!r} and {model!r}")
+    factory = registry.load(name)
+    chosen = inline if model is None else model
+    if chosen is not None and "model" not in inspect.signature(factory).parameters:
+        raise ConfigError(f"{registry.kind} {name} takes no model, got {chosen!r}")
+    supply = {"engine": None, **({} if chosen is None else {"model": chosen})}
+    checked = bind(factory, params, supply=supply)
+    return PartChoice(registry.kind, name, chosen, factory, {k: v for k, v in checked.items() if k not in supply})
+
+
+def _split_model(spec: str) -> tuple[str, str | None]:
+    """Split `prm:path/to/model`; in `file.py:function` and `file.py:function:model` the function is the name."""
+    head, separator, rest = spec.partition(":")
+    if head.endswith(".py"):
+        function, separator, rest = rest.partition(":")
+        head = f"{head}:{function}"
+    return head, rest if separator else None
+
+
+def _split_specs(text: str) -> list[str]:
+    """Split a comma list of strategies, leaving the commas between the parameters of one strategy."""
+    parts: list[str] = []
+    for part in text.split(","):
+        if parts and "=" in part and ":" not in part:
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part.strip())
+    return parts
+
+
+def _parse_spec(text: str) -> tuple[str, dict[str, object]]:
+    name, separator, rest = text.rpartition(":")
+    if not separator or "=" not in rest:
+        return _plain(text), {}
+    return _plain(name), dict(overrides(rest.split(",")))
+
+
+def _plain(name: str) -> str:
+    return name if ".py:" in name else name.replace("-", "_")
+
+
+def _label(name: str, inline: Mapping[str, object]) -> str:
+    base = name.rpartition(":")[2]
+    return "-".join([base, *(f"{key}{value}" for key, value in sorted(inline.items()))])
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def _section(args: argparse.Namespace, part: str) -> dict[str, object]:
+    prefix = f"{part}."
+    sets = overrides(getattr(args, "set", []))
+    return {key.removeprefix(prefix): value for key, value in sets.items() if key.startswith(prefix)}
+
+
+def _split_sets(
+    args: argparse.Namespace, strategies: list[str]
+) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
+    """Split --set into keys for every strategy and keys for one (`majority.n`)."""
+    general: dict[str, object] = {}
+    special: dict[str, dict[str, object]] = {}
+    for key, value in overrides(args.set).items():
+        head, dot, rest = key.partition(".")
+        if not dot:
+            general[key] = value
+        elif head in strategies:
+            special.setdefault(head, {})[rest] = value
+        elif head not in PARTS:
+            known = [*PARTS, *strategies]
+            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, known)} (known: {', '.join(known)})")
+    return general, special
