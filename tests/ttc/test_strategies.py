@@ -1,0 +1,263 @@
+"""Strategies against closed forms on the simulated engine, and their rules on the scripted one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from functools import partial
+
+import pytest
+
+from ttc.core import Answer, Budget, Message, Problem, Sampling, Score, Usage
+from ttc.engines.scripted import ScriptedEngine, replies
+from ttc.engines.simulated import simulated, truth
+from ttc.errors import ConfigError
+from ttc.scorers.constant import constant
+from ttc.scorers.simulated import simulated as simulated_scorer
+from ttc.solve import solve
+from ttc.strategies.best_of_n import best_of_n
+from ttc.strategies.budget_forcing import budget_forcing
+from ttc.strategies.direct import direct
+from ttc.strategies.majority import majority
+from ttc.strategies.tree import tree
+
+
+def ask(text: str, kind: str = "math") -> Problem:
+    return Problem(id=text, messages=(Message("user", text),), kind=kind)
+
+
+def say(options: list[str], strategy, **kwargs) -> Answer:
+    engine = ScriptedEngine(replies({"q": options}))
+    return asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=0, **kwargs))
+
+
+def accuracy(strategy, engine_options: dict, runs: int) -> float:
+    """Share of right answers over `runs` problems, all in flight at once."""
+    engine = simulated(**engine_options)
+    problems = [ask(f"problem {i}") for i in range(runs)]
+
+    async def go() -> list[Answer]:
+        return list(
+            await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=5) for p in problems))
+        )
+
+    answers = asyncio.run(go())
+    right = sum(a.final == truth(p.id) for p, a in zip(problems, answers, strict=True))
+    return right / runs
+
+
+def close(measured: float, expected: float, runs: int) -> bool:
+    """Within four standard errors."""
+    return abs(measured - expected) < 4 * math.sqrt(max(expected * (1 - expected), 1e-3) / runs)
+
+
+def beam_law(p: float, steps: int, n: int, m: int) -> float:
+    """P(at least one right path) of a beam with a perfect scorer: c' ~ Binomial(min(c, n/m) * m, p)."""
+    law = {n: 1.0}
+    # The root draws n first steps; afterwards min(c, n/m) right nodes are kept, m children each.
+    width = {n: 1.0}
+    for depth in range(steps):
+        nxt: dict[int, float] = {}
+        for c, weight in width.items():
+            trials = n if depth == 0 else min(c, n // m) * m
+            for k in range(trials + 1):
+                nxt[k] = nxt.get(k, 0.0) + weight * math.comb(trials, k) * p**k * (1 - p) ** (trials - k)
+        width = nxt
+    law = width
+    return 1 - law.get(0, 0.0)
+
+
+RUNS = 400
+PERFECT = partial(simulated_scorer, noise=0.0)
+
+
+def test_direct_succeeds_with_p_to_the_number_of_steps() -> None:
+    assert close(accuracy(direct, {"p": 0.8, "steps": 3}, RUNS), 0.8**3, RUNS)
+
+
+def test_best_of_n_with_a_perfect_scorer_follows_its_closed_form() -> None:
+    p, steps, n = 0.6, 4, 8
+    got = accuracy(partial(best_of_n, scorer=PERFECT(), n=n), {"p": p, "steps": steps}, RUNS)
+    assert close(got, 1 - (1 - p**steps) ** n, RUNS)
+
+
+def test_dvts_with_a_perfect_scorer_follows_its_closed_form() -> None:
+    p, steps, n, m = 0.3, 5, 8, 4
+    strategy = partial(tree, scorer=PERFECT(), n=n, policy="dvts", beam_width=m, select="argmax")
+    got = accuracy(strategy, {"p": p, "steps": steps}, RUNS)
+    assert close(got, 1 - (1 - (1 - (1 - p) ** m) ** steps) ** (n // m), RUNS)
+
+
+def test_beam_with_a_perfect_scorer_follows_its_markov_chain() -> None:
+    p, steps, n, m = 0.3, 5, 16, 4
+    strategy = partial(tree, scorer=PERFECT(), n=n, policy="beam", beam_width=m, select="argmax")
+    got = accuracy(strategy, {"p": p, "steps": steps}, RUNS)
+    assert close(got, beam_law(p, steps, n, m), RUNS)
+
+
+def test_dvts_beam_and_width_n_agree_when_n_equals_m() -> None:
+    p, steps, n = 0.5, 3, 4
+    expected = (1 - (1 - p) ** n) ** steps
+    for policy in ("beam", "dvts"):
+        strategy = partial(tree, scorer=PERFECT(), n=n, policy=policy, beam_width=n, select="argmax")
+        assert close(accuracy(strategy, {"p": p, "steps": steps}, RUNS), expected, RUNS)
+
+
+def test_a_scorer_without_an_opinion_makes_search_plain_sampling() -> None:
+    p, steps = 0.8, 3
+    strategy = partial(tree, scorer=constant(), n=8, beam_width=4, select="argmax")
+    assert close(accuracy(strategy, {"p": p, "steps": steps}, RUNS), p**steps, RUNS)
+
+
+def test_majority_counts_classes_not_strings() -> None:
+    answer = say([r"\boxed{1/2}", r"\boxed{7}", r"\boxed{\frac{1}{2}}", r"\boxed{0.5}"], partial(majority, n=4))
+    assert answer.final == "1/2" and len(answer.candidates) == 4
+
+
+def test_abstentions_never_win_even_when_they_are_most() -> None:
+    answer = say(["no idea"] * 6 + [r"\boxed{4}", r"\boxed{4}"], partial(majority, n=8))
+    assert answer.final == "4"
+
+
+def test_a_vote_of_abstentions_only_has_no_final_answer() -> None:
+    assert say(["no idea", "none"], partial(majority, n=2)).final is None
+
+
+def test_a_tie_goes_to_the_class_with_the_shortest_path_whatever_the_order() -> None:
+    longer, shorter = r"well, perhaps \boxed{1}", r"\boxed{2}"
+    assert say([longer, shorter], partial(majority, n=2)).final == "2"
+    assert say([shorter, longer], partial(majority, n=2)).final == "2"
+
+
+def test_a_completion_cut_by_length_cannot_win_a_vote() -> None:
+    options = [r"\boxed{1} " + "x" * 100] * 3 + [r"\boxed{2}"]
+    answer = say(options, partial(majority, n=4), sampling=Sampling(max_tokens=40))
+    assert answer.final == "2"
+    assert [c.finish_reason for c in answer.candidates] == ["length"] * 3 + ["stop"]
+
+
+class Table:
+    """Scores a text by what it contains."""
+
+    def __init__(self, table: dict[str, float | None]) -> None:
+        self.table = table
+
+    async def score(self, prompts, on_usage):
+        for prompt in prompts:
+            on_usage(Usage(scored=len(prompt.generated_ids)))
+        return [Score(next((v for k, v in self.table.items() if k in p.generated_text), 0.0)) for p in prompts]
+
+    def release(self, problem_id: str) -> None:
+        pass
+
+
+def test_best_of_n_takes_the_highest_score_and_weighted_the_largest_sum() -> None:
+    options = [r"\boxed{1}", r"\boxed{2} a", r"\boxed{2} b"]
+    scorer = Table({"{1}": 0.9, "{2}": 0.6})
+    assert say(options, partial(best_of_n, scorer=scorer, n=3)).final == "1"
+    assert say(options, partial(best_of_n, scorer=scorer, n=3, select="weighted")).final == "2"
+
+
+def test_a_missing_score_is_not_zero_and_cannot_be_chosen() -> None:
+    options = [r"\boxed{1}", r"\boxed{2}"]
+    scorer = Table({"{1}": None, "{2}": -5.0})
+    assert say(options, partial(best_of_n, scorer=scorer, n=2)).final == "2"
+
+
+def test_weighted_vote_is_invariant_to_positive_rescaling() -> None:
+    options = [r"\boxed{1}", r"\boxed{2} a", r"\boxed{2} b", r"\boxed{1} c"]
+    finals = {
+        say(
+            options,
+            partial(
+                best_of_n,
+                scorer=Table({"c": 0.2 * s, "{1}": 0.5 * s, "a": 0.3 * s, "b": 0.3 * s}),
+                n=4,
+                select="weighted",
+            ),
+        ).final
+        for s in (0.01, 1.0, 1000.0)
+    }
+    assert finals == {"1"}
+
+
+def test_tree_keeps_finished_paths_and_prunes_the_rest() -> None:
+    options = [r"good\n\n\boxed{1}".replace(r"\n", "\n"), "bad\n\nworse\n\n\\boxed{2}"]
+    scorer = Table({"bad": 0.1, "good": 0.9})
+    answer = say(options, partial(tree, scorer=scorer, n=2, beam_width=2, select="argmax"))
+    assert answer.final == "1"
+    assert [event.path for event in answer.trace if event.kind == "prune"] == [(1,)]
+
+
+def test_a_path_cut_by_depth_is_not_finished() -> None:
+    answer = say(["a\n\n" * 9 + r"\boxed{1}"], partial(tree, scorer=constant(), n=2, max_depth=3))
+    assert answer.final is None and {c.finish_reason for c in answer.candidates} == {"length"}
+
+
+def test_tree_never_exceeds_n_leaves_and_all_paths_are_distinct() -> None:
+    for n, m in [(1, 4), (5, 2), (7, 4), (16, 4)]:
+        for policy in ("beam", "dvts"):
+            engine = simulated(p=0.7, steps=3)
+            strategy = partial(tree, scorer=PERFECT(), n=n, beam_width=m, policy=policy)
+            answer = asyncio.run(solve(ask("x"), engine=engine, strategy=strategy, seed=1)) if n > 1 else None
+            if answer is not None:
+                paths = [c.path for c in answer.candidates]
+                assert len(paths) == n == len(set(paths))
+
+
+def test_scorer_tokens_of_a_search_are_its_unique_tokens() -> None:
+    engine = simulated(p=0.7, steps=4)
+    strategy = partial(tree, scorer=PERFECT(), n=8)
+    answer = asyncio.run(solve(ask("x"), engine=engine, strategy=strategy, seed=1))
+    generated = sum(event.data["num_tokens"] for event in answer.trace if event.kind == "generate")
+    eos = sum(event.data["stop_reason"] == "eos" for event in answer.trace if event.kind == "generate")
+    assert answer.usage.generated == generated
+    assert answer.usage.scored == generated - eos
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 100, 1000])
+def test_a_token_budget_is_never_exceeded_and_an_answer_comes_back(tokens: int) -> None:
+    engine = simulated(p=0.9, steps=3)
+    answer = asyncio.run(
+        solve(
+            ask("x"),
+            engine=engine,
+            strategy=partial(majority, n=16),
+            seed=1,
+            sampling=Sampling(max_tokens=60),
+            budget=Budget(tokens=tokens),
+        )
+    )
+    assert answer.usage.tokens <= tokens
+    assert answer.stop_cause == ("budget" if tokens < 1000 else "done")
+
+
+def test_a_call_budget_limits_the_draws() -> None:
+    engine = simulated(p=0.9, steps=3)
+    answer = asyncio.run(
+        solve(ask("x"), engine=engine, strategy=partial(majority, n=16), seed=1, budget=Budget(calls=5))
+    )
+    assert len(answer.candidates) == 5 and answer.stop_cause == "budget"
+
+
+def test_budget_forcing_reports_how_the_budget_was_held() -> None:
+    def script(prompt, path, key):
+        said = prompt.generated_text
+        return "A" if "</think>" in said else ("t" * 20 + "</think>A")[len(said) :]
+
+    engine = ScriptedEngine(script, thinking=True)
+    answer = asyncio.run(
+        solve(ask("q", "exact"), engine=engine, strategy=partial(budget_forcing, max_thinking=5), seed=0)
+    )
+    assert answer.thinking.startswith("ttttt") and answer.enforced == "ids" and answer.text.strip() == "A"
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_a_meaningless_n_is_refused(n: int) -> None:
+    with pytest.raises(ConfigError, match="n must be"):
+        say(["x"], partial(majority, n=n))
+
+
+def test_many_draws_at_temperature_zero_are_refused() -> None:
+    with pytest.raises(ConfigError, match="temperature"):
+        say(["x"], partial(majority, n=2), sampling=Sampling(temperature=0))

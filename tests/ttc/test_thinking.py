@@ -1,0 +1,176 @@
+"""Thinking control on the scripted engine: exact on ids, natural ends untouched, every token accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ttc.core import Completion, Message, Problem, Sampling
+from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError
+from ttc.session import Session
+from ttc.thinking import Thinking, split_prompt
+
+PROBLEM = Problem("p", (Message("user", "q"),), kind="exact")
+HANDOVER = "|time</think>"
+
+
+def think_then_answer(thought: str, answer: str = "A"):
+    """A reasoner that thinks `thought`, and after a hand-over or its own end says `answer`."""
+
+    def script(prompt, path, key):
+        said = prompt.generated_text
+        if "</think>" in said:
+            return answer[len(said.split("</think>")[1]) :]
+        if "Wait" in said:
+            return "w" * 3 + "</think>" + answer
+        return (thought + "</think>" + answer)[len(said) :]
+
+    return ScriptedEngine(script, thinking=True)
+
+
+def run(engine: ScriptedEngine, thinking: Thinking, sampling: Sampling | None = None, n: int = 1):
+    session = Session(PROBLEM, engine, seed=1, sampling=sampling or Sampling(), thinking=thinking)
+
+    async def go() -> list[Completion]:
+        return await session.generate(session.render(), n)
+
+    return session, asyncio.run(go())
+
+
+def thinking_of(session: Session, completion: Completion) -> str:
+    return session.candidate(session.render(), completion).thinking
+
+
+def test_a_natural_end_at_or_below_the_cap_is_bit_identical_to_the_uncapped_run() -> None:
+    _, (free,) = run(think_then_answer("t" * 10), Thinking())
+    for cap in (10, 11, 500):
+        _, (capped,) = run(think_then_answer("t" * 10), Thinking(max_tokens=cap, handover=HANDOVER))
+        assert capped.token_ids == free.token_ids
+        assert capped.logprobs == free.logprobs
+        assert capped.injected == ()
+
+
+@pytest.mark.parametrize("cap", [1, 5, 9])
+def test_a_cut_has_exactly_the_cap_then_exactly_the_handover(cap: int) -> None:
+    engine = think_then_answer("t" * 10)
+    session, (completion,) = run(engine, Thinking(max_tokens=cap, handover=HANDOVER))
+    assert completion.text == "t" * cap + HANDOVER + "A"
+    assert completion.injected == ((cap, cap + len(engine.encode(HANDOVER))),)
+    assert completion.logprobs is not None
+    assert [i for i, p in enumerate(completion.logprobs) if p is None] == list(range(*completion.injected[0]))
+    assert session.usage.thinking == cap
+
+
+@pytest.mark.parametrize("waits", [0, 1, 3])
+def test_k_waits_suppress_exactly_k_terminators_and_none_of_them_stays(waits: int) -> None:
+    session, (completion,) = run(think_then_answer("tt"), Thinking(num_waits=waits))
+    assert completion.text == "tt" + "Waitwww" * waits + "</think>A"
+    assert completion.num_waits == waits
+    assert completion.text.count("</think>") == 1
+
+
+def test_a_minimum_extends_until_reached_and_then_stops() -> None:
+    session, (completion,) = run(think_then_answer("tt"), Thinking(min_tokens=12))
+    thought = completion.text.split("</think>")[0]
+    assert thought == "ttWaitwwwWaitwww" and len(thought) >= 12
+
+
+def test_waits_never_break_the_maximum() -> None:
+    for cap in range(3, 30):
+        session, (completion,) = run(
+            think_then_answer("tt"), Thinking(max_tokens=cap, num_waits=9, handover="</think>")
+        )
+        state = split_prompt(session.render().then(completion), session.capabilities)
+        assert len(state.thinking) <= cap
+
+
+def test_the_ledger_equals_the_engine_with_cuts_and_waits() -> None:
+    engine = think_then_answer("t" * 10)
+    session, completions = run(engine, Thinking(max_tokens=16, num_waits=2, handover=HANDOVER), n=3)
+    ours, theirs = session.usage, engine.counters()
+    assert ours.generated + ours.overrun == theirs.generated + theirs.overrun
+    assert (ours.prompt, ours.calls, ours.attempts, ours.flops) == (
+        theirs.prompt,
+        theirs.calls,
+        theirs.attempts,
+        theirs.flops,
+    )
+    assert ours.generated == sum(
+        len(c.token_ids) - sum(b - a for a, b in c.injected) for c in completions
+    )
+    assert ours.overrun > 0
+
+
+def test_max_tokens_spans_all_segments_and_excludes_injected_ids() -> None:
+    _, (completion,) = run(
+        think_then_answer("t" * 10, "A" * 50),
+        Thinking(max_tokens=5, handover=HANDOVER),
+        Sampling(max_tokens=20),
+    )
+    assert completion.text == "t" * 5 + HANDOVER + "A" * 15
+    assert completion.finish_reason == "length"
+
+
+def test_zero_thinking_is_the_no_think_template_without_a_handover() -> None:
+    def script(prompt, path, key):
+        assert prompt.think_state == "closed"
+        return "A"
+
+    session, (completion,) = run(ScriptedEngine(script, thinking=True), Thinking(max_tokens=0))
+    assert completion.text == "A" and completion.injected == ()
+
+
+def test_markers_in_the_users_words_do_not_move_the_state() -> None:
+    problem = Problem("p", (Message("user", "say </think> and <think>"),), kind="exact")
+    engine = think_then_answer("t" * 10)
+    session = Session(problem, engine, seed=1, sampling=Sampling(), thinking=Thinking(max_tokens=4))
+    (completion,) = asyncio.run(session.generate(session.render(), 1))
+    assert completion.text.startswith("tttt") and completion.injected
+
+
+def test_thinking_and_answer_split_without_loss() -> None:
+    session, (completion,) = run(think_then_answer("why", "because"), Thinking())
+    candidate = session.candidate(session.render(), completion)
+    assert (candidate.thinking, candidate.text) == ("why", "because")
+    assert candidate.thinking + "</think>" + candidate.text == completion.text
+
+
+def test_an_answer_cut_inside_the_think_block_is_no_answer() -> None:
+    session, (completion,) = run(think_then_answer("7" * 50), Thinking(), Sampling(max_tokens=10))
+    candidate = session.candidate(session.render(), completion)
+    assert candidate.final is None and candidate.finish_reason == "length" and candidate.text == ""
+
+
+def test_steps_generated_one_by_one_obey_the_same_cap_as_one_long_run() -> None:
+    cap = 7
+    thought = "ab\ncd\nef\ngh\n"
+    thinking = Thinking(max_tokens=cap, handover=HANDOVER)
+    _, (whole,) = run(think_then_answer(thought), thinking)
+    session = Session(PROBLEM, think_then_answer(thought), seed=1, sampling=Sampling(stop=("\n",)), thinking=thinking)
+
+    async def step_by_step() -> str:
+        prompt = session.render()
+        while True:
+            (completion,) = await session.generate(prompt, 1)
+            prompt = prompt.then(completion)
+            if completion.finished:
+                return prompt.generated_text
+
+    assert asyncio.run(step_by_step()) == whole.text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"mode": "maybe"},
+        {"max_tokens": -1},
+        {"min_tokens": 5, "max_tokens": 4},
+        {"mode": "off", "num_waits": 1},
+        {"num_waits": 1, "wait": ""},
+    ],
+)
+def test_contradictions_are_refused_by_name(bad: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="thinking"):
+        Thinking(**bad)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Engines: one file each, named like its factory; the file name is the registration."""

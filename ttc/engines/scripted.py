@@ -1,0 +1,185 @@
+"""The shipped fake: an engine that says what a script tells it, for tests of strategies (ours and users').
+
+Everything but the model is real: ids (one per character), think markers, stop strings, caps, seeds by path, usage,
+counters, cancellation, and a `jitter` that changes the schedule without changing the result. No paper; costs nothing.
+Left out: log-probabilities (constant) and any caching (every prompt is computed anew).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ttc import seeds
+from ttc.core import Capabilities, Completion, Message, ModelShape, Path, Prompt, Sampling, Usage, UsageSink
+from ttc.engines import _chartext as chartext
+from ttc.errors import ConfigError, PromptTooLong
+
+Script = Callable[[Prompt, Path, int], str]
+"""(prompt, path of the draw, its 64-bit key) -> the text that follows the prompt; `<eos>` is appended."""
+
+
+class ScriptedEngine:
+    """Continues prompts by a script."""
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        max_context: int = 1 << 20,
+        thinking: bool = False,
+        jitter: int | None = None,
+        max_concurrency: int = 64,
+    ) -> None:
+        """`thinking` opens a think block in the template; `jitter` seeds a random schedule of the event loop."""
+        self._script, self._thinking, self._jitter = script, thinking, jitter
+        self._counters = Usage()
+        self.max_live = self._live = 0
+        self._capabilities = Capabilities(
+            model="scripted",
+            max_context=max_context,
+            logprobs=True,
+            schedule_invariant=True,
+            think_open=(chartext.THINK_OPEN,),
+            think_close=(chartext.THINK_CLOSE,),
+            eos_ids=(chartext.EOS,),
+            shape=ModelShape(num_params=1000, num_layers=1, attention_width=1),
+            max_concurrency=max_concurrency,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Ids, log-probabilities, think markers; schedule-invariant."""
+        return self._capabilities
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """`role: content` lines, then an open, an empty or no think block."""
+        body = "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant: "
+        opened = self._thinking if thinking is None else thinking
+        if opened:
+            body += "<think>"
+        elif thinking is False:
+            body += "<think></think>"
+        # Markers in the user's words are spelled out, so that only the template's own are ids.
+        ids = tuple(ord(c) for c in "".join(f"{m.role}: {m.content}\n" for m in messages))
+        ids += chartext.encode(body[len(ids) :])
+        state = "open" if opened else ("closed" if thinking is False else "none")
+        return Prompt(
+            text=body,
+            token_ids=ids,
+            rendered_len=len(ids),
+            rendered_chars=len(body),
+            think_state=state,  # type: ignore[arg-type]
+            messages=tuple(messages),
+        )
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """One id per character or marker."""
+        return chartext.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Inverse of `encode`."""
+        return chartext.decode(ids)
+
+    async def generate(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
+    ) -> list[Completion]:
+        """Continue by the script; see `ttc.core.Engine.generate`."""
+        if prompt.token_ids is None:
+            raise ConfigError("scripted engine needs token ids; render the prompt with this engine")
+        if len(prompt.token_ids) >= self._capabilities.max_context:
+            raise PromptTooLong(
+                f"prompt has {len(prompt.token_ids)} tokens, context is {self._capabilities.max_context}"
+            )
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._draw(prompt, sampling, draw, on_usage)) for draw in draws]
+        return [task.result() for task in tasks]
+
+    async def _draw(self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink) -> Completion:
+        path = (*prompt.path, draw)
+        key = seeds.derive(sampling.seed or 0, path)
+        ids = (*chartext.encode(self._script(prompt, path, key)), chartext.EOS)
+        assert prompt.token_ids is not None
+        stop = chartext.first_stop(ids[: sampling.max_tokens], sampling.stop, sampling.stop_token_ids)
+        kept = ids[: stop[0] if stop else sampling.max_tokens]
+        self._live += 1
+        self.max_live = max(self.max_live, self._live)
+        usage = Usage(prompt=len(prompt.token_ids), calls=1, attempts=1)
+        try:
+            await self._wait(path)
+        except asyncio.CancelledError:
+            self._report(replace(usage, overrun=len(kept)), on_usage)
+            raise
+        finally:
+            self._live -= 1
+        shape = self._capabilities.shape
+        assert shape is not None
+        usage = replace(usage, generated=len(kept), flops=shape.flops(len(prompt.token_ids) + len(kept), 0))
+        self._report(usage, on_usage)
+        reason = stop[1] if stop else None
+        return Completion(
+            path=path,
+            text=chartext.decode(kept[:-1] if reason == "eos" else kept),
+            token_ids=kept,
+            finish_reason="stop" if stop else "length",
+            stop_reason=reason,
+            logprobs=(-0.5,) * len(kept),
+            certainty=(0.5,) * len(kept),
+            usage=usage,
+        )
+
+    async def _wait(self, path: Path) -> None:
+        """Give the loop away a number of times that depends on the path and the jitter seed."""
+        turns = 1 if self._jitter is None else 1 + seeds.derive(self._jitter, path) % 7
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    def _report(self, usage: Usage, on_usage: UsageSink) -> None:
+        self._counters += usage
+        on_usage(usage)
+
+    def counters(self) -> Usage:
+        """Totals since the engine was made."""
+        return self._counters
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def replies(table: Mapping[str, Sequence[str]]) -> Script:
+    """A script from {last user message: replies}: draw i of the root says reply i (modulo their number).
+
+    A continued path goes on with its reply as long as what was generated is a prefix of it; after injected text that
+    the reply does not contain it goes on after the longest common prefix.
+    """
+
+    def script(prompt: Prompt, path: Path, key: int) -> str:
+        question = prompt.messages[-1].content
+        if question not in table:
+            raise ConfigError(f"scripted engine has no reply to {question!r}")
+        options = table[question]
+        reply = options[path[0] % len(options)]
+        said = prompt.generated_text
+        common = next((i for i, (a, b) in enumerate(zip(said, reply, strict=False)) if a != b), min(len(said), len(reply)))
+        return reply[common:]
+
+    return script
+
+
+def scripted(model: str | None = None, *, thinking: bool = False) -> ScriptedEngine:
+    """Say what a JSON file tells.
+
+    Args:
+        model: path of a JSON file {question: [reply, ...]}.
+        thinking: whether the template opens a think block.
+    """
+    if model is None:
+        raise ConfigError("engine scripted needs model=PATH of a JSON file {question: [reply, ...]}")
+    try:
+        table = json.loads(pathlib.Path(model).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"engine scripted cannot read model={model!r}: {exc}") from exc
+    return ScriptedEngine(replies(table), thinking=thinking)

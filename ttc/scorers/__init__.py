@@ -1,0 +1,1 @@
+"""Scorers: blind opinions on prompts; one file each, named like its factory."""

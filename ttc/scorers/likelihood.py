@@ -1,0 +1,57 @@
+"""Likelihood scorers: what the generator itself thinks of a path; no other model, no extra token.
+
+`mean_logprob`: the geometric mean probability of the sampled tokens, exp(mean log p), in (0, 1]. `self_certainty`: the mean
+KL divergence from uniform to the model's distribution (Kang et al. 2025, "Scalable Best-of-N Selection via
+Self-Certainty"), in nats, >= 0. Injected tokens have no log-probability and do not count. Both are read from what the
+engine reported while sampling. Left out: Borda voting over ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from ttc.core import Logprobs, Prompt, Score, UsageSink
+from ttc.errors import ConfigError
+
+
+class LikelihoodScorer:
+    """See the module docstring."""
+
+    def __init__(self, measure: Literal["mean_logprob", "self_certainty"]) -> None:
+        """`measure` picks the column that is averaged."""
+        self._measure = measure
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Average each prompt's sampled tokens; an engine without log-probabilities gives no verdict."""
+        return [self._score(prompt) for prompt in prompts]
+
+    def _score(self, prompt: Prompt) -> Score:
+        column = prompt.certainty if self._measure == "self_certainty" else prompt.logprobs
+        mean = _mean(column)
+        if mean is None:
+            return Score(None, note=f"the engine reported no {self._measure} for this path")
+        return Score(mean if self._measure == "self_certainty" else math.exp(mean))
+
+    def release(self, problem_id: str) -> None:
+        """Nothing is kept."""
+
+
+def _mean(column: Logprobs | None) -> float | None:
+    known = [value for value in column or () if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def likelihood(
+    model: str | None = None, *, measure: Literal["mean_logprob", "self_certainty"] = "mean_logprob"
+) -> LikelihoodScorer:
+    """Score a path by its own probability.
+
+    Args:
+        model: must be absent: the generator's own numbers are used.
+        measure: mean_logprob (geometric mean probability) or self_certainty (KL from uniform, nats).
+    """
+    if model is not None:
+        raise ConfigError("scorer likelihood takes no model: it reads the generator's own log-probabilities")
+    return LikelihoodScorer(measure)

@@ -1,0 +1,1 @@
+"""Tree search: one runtime (`runtime.py`) and allocation policies (`policies/`, one file each)."""

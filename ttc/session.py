@@ -1,0 +1,245 @@
+"""A session: one problem's view of an engine, and all that a strategy may touch.
+
+Through it every request is seeded by path, held to the thinking control and the budget, charged to the meter and
+written to the trace. Strategies and scorers never see the engine itself, other problems, or a target. Cancelling the
+awaiting task aborts the requests in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from ttc import answers, seeds
+from ttc.core import (
+    Answer,
+    Budget,
+    Candidate,
+    Capabilities,
+    Completion,
+    Enforced,
+    Engine,
+    Event,
+    Problem,
+    Prompt,
+    Sampling,
+    Score,
+    Scorer,
+    Usage,
+)
+from ttc.errors import BudgetExceeded
+from ttc.meter import Meter
+from ttc.thinking import Thinking, controlled, count_sampled_thinking, split_prompt
+
+T = TypeVar("T")
+
+
+class Session:
+    """What a strategy receives besides the problem."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        engine: Engine,
+        *,
+        seed: int,
+        sampling: Sampling,
+        thinking: Thinking | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        """Bind `engine` to `problem`; `seed` is the run's, `sampling` the run-level defaults of each draw."""
+        self.problem = problem
+        self.thinking = thinking or Thinking()
+        self.thinking.check(engine.capabilities)
+        self.sampling = replace(
+            sampling, seed=seeds.derive(seed, problem.id), logprobs=engine.capabilities.logprobs
+        )
+        self.seed = seed
+        self._engine = engine
+        self._meter = Meter(budget)
+        self._events: list[Event] = []
+        self._scorers: list[Scorer] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can honour."""
+        return self._engine.capabilities
+
+    @property
+    def usage(self) -> Usage:
+        """Everything charged so far."""
+        return self._meter.usage
+
+    @property
+    def trace(self) -> tuple[Event, ...]:
+        """The events in tree order, independent of the schedule (stable within one path)."""
+        return tuple(sorted(self._events, key=lambda event: event.path))
+
+    @property
+    def enforced(self) -> Enforced:
+        """How the thinking budget was held."""
+        return "ids" if self.thinking.active else "none"
+
+    def render(self, thinking: Thinking | None = None) -> Prompt:
+        """Render the problem as the root of the tree; `thinking` overrides the session's."""
+        prompt = self._engine.render(self.problem.messages, (thinking or self.thinking).template)
+        return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages)
+
+    def subtree(self, parts: int) -> Session:
+        """Return a view of this session that may spend one of `parts` equal shares of the remaining budget."""
+        view = copy.copy(self)
+        view._meter = self._meter.share(parts)
+        return view
+
+    def note(self, kind: str, path: tuple[int, ...], **data: object) -> None:
+        """Add an event to the trace."""
+        self._events.append(Event(kind, path, data))
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        draws: range | int,
+        *,
+        sampling: Sampling | None = None,
+        thinking: Thinking | None = None,
+    ) -> list[Completion]:
+        """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
+
+        Raises:
+            BudgetExceeded: nothing at all could be drawn.
+        """
+        numbers = range(draws) if isinstance(draws, int) else draws
+        sampling = replace(
+            sampling or self.sampling, seed=self.sampling.seed, logprobs=self.sampling.logprobs
+        )
+        thinking = thinking or self.thinking
+        done: list[Completion] = []
+        while numbers:
+            try:
+                lease = self._meter.lease(len(numbers), sampling.max_tokens)
+            except BudgetExceeded:
+                self._meter.exhaust()
+                if done:
+                    break
+                raise
+            now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
+            try:
+                async with self._deadline():
+                    done += await self._draw(
+                        prompt, replace(sampling, max_tokens=lease.max_tokens), now, thinking
+                    )
+            finally:
+                self._meter.settle(lease)
+        return done
+
+    async def _draw(
+        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking
+    ) -> list[Completion]:
+        """Run draws in the engine; charge their thinking tokens; write the trace."""
+        if thinking.active and thinking.template is not False:
+            completions = await gather(
+                controlled(self._engine, prompt, sampling, draw, thinking, self._meter.add) for draw in draws
+            )
+        else:
+            completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)
+        for completion in completions:
+            num_thinking = count_sampled_thinking(prompt, completion, self.capabilities)
+            self._meter.add(Usage(thinking=num_thinking))
+            self.note(
+                "generate",
+                completion.path,
+                text=completion.text,
+                num_tokens=completion.usage.generated,
+                finish_reason=completion.finish_reason,
+                stop_reason=completion.stop_reason,
+                thinking=num_thinking > 0,
+                num_thinking=num_thinking,
+                injected=[list(span) for span in completion.injected],
+            )
+        return completions
+
+    async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
+        """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here."""
+        if not any(known is scorer for known in self._scorers):
+            self._scorers.append(scorer)
+        async with self._deadline():
+            scores = await scorer.score(prompts, self._meter.add)
+        for prompt, score in zip(prompts, scores, strict=True):
+            self.note("score", prompt.path, value=score.value, steps=list(score.steps), note=score.note)
+        return scores
+
+    def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:
+        """Close a path: split thinking from answer and extract the final answer.
+
+        A completion that was cut has no final answer, whatever its text holds: truncated is not finished.
+        """
+        whole = prompt.then(completion)
+        return self.candidate_at(whole, completion.finish_reason, score)
+
+    def candidate_at(self, whole: Prompt, finish_reason: str, score: float | None = None) -> Candidate:
+        """`candidate` for a prompt that already ends the path."""
+        parts = split_prompt(whole, self.capabilities)
+        if whole.token_ids is None:
+            text, thinking = whole.generated_text, ""
+        else:
+            text, thinking = self._engine.decode(parts.answer), self._engine.decode(parts.thinking)
+        complete = finish_reason == "stop" and not parts.inside
+        final = answers.extract(text, self.problem.kind).final if complete else None
+        known = [value for value in whole.logprobs or () if value is not None]
+        return Candidate(
+            path=whole.path,
+            text=text,
+            thinking=thinking,
+            final=final,
+            finish_reason="stop" if finish_reason == "stop" else "length",
+            num_tokens=len(whole.generated_ids),
+            score=score,
+            logprob=sum(known) if known else None,
+        )
+
+    def answer(self, chosen: Candidate | None, candidates: Sequence[Candidate], stop_cause: str = "done") -> Answer:
+        """Build the strategy's answer from the chosen candidate (None: nothing was found)."""
+        if chosen is not None:
+            self.note("select", chosen.path)
+        return Answer(
+            text=chosen.text if chosen else "",
+            final=chosen.final if chosen else None,
+            thinking=chosen.thinking if chosen else "",
+            finish_reason=chosen.finish_reason if chosen else "length",
+            candidates=tuple(sorted(candidates, key=lambda candidate: candidate.path)),
+            stop_cause="budget" if self._meter.exhausted else stop_cause,
+            enforced=self.enforced,
+        )
+
+    def close(self) -> None:
+        """Free what scorers keep for this problem."""
+        for scorer in self._scorers:
+            scorer.release(self.problem.id)
+
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
+        deadline = self._meter.deadline
+        if deadline is None:
+            yield
+            return
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
+                yield
+        except TimeoutError as exc:
+            self._meter.exhaust()
+            raise BudgetExceeded("budget.seconds is spent") from exc
+
+
+async def gather(coroutines: Iterable[object]) -> list[T]:
+    """Run coroutines at once and return results in order; the first failure cancels the rest and is raised bare."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]  # type: ignore[arg-type]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]  # type: ignore[misc]

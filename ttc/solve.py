@@ -1,0 +1,105 @@
+"""Solve problems: bind a strategy to a session per problem and return answers.
+
+`solve` is one problem; `solve_all` runs many at once and turns a failed problem into data instead of cancelling its
+siblings; `run` is the one synchronous door. There is no barrier between problems: the engine batches across them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from ttc.core import Answer, Budget, Engine, Problem, Sampling
+from ttc.errors import BudgetExceeded, ConfigError, TTCError
+from ttc.session import Session
+from ttc.thinking import Thinking
+
+Strategy = Callable[[Problem, Session], Awaitable[Answer]]
+"""A strategy whose keyword parameters are already bound."""
+
+
+async def solve(
+    problem: Problem,
+    *,
+    engine: Engine,
+    strategy: Strategy,
+    seed: int,
+    sampling: Sampling | None = None,
+    thinking: Thinking | None = None,
+    budget: Budget | None = None,
+) -> Answer:
+    """Solve one problem; the answer carries its usage, trace and seconds.
+
+    A budget that ends before anything was found gives an answer without a final, with `stop_cause` "budget".
+
+    Raises:
+        TTCError: the engine, a scorer or the configuration failed.
+    """
+    started = time.perf_counter()
+    session = Session(
+        problem, engine, seed=seed, sampling=sampling or Sampling(), thinking=thinking, budget=budget
+    )
+    try:
+        answer = await strategy(problem, session)
+    except BudgetExceeded:
+        answer = session.answer(None, (), "budget")
+    finally:
+        session.close()
+    return replace(
+        answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started
+    )
+
+
+async def solve_all(
+    problems: Iterable[Problem],
+    *,
+    engine: Engine,
+    strategy: Strategy,
+    seed: int,
+    sampling: Sampling | None = None,
+    thinking: Thinking | None = None,
+    budget: Budget | None = None,
+    concurrency: int | None = None,
+) -> AsyncIterator[tuple[Problem, Answer | TTCError]]:
+    """Yield (problem, answer or error) as problems finish, at most `concurrency` in flight.
+
+    Configuration errors are raised: they would fail every problem alike.
+    """
+    limit = asyncio.Semaphore(concurrency or engine.capabilities.max_concurrency)
+
+    async def one(problem: Problem) -> tuple[Problem, Answer | TTCError]:
+        async with limit:
+            try:
+                return problem, await solve(
+                    problem,
+                    engine=engine,
+                    strategy=strategy,
+                    seed=seed,
+                    sampling=sampling,
+                    thinking=thinking,
+                    budget=budget,
+                )
+            except ConfigError:
+                raise
+            except TTCError as error:
+                return problem, error
+
+    tasks = [asyncio.create_task(one(problem)) for problem in problems]
+    try:
+        for next_done in asyncio.as_completed(tasks):
+            yield await next_done
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def run(problem: Problem | str, **options: object) -> Answer:
+    """Solve one problem from synchronous code; options are those of `solve`."""
+    from ttc.core import Message
+
+    if isinstance(problem, str):
+        problem = Problem(id="ask", messages=(Message("user", problem),))
+    return asyncio.run(solve(problem, **options))  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Strategies: one file each, named like its function; the file name is the registration."""

@@ -1,0 +1,50 @@
+"""Budget forcing: cap the thinking with a hand-over, or extend it with "Wait" in place of its end.
+
+Muennighoff et al. 2025, "s1: Simple test-time scaling"; hand-over sentence as in the Qwen3 report. One completion; each
+cut or suppressed end costs one more request over a cached context. Composition with other strategies needs no strategy
+of its own: every strategy obeys the session's thinking control (`--max-thinking`, `--min-thinking`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ttc.core import Answer, Problem
+from ttc.session import Session
+
+
+async def budget_forcing(
+    problem: Problem,
+    session: Session,
+    *,
+    max_thinking: int | None = None,
+    min_thinking: int = 0,
+    num_waits: int = 0,
+    wait: str | None = None,
+    temperature: float | None = None,
+) -> Answer:
+    """Return one completion whose thinking was held between the two bounds.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        max_thinking: most tokens inside the think block; then the hand-over sentence follows.
+        min_thinking: suppress the end of thinking until so many tokens.
+        num_waits: suppress the end of thinking exactly so many times (as far as max_thinking leaves room).
+        wait: text put in place of a suppressed end; absent: the session's.
+        temperature: overrides the run's; 0 is greedy.
+    """
+    thinking = replace(
+        session.thinking,
+        mode="on",
+        max_tokens=max_thinking,
+        min_tokens=min_thinking,
+        num_waits=num_waits,
+        wait=session.thinking.wait if wait is None else wait,
+    )
+    thinking.check(session.capabilities)
+    sampling = session.sampling if temperature is None else replace(session.sampling, temperature=temperature)
+    prompt = session.render(thinking)
+    (completion,) = await session.generate(prompt, 1, sampling=sampling, thinking=thinking)
+    chosen = session.candidate(prompt, completion)
+    return replace(session.answer(chosen, [chosen]), enforced="ids" if thinking.active else "none")

@@ -1,0 +1,26 @@
+"""Direct: one sample, returned as it is.
+
+The baseline of every comparison; at temperature 0 it is greedy decoding. Cost: one completion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ttc.core import Answer, Problem
+from ttc.session import Session
+
+
+async def direct(problem: Problem, session: Session, *, temperature: float | None = None) -> Answer:
+    """Return a single completion.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        temperature: overrides the run's; 0 is greedy.
+    """
+    sampling = session.sampling if temperature is None else replace(session.sampling, temperature=temperature)
+    prompt = session.render()
+    (completion,) = await session.generate(prompt, 1, sampling=sampling)
+    chosen = session.candidate(prompt, completion)
+    return session.answer(chosen, [chosen])

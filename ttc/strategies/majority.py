@@ -1,0 +1,39 @@
+"""Majority (self-consistency): draw n completions and return the most frequent final answer.
+
+Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning in Language Models". Cost: n completions, no
+scorer; the prompt is computed once where the engine caches prefixes. Abstentions never win; ties: see `ttc.voting`.
+"""
+
+from __future__ import annotations
+
+from ttc.core import Answer, Problem
+from ttc.errors import ConfigError
+from ttc.session import Session
+from ttc.voting import fallback, vote
+
+
+async def majority(problem: Problem, session: Session, *, n: int = 16) -> Answer:
+    """Return the answer of the largest equivalence class among n samples.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        n: number of samples.
+
+    Raises:
+        ConfigError: n < 1, or n > 1 at temperature 0, where all draws are equal.
+    """
+    check_n(n, session)
+    prompt = session.render()
+    completions = await session.generate(prompt, n)
+    candidates = [session.candidate(prompt, completion) for completion in completions]
+    chosen = vote(candidates, problem.kind) or fallback(candidates)
+    return session.answer(chosen, candidates)
+
+
+def check_n(n: int, session: Session) -> None:
+    """Refuse an n that cannot mean anything."""
+    if n < 1:
+        raise ConfigError(f"n must be >= 1, got {n}")
+    if n > 1 and session.sampling.temperature == 0:
+        raise ConfigError(f"n={n} needs temperature > 0: at 0 all draws are equal")

@@ -1,0 +1,274 @@
+"""Thinking control: on / off / auto, a maximum and a minimum of thinking tokens, exact on token ids.
+
+Muennighoff et al. 2025, "s1: Simple test-time scaling" (cap and "Wait"); Qwen3 technical report 2025 (hand-over sentence).
+
+It sits between a session and an engine, so it composes with every strategy and works on every engine that takes token
+ids, by stop-and-continue: generate up to the cap, inject the hand-over, continue the same draw. A natural end of
+thinking at or below the cap is untouched: the tokens equal those of the uncapped run. Cost: one extra request per cut
+or suppressed end, whose context is cached; one token beyond the cap is sampled to see whether it was the end
+(charged as `overrun`); injected tokens are charged as prompt, not as generated.
+
+Left out: engines' own caps (a fast path for engines that prove exact, in their adapters); chat-only endpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ttc.core import Capabilities, Completion, Engine, Logprobs, Prompt, Sampling, Usage, UsageSink
+from ttc.errors import ConfigError
+
+QWEN3_HANDOVER = (
+    "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+    "</think>\n\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How much to think. `mode` picks the chat template's switch; `auto` leaves the template's default.
+
+    `max_tokens` caps the ids inside the think block (0 is the no-think template, without a hand-over); `min_tokens`
+    and `num_waits` suppress the end of thinking until so many ids, or so many times, and inject `wait` in its place.
+    `handover` None is the model's own sentence, else Qwen3's; it must contain the end-of-thinking marker.
+    """
+
+    mode: Literal["auto", "on", "off"] = "auto"
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    num_waits: int = 0
+    wait: str = "Wait"
+    handover: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse contradictions."""
+        if self.mode not in ("auto", "on", "off"):
+            raise ConfigError(f"thinking.mode must be auto, on or off, got {self.mode!r}")
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise ConfigError(f"thinking.max_tokens must be >= 0 or absent, got {self.max_tokens}")
+        if self.min_tokens < 0 or self.num_waits < 0:
+            raise ConfigError("thinking.min_tokens and thinking.num_waits must be >= 0")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ConfigError(f"thinking.min_tokens {self.min_tokens} exceeds thinking.max_tokens {self.max_tokens}")
+        if self.extends and (self.mode == "off" or self.max_tokens == 0):
+            raise ConfigError("thinking is off, so thinking.min_tokens and thinking.num_waits must be 0")
+        if self.extends and not self.wait:
+            raise ConfigError("thinking.wait must not be empty")
+
+    @property
+    def template(self) -> bool | None:
+        """What to ask of the chat template: True, False, or None for its default."""
+        if self.mode == "off" or self.max_tokens == 0:
+            return False
+        return True if self.mode == "on" or self.max_tokens is not None or self.extends else None
+
+    @property
+    def extends(self) -> bool:
+        """Whether an end of thinking may be suppressed."""
+        return self.min_tokens > 0 or self.num_waits > 0
+
+    @property
+    def active(self) -> bool:
+        """Whether tokens must be counted at all."""
+        return bool(self.max_tokens) or self.extends
+
+    def check(self, capabilities: Capabilities) -> None:
+        """Refuse, before any work, what the engine cannot honour."""
+        if not self.active:
+            return
+        if not capabilities.token_ids:
+            raise ConfigError(f"thinking budgets need token ids, which {capabilities.model} does not take")
+        if not capabilities.think_close:
+            raise ConfigError(f"{capabilities.model} has no end-of-thinking marker, so thinking cannot be budgeted")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Generated ids cut at the markers: before + open + thinking + close + answer is the whole, loss-less."""
+
+    thinking: tuple[int, ...]
+    answer: tuple[int, ...]
+    inside: bool
+    """Whether the ids end inside an open think block."""
+
+
+def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -> Split:
+    """Separate thinking from answer on ids; `starts_inside` when the rendered prompt left the block open.
+
+    Several blocks are joined; text outside a block belongs to the answer. A marker is matched as a whole id sequence.
+    """
+    mask, inside = _mark(ids, starts_inside, capabilities)
+    thinking = tuple(token for token, where in zip(ids, mask, strict=True) if where is True)
+    answer = tuple(token for token, where in zip(ids, mask, strict=True) if where is False)
+    return Split(thinking, answer, inside)
+
+
+def _mark(
+    ids: Sequence[int], starts_inside: bool, capabilities: Capabilities
+) -> tuple[list[bool | None], bool]:
+    """For each id: inside the block, outside, or None for a marker's own ids; and whether the end is inside."""
+    mask: list[bool | None] = []
+    inside = starts_inside
+    while len(mask) < len(ids):
+        at = len(mask)
+        marker = capabilities.think_close if inside else capabilities.think_open
+        if marker and tuple(ids[at : at + len(marker)]) == marker:
+            mask += [None] * len(marker)
+            inside = not inside
+        else:
+            mask.append(inside)
+    return mask, inside
+
+
+def count_sampled_thinking(prompt: Prompt, completion: Completion, capabilities: Capabilities) -> int:
+    """Sampled ids of `completion` (a draw of `prompt`) that lie inside the think block."""
+    before = prompt.generated_ids
+    mask, _ = _mark(before + completion.token_ids, prompt.think_state == "open", capabilities)
+    new = mask[len(before) : len(mask) - completion.num_eos]
+    injected = {index for start, end in completion.injected for index in range(start, end)}
+    return sum(where is True and index not in injected for index, where in enumerate(new))
+
+
+def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split:
+    """`split` of everything generated after the rendered part of `prompt`."""
+    return split(prompt.generated_ids, prompt.think_state == "open", capabilities)
+
+
+async def controlled(
+    engine: Engine, prompt: Prompt, sampling: Sampling, draw: int, thinking: Thinking, on_usage: UsageSink
+) -> Completion:
+    """Generate one draw under `thinking`; the result is one completion, its injected spans marked.
+
+    `sampling.max_tokens` caps the kept sampled tokens over all segments. Stops of the caller hold in every segment.
+    """
+    capabilities = engine.capabilities
+    grown, wait_len = _Growth(prompt, draw), len(engine.encode(thinking.wait))
+    while True:
+        state = split_prompt(grown.prompt, capabilities)
+        left = sampling.max_tokens - grown.num_sampled
+        if left <= 0:
+            return grown.finish(engine, "length", None)
+        reports: list[Usage] = []
+        try:
+            (segment,) = await engine.generate(
+                grown.prompt,
+                _segment_sampling(sampling, thinking, state, left, capabilities),
+                range(draw, draw + 1),
+                reports.append,
+            )
+        except BaseException:
+            for report in reports:
+                on_usage(report)
+            raise
+        kept, action = _judge(segment, state, thinking, grown.prompt.num_waits, sampling, wait_len, capabilities)
+        for report in reports:
+            on_usage(_recount(report, len(segment.token_ids) - kept))
+        grown.append(engine, segment, kept)
+        if action == "handover":
+            grown.inject(engine, thinking.handover or capabilities.handover or QWEN3_HANDOVER)
+        elif action == "wait":
+            grown.inject(engine, thinking.wait, waits=1)
+        elif action == "done":
+            return grown.finish(engine, segment.finish_reason, segment.stop_reason)
+
+
+def _segment_sampling(
+    sampling: Sampling, thinking: Thinking, state: Split, left: int, capabilities: Capabilities
+) -> Sampling:
+    """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural."""
+    marker = capabilities.think_close if state.inside else capabilities.think_open
+    limit = left
+    if state.inside and thinking.max_tokens is not None:
+        limit = min(left, max(thinking.max_tokens - len(state.thinking), 0) + len(marker))
+    return replace(sampling, max_tokens=limit, stop_token_ids=(*sampling.stop_token_ids, *marker[-1:]))
+
+
+def _judge(
+    segment: Completion,
+    state: Split,
+    thinking: Thinking,
+    waits: int,
+    sampling: Sampling,
+    wait_len: int,
+    capabilities: Capabilities,
+) -> tuple[int, Literal["done", "continue", "handover", "wait"]]:
+    """Decide how many ids of a segment to keep and what comes next."""
+    ids = segment.token_ids
+    marker = capabilities.think_close if state.inside else capabilities.think_open
+    at_marker = bool(marker) and ids[-len(marker) :] == marker
+    # A stop at the marker's last id was asked for by us, unless the caller had asked for it too.
+    ours = segment.stop_reason in marker[-1:] and segment.stop_reason not in sampling.stop_token_ids
+    resume: Literal["done", "continue"] = "continue" if ours else "done"
+    if not state.inside:
+        return len(ids), resume
+    num_terminator = len(marker) if at_marker else segment.num_eos
+    num_thinking = len(state.thinking) + len(ids) - num_terminator
+    if num_terminator and _wants_more(thinking, num_thinking, waits, wait_len):
+        return len(ids) - num_terminator, "wait"
+    excess = 0 if thinking.max_tokens is None else num_thinking - thinking.max_tokens
+    if excess > 0 and not num_terminator:
+        return max(len(ids) - excess, 0), "handover"
+    return len(ids), resume
+
+
+def _wants_more(thinking: Thinking, num_thinking: int, waits: int, wait_len: int) -> bool:
+    room = thinking.max_tokens is None or num_thinking + wait_len < thinking.max_tokens
+    return room and (waits < thinking.num_waits or num_thinking < thinking.min_tokens)
+
+
+def _recount(usage: Usage, dropped: int) -> Usage:
+    """Move sampled tokens that were not kept from `generated` to `overrun`."""
+    return replace(usage, generated=usage.generated - dropped, overrun=usage.overrun + dropped)
+
+
+class _Growth:
+    """A draw being assembled from segments and injections; private to one call, so it may change."""
+
+    def __init__(self, prompt: Prompt, draw: int) -> None:
+        self.start, self.prompt, self.path = prompt, prompt, (*prompt.path, draw)
+        self.ids: list[int] = []
+        self.logprobs: Logprobs | None = ()
+        self.certainty: Logprobs | None = ()
+        self.injected: list[tuple[int, int]] = []
+        self.usage = Usage()
+        self.num_sampled = self.num_waits = 0
+
+    def append(self, engine: Engine, segment: Completion, kept: int) -> None:
+        ids = segment.token_ids[:kept]
+        self.ids += ids
+        self.logprobs = _extend(self.logprobs, segment.logprobs, kept)
+        self.certainty = _extend(self.certainty, segment.certainty, kept)
+        self.num_sampled += kept
+        self.usage += _recount(segment.usage, len(segment.token_ids) - kept)
+        self.prompt = self.prompt.extend(ids, engine.decode(ids))
+
+    def inject(self, engine: Engine, text: str, waits: int = 0) -> None:
+        ids = engine.encode(text)
+        self.injected.append((len(self.ids), len(self.ids) + len(ids)))
+        self.ids += ids
+        unknown: Logprobs = (None,) * len(ids)
+        self.logprobs = _extend(self.logprobs, unknown, len(ids))
+        self.certainty = _extend(self.certainty, unknown, len(ids))
+        self.num_waits += waits
+        self.prompt = replace(self.prompt.extend(ids, text), num_waits=self.prompt.num_waits + waits)
+
+    def finish(self, engine: Engine, reason: str, stop: str | int | None) -> Completion:
+        ids = tuple(self.ids)
+        return Completion(
+            path=self.path,
+            text=engine.decode(ids[:-1] if stop == "eos" else ids),
+            token_ids=ids,
+            finish_reason="stop" if reason == "stop" else "length",
+            stop_reason=stop,
+            logprobs=self.logprobs,
+            certainty=self.certainty,
+            injected=tuple(self.injected),
+            num_waits=self.num_waits,
+            usage=self.usage,
+        )
+
+
+def _extend(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
+    return None if before is None or new is None else before + new[:kept]
