@@ -1,0 +1,139 @@
+"""What the conformance suites share: every engine and every strategy, how to make them small, how to compare runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ttc.core import Answer, Engine, Event, Message, Problem, Sampling, Usage
+from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.simulated import simulated
+from ttc.scorers.constant import constant
+from ttc.scorers.likelihood import likelihood
+from ttc.scorers.simulated import simulated as simulated_scorer
+from ttc.solve import solve
+from ttc.strategies.best_of_n import best_of_n
+from ttc.strategies.budget_forcing import budget_forcing
+from ttc.strategies.direct import direct
+from ttc.strategies.majority import majority
+from ttc.strategies.tree import tree
+from ttc.thinking import Thinking
+
+
+def talkative(jitter: int | None = None) -> ScriptedEngine:
+    """A scripted thinker whose words depend on the draw: steps, an end of thinking, an answer."""
+    from ttc import seeds
+
+    def script(prompt, path, key):
+        said = prompt.generated_text
+        root = seeds.derive(0, prompt.messages[-1].content, path[0])
+        thought = "".join(f"{root >> i & 7} and so on\n\n" for i in range(2 + root % 3))
+        whole = f"{thought}</think>The answer is \\boxed{{{root % 3}}}."
+        if whole.startswith(said):
+            return whole[len(said) :]
+        return f"\\boxed{{{root % 3}}}." if "</think>" in said else f"hm {root % 5}</think>\\boxed{{{root % 3}}}"
+
+    return ScriptedEngine(script, thinking=True, jitter=jitter)
+
+
+def embedded(jitter: int | None = None) -> Engine:
+    """The packaged teacher in batch-invariant mode."""
+    from ttc.engines.embedded import embedded as make
+
+    return make(batch_invariant=True)
+
+
+ENGINES: dict[str, Callable[[int | None], Engine]] = {
+    "scripted": talkative,
+    "simulated": lambda jitter: simulated(p=0.8, steps=3, jitter=jitter),
+    "embedded": embedded,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A strategy with its parameters and the thinking control it runs under."""
+
+    make: Callable[[], Callable[..., Any]]
+    thinking: Thinking = Thinking()
+
+
+STRATEGIES: dict[str, Case] = {
+    "direct": Case(lambda: direct),
+    "majority": Case(lambda: partial(majority, n=4)),
+    "best_of_n": Case(lambda: partial(best_of_n, scorer=likelihood(), n=4)),
+    "best_of_n weighted": Case(lambda: partial(best_of_n, scorer=constant(), n=4, select="weighted")),
+    "tree": Case(lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=3, max_depth=12)),
+    "tree dvts": Case(
+        lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=2, policy="dvts", max_depth=12)
+    ),
+}
+THINKING_STRATEGIES: dict[str, Case] = {
+    "budget_forcing": Case(lambda: partial(budget_forcing, max_thinking=14)),
+    "budget_forcing with a wait": Case(lambda: partial(budget_forcing, num_waits=1)),
+    "majority under a cap": Case(lambda: partial(majority, n=4), Thinking(max_tokens=14)),
+    "tree under a cap": Case(
+        lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=4, beam_width=2, max_depth=12),
+        Thinking(max_tokens=14),
+    ),
+    "tree that must think longer": Case(
+        lambda: partial(tree, scorer=constant(), n=4, beam_width=2, max_depth=12), Thinking(num_waits=1)
+    ),
+}
+
+
+def cases(engine: str) -> dict[str, Case]:
+    """Every strategy, and the thinking ones where the engine thinks."""
+    return STRATEGIES if engine == "simulated" else STRATEGIES | THINKING_STRATEGIES
+
+
+def problems(number: int) -> list[Problem]:
+    """Small sums; the embedded teacher knows such questions."""
+    return [
+        Problem(id=f"p{i}", messages=(Message("user", f"Compute {i + 3}+{2 * i + 1}-{i}."),), kind="math")
+        for i in range(number)
+    ]
+
+
+def logical(usage: Usage) -> Usage:
+    """The columns that must not depend on the schedule."""
+    return replace(usage, cached=0, flops=0.0)
+
+
+def essence(answer: Answer) -> tuple[Any, ...]:
+    """All of an answer but wall time and the cached / computed split."""
+    events = tuple((event.kind, event.path, repr(sorted(event.data.items()))) for event in answer.trace)
+    return replace(answer, seconds=0.0, usage=logical(answer.usage), trace=()), events
+
+
+async def solve_in_order(
+    engine: Engine,
+    case: Case,
+    order: Sequence[Problem],
+    concurrency: int,
+    max_tokens: int = 48,
+) -> dict[str, Answer]:
+    """Solve problems in the given order with so many in flight."""
+    limit = asyncio.Semaphore(concurrency)
+    strategy = case.make()
+
+    async def one(problem: Problem) -> tuple[str, Answer]:
+        async with limit:
+            return problem.id, await solve(
+                problem,
+                engine=engine,
+                strategy=strategy,
+                seed=11,
+                sampling=Sampling(max_tokens=max_tokens),
+                thinking=case.thinking,
+            )
+
+    return dict(await asyncio.gather(*(one(problem) for problem in order)))
+
+
+def events_of(answer: Answer, kind: str) -> list[Event]:
+    """Events of one kind."""
+    return [event for event in answer.trace if event.kind == kind]

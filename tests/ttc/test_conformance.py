@@ -1,0 +1,224 @@
+"""One suite over every engine and every strategy: seeds, stops, ledger, cancellation, schedule invariance, canaries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.ttc import conformance as suite
+from ttc.core import Completion, Engine, Sampling, Usage
+from ttc.errors import PromptTooLong
+
+ALL = [(engine, name) for engine in suite.ENGINES for name in suite.cases(engine)]
+
+
+def run(engine_name: str, body, jitter: int | None = None):
+    """Run `body(engine)` and close the engine."""
+
+    async def go():
+        engine = suite.ENGINES[engine_name](jitter)
+        try:
+            return await body(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(go())
+
+
+async def draw(engine: Engine, draws: range, usages: list[Usage] | None = None, ids=(), **kwargs) -> list[Completion]:
+    """Draw from one fixed problem, after `ids` more tokens."""
+    prompt = engine.render(suite.problems(1)[0].messages, None)
+    prompt = prompt.extend(ids, engine.decode(ids))
+    sampling = Sampling(**{"seed": 3, "max_tokens": 24, **kwargs})
+    return await engine.generate(prompt, sampling, draws, (usages if usages is not None else []).append)
+
+
+@pytest.fixture(params=list(suite.ENGINES))
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def essential(completion: Completion) -> Completion:
+    return replace(completion, usage=Usage())
+
+
+def test_raising_n_only_adds_draws(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        together = await draw(engine, range(5))
+        alone = [(await draw(engine, range(i, i + 1)))[0] for i in (4, 0, 2)]
+        assert [essential(c) for c in alone] == [essential(together[i]) for i in (4, 0, 2)]
+        assert [c.path for c in together] == [(i,) for i in range(5)]
+
+    run(engine_name, body)
+
+
+def test_raising_max_tokens_only_extends(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        short = await draw(engine, range(3), max_tokens=5)
+        long = await draw(engine, range(3), max_tokens=30)
+        for a, b in zip(short, long, strict=True):
+            assert b.token_ids[:5] == a.token_ids
+            assert a.finish_reason == "length" and len(a.token_ids) == 5 or a == b
+
+    run(engine_name, body)
+
+
+def test_a_draw_resumed_in_pieces_equals_one_long_run(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        whole = (await draw(engine, range(1, 2), max_tokens=24))[0].token_ids
+        pieces: tuple[int, ...] = ()
+        while len(pieces) < len(whole):
+            (piece,) = await draw(engine, range(1, 2), ids=pieces, max_tokens=min(7, 24 - len(pieces)))
+            pieces += piece.token_ids
+        assert pieces == whole
+
+    run(engine_name, body)
+
+
+def test_text_is_what_the_ids_decode_to(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        for completion in await draw(engine, range(4), max_tokens=60):
+            kept = completion.token_ids[: len(completion.token_ids) - completion.num_eos]
+            assert engine.decode(kept) == completion.text
+            if completion.num_eos:
+                assert completion.token_ids[-1] in engine.capabilities.eos_ids
+
+    run(engine_name, body)
+
+
+def test_a_stop_string_ends_the_draw_and_stays_in_it(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        (free,) = await draw(engine, range(1), max_tokens=30)
+        stop = free.text[2:4]
+        (stopped,) = await draw(engine, range(1), max_tokens=30, stop=(stop,))
+        assert stopped.finish_reason == "stop" and stopped.stop_reason == stop
+        assert stopped.text == free.text[: free.text.index(stop) + len(stop)]
+        assert free.token_ids[: len(stopped.token_ids)] == stopped.token_ids
+
+    run(engine_name, body)
+
+
+def test_a_stop_token_ends_the_draw_and_stays_in_it(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        (free,) = await draw(engine, range(1), max_tokens=30)
+        token = free.token_ids[3]
+        (stopped,) = await draw(engine, range(1), max_tokens=30, stop_token_ids=(token,))
+        first = free.token_ids.index(token)
+        assert stopped.token_ids == free.token_ids[: first + 1]
+        assert (stopped.finish_reason, stopped.stop_reason) == ("stop", token)
+
+    run(engine_name, body)
+
+
+def test_every_draw_reports_its_usage_once_and_the_sum_is_the_engines_own(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        usages: list[Usage] = []
+        completions = await draw(engine, range(4), usages)
+        completions += await draw(engine, range(2), usages, max_tokens=3)
+        assert len(usages) == 6
+        assert sum(usages, Usage()) == engine.counters()
+        assert [c.usage.generated for c in completions] == [len(c.token_ids) for c in completions]
+        assert all(u.cached <= u.prompt for u in usages)
+
+    run(engine_name, body)
+
+
+def test_a_cancelled_draw_is_aborted_and_its_tokens_are_overrun(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        usages: list[Usage] = []
+        task = asyncio.create_task(draw(engine, range(4), usages, max_tokens=200, stop_token_ids=()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        total = sum(usages, Usage())
+        assert total == engine.counters()
+        assert total.overrun > 0
+
+    run(engine_name, body, jitter=4)
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        limit = engine.capabilities.max_context
+        if limit > 100_000:
+            pytest.skip("practically unlimited context")
+        with pytest.raises(PromptTooLong, match=str(limit)):
+            await draw(engine, range(1), ids=engine.encode("1") * limit)
+
+    run(engine_name, body)
+
+
+def test_encode_and_decode_are_inverse_on_plain_text(engine_name: str) -> None:
+    async def body(engine: Engine) -> None:
+        for text in ("12+30*2=72", "Wait, \n\nno", "ünï \\boxed{3}"):
+            assert engine.decode(engine.encode(text)) == text
+
+    run(engine_name, body)
+
+
+@pytest.mark.parametrize(("engine_name", "case"), ALL)
+def test_any_schedule_gives_the_same_trees_answers_and_ledgers(engine_name: str, case: str) -> None:
+    """Concurrency 1, 7 and 64, any problem order, any timing."""
+    number = 3 if engine_name == "embedded" else 8
+    order = suite.problems(number)
+    shuffled = random.Random(5).sample(order, number)
+    plan = [(1, order, None), (7, shuffled, 1), (64, order[::-1], 2)]
+    results = []
+    for concurrency, sequence, jitter in plan:
+        answers = run(
+            engine_name,
+            lambda engine, s=sequence, c=concurrency: suite.solve_in_order(
+                engine, suite.cases(engine_name)[case], s, c
+            ),
+            jitter,
+        )
+        results.append({name: suite.essence(answer) for name, answer in sorted(answers.items())})
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(("engine_name", "case"), ALL)
+def test_the_ledger_of_every_strategy_equals_the_engines_counters(engine_name: str, case: str) -> None:
+    async def body(engine: Engine):
+        answers = await suite.solve_in_order(engine, suite.cases(engine_name)[case], suite.problems(3), 3)
+        return answers, engine.counters()
+
+    answers, counters = run(engine_name, body)
+    total = sum((answer.usage for answer in answers.values()), Usage())
+    assert total.generated + total.overrun == counters.generated + counters.overrun
+    assert (total.prompt, total.cached) == (counters.prompt, counters.cached)
+    assert (total.calls, total.attempts) == (counters.calls, counters.attempts)
+    generated = sum(e.data["num_tokens"] for a in answers.values() for e in suite.events_of(a, "generate"))
+    assert total.generated == generated
+    assert 0 <= total.thinking <= total.generated
+
+
+@pytest.mark.parametrize("case", list(suite.cases("scripted")))
+def test_no_strategy_or_scorer_can_reach_a_target(case: str) -> None:
+    """A canary target exists beside the problem; nothing handed to a strategy or a scorer leads to it."""
+    import gc
+
+    from ttc.core import Record
+
+    class Canary:
+        pass
+
+    canary = Canary()
+    problem = suite.problems(1)[0]
+    record = Record(problem, target=canary)
+    reachable: set[int] = set()
+    frontier: list[object] = [problem]
+    for _ in range(6):
+        frontier = [r for item in frontier for r in gc.get_referents(item) if id(r) not in reachable]
+        reachable.update(map(id, frontier))
+    assert id(canary) not in reachable
+
+    async def body(engine: Engine):
+        return await suite.solve_in_order(engine, suite.cases("scripted")[case], [record.problem], 1)
+
+    (answer,) = run("scripted", body).values()
+    assert "Canary" not in repr(answer)
