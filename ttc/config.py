@@ -3,8 +3,9 @@
     [thinking]                      build(Recipe, merge(load_toml(path), overrides(["n=32"])))
     max_tokens = 256
 
-Keys are the fields of the dataclass; nested dataclasses are TOML tables, and dotted overrides (`thinking.max_tokens=64`)
-reach into them. An unknown key is refused with the nearest known one. Reading a recipe does nothing else: no network, no model.
+Keys are the fields of the dataclass; a nested dataclass is a TOML table, which dotted overrides reach into
+(`thinking.max_tokens=64`). An unknown key is refused with the nearest known one. Reading a recipe does nothing else:
+no network, no model.
 
 Left out: includes, environment variables and interpolation. One file says what a run is.
 """

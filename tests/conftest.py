@@ -1,0 +1,28 @@
+"""What every test stands on: one compute thread, no network, and the local data folder where there is one."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> pathlib.Path:
+    """The folder of local datasets; the test is skipped without it."""
+    folder = os.environ.get("TTC_DATA")
+    if folder is None:
+        pytest.skip("set TTC_DATA to the folder of local datasets")
+    return pathlib.Path(folder)
+
+
+@pytest.fixture(scope="session")
+def repository() -> pathlib.Path:
+    """The root of the checkout."""
+    return pathlib.Path(__file__).parents[1]

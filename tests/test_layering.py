@@ -1,0 +1,83 @@
+"""The import direction, and that importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+ALLOWED = {
+    "ttc": set(),
+    "evals": {"ttc"},
+    "train": {"ttc", "evals"},
+    "distill": {"ttc", "evals", "train"},
+    "serve": {"ttc"},
+}
+OPTIONAL = {"vllm", "sglang", "trl", "fastapi", "uvicorn", "ray"}
+MAX_FILES_PER_OPTIONAL = 2
+
+
+def _imports(tree: ast.AST) -> set[str]:
+    """Top-level packages that are imported anywhere in the tree, also inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def _files(package: str) -> list[pathlib.Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_package_imports_only_the_packages_below_it(package: str) -> None:
+    forbidden = set(ALLOWED) - ALLOWED[package] - {package}
+    for file in _files(package):
+        wrong = _imports(ast.parse(file.read_text(encoding="utf-8"))) & forbidden
+        assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_an_optional_package_is_imported_lazily_and_in_few_files() -> None:
+    users: dict[str, list[str]] = {}
+    for package in ALLOWED:
+        for file in _files(package):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            top_level = _imports(ast.Module([n for n in tree.body if not isinstance(n, ast.If)], []))
+            functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            eager = (top_level - set().union(*map(_imports, functions))) & OPTIONAL
+            assert not eager, f"{file.relative_to(ROOT)} imports {sorted(eager)} at import time"
+            for name in _imports(tree) & OPTIONAL:
+                users.setdefault(name, []).append(str(file.relative_to(ROOT)))
+    assert all(len(files) <= MAX_FILES_PER_OPTIONAL for files in users.values()), users
+
+
+def test_core_and_errors_need_only_the_standard_library() -> None:
+    for name in ("core.py", "errors.py"):
+        found = _imports(ast.parse((ROOT / "ttc" / name).read_text(encoding="utf-8")))
+        assert found <= set(sys.stdlib_module_names) | {"ttc"}, found
+
+
+@pytest.mark.parametrize("statement", ["import ttc", "import ttc.cli, ttc.registry, ttc.core", "from ttc import solve"])
+def test_importing_the_package_loads_nothing_heavy(statement: str) -> None:
+    code = f"{statement}; import sys; print([m for m in ('torch', 'transformers', 'numpy', 'datasets') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_package_takes_less_than_a_fifth_of_a_second() -> None:
+    def seconds(code: str) -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+        return time.perf_counter() - started
+
+    # The interpreter's own start is not ours; the best of five keeps a busy machine from deciding.
+    cost = min(seconds("import ttc") for _ in range(5)) - min(seconds("pass") for _ in range(5))
+    assert cost < 0.2

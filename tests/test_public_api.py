@@ -1,0 +1,46 @@
+"""The public names of the package."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import pathlib
+
+import pytest
+
+import ttc
+
+
+def test_public_names_are_sorted_constants_then_classes_then_functions() -> None:
+    groups = [
+        sorted(name for name in ttc.__all__ if name.isupper()),
+        sorted(name for name in ttc.__all__ if not name.isupper() and name[0].isupper()),
+        sorted(name for name in ttc.__all__ if name[0].islower()),
+    ]
+    assert ttc.__all__ == [name for group in groups for name in group]
+
+
+@pytest.mark.parametrize("name", ttc.__all__)
+def test_every_public_name_resolves_and_is_documented(name: str) -> None:
+    found = getattr(ttc, name)
+    assert found.__doc__
+
+
+def test_every_public_name_is_known_to_type_checkers() -> None:
+    tree = ast.parse(pathlib.Path(ttc.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed == set(ttc.__all__)
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert set(ttc.__all__) <= set(dir(ttc))
+
+
+def test_an_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Sampler'"):
+        _ = ttc.Sampler  # type: ignore[attr-defined]
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert ttc.__version__ == importlib.metadata.version("ttckit")

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
+from typing import Literal
+
+import pytest
+
+from ttc.errors import ConfigError, UnknownName
+from ttc.registry import (
+    ENGINES,
+    POLICIES,
+    SCORERS,
+    STRATEGIES,
+    VERIFIERS,
+    Registry,
+    bind,
+    describe,
+    plugins,
+)
+
+ALL = [STRATEGIES, ENGINES, SCORERS, VERIFIERS, POLICIES]
+
+
+async def example(
+    problem: str, session: str, *, scorer: Unknown, n: int = 4, how: Literal["a", "b"] = "a", t: float | None = None
+) -> None:
+    """Do something.
+
+    Args:
+        n: how many,
+            at least one.
+        t: temperature; see `x: y`.
+        how (str): which way.
+
+    Raises:
+        ConfigError: n < 1.
+    """
+
+
+@pytest.fixture
+def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    folder = tmp_path / "shapes_for_tests"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise RuntimeError('listing must not import')\n")
+    (folder / "circle.py").write_text('"""Round."""\ndef circle(model=None, *, radius: int = 1): return radius\n')
+    (folder / "helpers.py").write_text("def helper(): ...\n")
+    (folder / "_hidden.py").write_text("def _hidden(): ...\n")
+    (folder / "boxes").mkdir()
+    (folder / "boxes" / "__init__.py").write_text("from shapes_for_tests.boxes.core import boxes\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    return Registry("shape", "shapes_for_tests", "no.such.group")
+
+
+def test_a_file_is_registered_by_a_function_of_its_own_name_and_listing_imports_nothing(package: Registry) -> None:
+    assert package.names() == ("boxes", "circle")
+    assert "shapes_for_tests" not in sys.modules
+
+
+@pytest.mark.parametrize("registry", ALL, ids=lambda registry: registry.kind)
+def test_every_registered_name_loads_and_describes_itself(registry: Registry) -> None:
+    for name in registry.names():
+        assert callable(registry.load(name))
+        description = registry.describe(name)
+        assert description.doc, f"{name} has no documentation"
+        undocumented = [parameter.name for parameter in description.parameters if not parameter.doc]
+        assert not undocumented, f"{registry.kind} {name}: document {undocumented} in its Args section"
+
+
+def test_hyphens_count_as_underscores() -> None:
+    assert STRATEGIES.load("best-of-n") is STRATEGIES.load("best_of_n")
+
+
+def test_an_unknown_name_carries_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="unknown strategy 'majorty'; did you mean 'majority'") as caught:
+        STRATEGIES.load("majorty")
+    assert caught.value.nearest == "majority"
+
+
+def test_a_function_in_a_file_is_loaded_by_path(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("async def my_strategy(problem, session, *, n: int = 2):\n    'Mine.'\n")
+    found = STRATEGIES.load(f"{file}:my_strategy")
+    assert found.__name__ == "my_strategy"
+    assert STRATEGIES.describe(f"{file}:my_strategy").parameters[0].default == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "function", "error", "message"),
+    [
+        (None, "f", ConfigError, "does not exist"),
+        ("1/0", "f", ConfigError, "failed to import: ZeroDivisionError"),
+        ("def good(): ...", "god", UnknownName, "unknown strategy in .*'god'; did you mean 'good'"),
+    ],
+)
+def test_a_bad_file_is_named(
+    tmp_path: pathlib.Path, source: str | None, function: str, error: type[Exception], message: str
+) -> None:
+    file = tmp_path / "mine.py"
+    if source is not None:
+        file.write_text(source)
+    with pytest.raises(error, match=message):
+        STRATEGIES.load(f"{file}:{function}")
+
+
+def test_a_description_reads_the_signature_and_the_docstring() -> None:
+    description = describe("strategy", "example", example)
+    assert description.doc == "Do something."
+    assert not description.takes_model
+    assert [p.to_json() for p in description.parameters] == [
+        {"name": "scorer", "type": "Unknown", "required": True, "default": None, "doc": ""},
+        {"name": "n", "type": "int", "required": False, "default": 4, "doc": "how many, at least one."},
+        {"name": "how", "type": "'a' | 'b'", "required": False, "default": "a", "doc": "which way."},
+        {"name": "t", "type": "float | None", "required": False, "default": None, "doc": "temperature; see `x: y`."},
+    ]
+
+
+def test_binding_parses_text_and_supplies_what_is_asked_for() -> None:
+    scorer = object()
+    bound = bind(example, {"n": "8", "how": "b", "t": "none"}, supply={"scorer": scorer, "engine": None})
+    assert bound == {"n": 8, "how": "b", "t": None, "scorer": scorer}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"hw": "a"}, "example has no parameter 'hw'; did you mean 'how'.*it takes: n, how, t"),
+        ({"how": "c"}, "example: how must be one of a, b, got 'c'"),
+        ({"n": "2.5"}, "example: n must be int, got '2.5'"),
+        ({"scorer": "prm"}, "example has no parameter 'scorer'"),
+        ({"problem": "p"}, "example has no parameter 'problem'"),
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name(params: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bind(example, params, supply={"scorer": None})
+
+
+def test_a_required_parameter_that_is_not_given_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"example needs 'scorer' \(Unknown\)"):
+        bind(example, {}, supply={})
+
+
+def test_a_bare_checkout_finds_its_commands_in_pyproject(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = plugins("ttc.commands")
+    monkeypatch.setattr("ttc.registry.DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())
+    bare = plugins("ttc.commands")
+    assert {name: entry.value for name, entry in bare.items()} == {
+        name: entry.value for name, entry in installed.items()
+    }

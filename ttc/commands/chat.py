@@ -1,0 +1,161 @@
+"""`ttc chat`: talk to a model; tokens appear as they are sampled, thinking dimmed and apart from the answer."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ttc.commands._stream import Display, Streamed
+from ttc.core import Engine, Message, Problem, Sampling
+from ttc.errors import TTCError
+from ttc.options import (
+    add_engine_options,
+    add_sampling_options,
+    add_thinking_options,
+    resolve_engine,
+    resolve_sampling,
+    resolve_thinking,
+)
+from ttc.solve import solve
+from ttc.strategies.direct import direct
+from ttc.thinking import Thinking
+from ttc.values import nearest
+
+HELP = """\
+/think      think before answering
+/no_think   answer at once
+/reset      forget the conversation
+/quit       leave (also Ctrl-D); Ctrl-C stops an answer"""
+
+
+def register(subparsers: Any) -> None:
+    """Add `ttc chat`."""
+    parser = subparsers.add_parser("chat", help="talk to a model", description=__doc__)
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="engine.KEY, thinking.KEY")
+    add_engine_options(parser)
+    add_thinking_options(parser)
+    add_sampling_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read turns from stdin until it ends."""
+    thinking, sampling = resolve_thinking(args), resolve_sampling(args, Sampling())
+    seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
+    choice = resolve_engine(args)
+    # One event loop for all turns: the engine lives in it, and Ctrl-C cancels only the turn that runs.
+    with asyncio.Runner() as runner:
+        engine = choice.create_engine()
+        chat = Chat(engine, thinking, sampling, seed, args.system)
+        _say(f"{choice.label}, seed {seed}; /help shows the commands")
+        try:
+            while (line := _read()) is not None:
+                if line.startswith("/"):
+                    if not chat.command(line):
+                        break
+                elif line:
+                    _turn(runner, chat, line)
+        finally:
+            runner.run(engine.close())
+    return 0
+
+
+class Chat:
+    """The conversation so far and how the next turn is sampled."""
+
+    def __init__(self, engine: Engine, thinking: Thinking, sampling: Sampling, seed: int, system: str | None) -> None:
+        """Start with nothing but the system message."""
+        self._engine, self._sampling, self._seed = engine, sampling, seed
+        self._thinking = thinking
+        self._opening = () if system is None else (Message("system", system),)
+        self._messages: tuple[Message, ...] = self._opening
+
+    async def turn(self, text: str) -> None:
+        """Answer one message; it is remembered only when the answer is complete."""
+        messages = (*self._messages, Message("user", text))
+        display = Display(self._engine, _write_thinking, _write_answer)
+        answer = await solve(
+            Problem(f"turn{len(messages)}", messages, "exact"),
+            engine=Streamed(self._engine, display),
+            strategy=direct,
+            seed=self._seed,
+            sampling=self._sampling,
+            thinking=self._thinking,
+        )
+        display.finish(answer)
+        usage = answer.usage
+        cut = "" if answer.finish_reason == "stop" else "; cut by --max-tokens"
+        _say(f"{usage.generated} tokens, {usage.thinking} of them thinking, {answer.seconds:.1f} s{cut}")
+        self._messages = (*messages, Message("assistant", answer.text.strip()))
+
+    def command(self, line: str) -> bool:
+        """Obey a command; False to leave."""
+        name = line.split()[0]
+        if name == "/quit":
+            return False
+        if name not in _COMMANDS:
+            _say(f"no command {name}{nearest(name, list(_COMMANDS))}\n{HELP}")
+        else:
+            _COMMANDS[name](self)
+        return True
+
+    def think(self) -> None:
+        """Think before answering, from the next turn on."""
+        self._thinking = replace(self._thinking, mode="on")
+
+    def no_think(self) -> None:
+        """Answer at once, from the next turn on; bounds on thinking are dropped with it."""
+        self._thinking = Thinking(mode="off")
+
+    def reset(self) -> None:
+        """Forget everything but the system message."""
+        self._messages = self._opening
+
+
+_COMMANDS: dict[str, Callable[[Chat], None]] = {
+    "/think": Chat.think,
+    "/no_think": Chat.no_think,
+    "/reset": Chat.reset,
+    "/help": lambda chat: _say(HELP),
+    "/quit": lambda chat: None,
+}
+
+
+def _turn(runner: asyncio.Runner, chat: Chat, line: str) -> None:
+    try:
+        runner.run(chat.turn(line))
+    except KeyboardInterrupt:
+        _say("\nstopped; this turn is forgotten")
+    except TTCError as exc:
+        _say(f"error: {exc}")
+
+
+def _read() -> str | None:
+    """Return the next line, or None at the end of the input."""
+    if sys.stdin.isatty():
+        print("> ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
+def _say(text: str) -> None:
+    print(_dim(text), file=sys.stderr, flush=True)
+
+
+def _write_thinking(text: str) -> None:
+    print(_dim(text), end="", file=sys.stderr, flush=True)
+
+
+def _write_answer(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _dim(text: str) -> str:
+    return f"\x1b[2m{text}\x1b[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else text
