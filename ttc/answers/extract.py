@@ -1,0 +1,238 @@
+r"""Find the final answer in a text, without looking at any target.
+
+The cascade, per kind of answer, first hit wins: the last `\boxed{..}` (or `\fbox`), the last `<answer>` tag, the last
+`####` line, the last answer phrase ("the answer is", "Answer:", "答案是", "A:"), the text itself when it is nothing but an
+answer, and, for the kind `number` only, the last number. Only text after the thinking block counts. Alternatives in
+the final clause ("1 or 4", two distinct boxes) are a hedge and give no answer, with the reason.
+Linear in the text. Left out: answers spread over several places, and "both of the above" of any kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+MAX_BOXES = 20
+MAX_FINAL = 4096
+"""Characters of a final answer beyond which it is reported as `too_long`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """`final` is None without an answer, and `reason` says why (no_answer, hedge, unclosed, too_long, empty).
+
+    `span` is the place of `final` in the text; `method` is the rule that hit (box, tag, hash, phrase, bare, last_number).
+    """
+
+    final: str | None
+    span: tuple[int, int] | None = None
+    method: str = ""
+    reason: str = ""
+
+
+Hit = Extraction | None
+Rule = Callable[[str, int], Hit]
+Hedge = Callable[[str], bool]
+
+_THINK_END = re.compile(r"</think(?:ing)?>|<\|?/?end_of_thought\|?>|◁/think▷", re.IGNORECASE)
+_THINK_START = re.compile(r"<think(?:ing)?>|<\|?begin_of_thought\|?>|◁think▷", re.IGNORECASE)
+
+
+def answer_start(text: str) -> int | None:
+    """Where the answer part begins: after the last end of thinking; None when a thinking block is still open."""
+    start = 0
+    for match in _THINK_END.finditer(text):
+        start = match.end()
+    return None if _THINK_START.search(text, start) else start
+
+
+def cascade(text: str, rules: tuple[Rule, ...]) -> Extraction:
+    """Apply `rules` in order to the part of `text` after the thinking; the first hit decides."""
+    start = answer_start(text)
+    if start is None:
+        return Extraction(None, reason="unclosed_thinking")
+    for rule in rules:
+        hit = rule(text, start)
+        if hit is not None:
+            return hit
+    return Extraction(None, reason="no_answer")
+
+
+def found(text: str, start: int, end: int, method: str) -> Extraction:
+    """The answer text[start:end] without outer white space; empty and oversized ones are refused."""
+    inner = text[start:end]
+    start += len(inner) - len(inner.lstrip())
+    end = start + len(inner.strip())
+    if start >= end:
+        return Extraction(None, (start, start), method, "empty")
+    if end - start > MAX_FINAL:
+        return Extraction(None, (start, end), method, "too_long")
+    return Extraction(text[start:end], (start, end), method)
+
+
+# -- boxes -------------------------------------------------------------------------------------------------------------
+_BOX = re.compile(r"\\f?box(?:ed)?\s*\{|\\boxed\s+(?=\S)")
+_BRACES = re.compile(r"[{}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box: the command begins at `at`, its content is text[start:end], what follows begins at `after`."""
+
+    at: int
+    start: int
+    end: int
+    after: int
+
+
+def boxes(text: str, start: int) -> list[Box]:
+    """The outermost boxes from `start` on, in order; a missing last brace is closed at the end of the line.
+
+    One pass over the braces of the text: a stack of open ones, so the time is linear whatever is nested.
+    """
+    opened = {match.end() - 1: match.start() for match in _BOX.finditer(text, start) if match[0].endswith("{")}
+    stack: list[int] = []
+    made: list[Box] = []
+    if opened:
+        for brace in _BRACES.finditer(text, min(opened)):
+            at = brace.start()
+            if at and text[at - 1] == "\\" and not text[max(0, at - 2) : at] == "\\\\":
+                continue
+            if brace[0] == "{":
+                stack.append(at)
+            elif stack and (left := stack.pop()) in opened:
+                made.append(Box(opened[left], left + 1, at, at + 1))
+        for left in stack:
+            if left in opened:
+                made.append(_unclosed(text, opened[left], left + 1))
+    for match in _BOX.finditer(text, start):
+        if not match[0].endswith("{"):
+            end = match.end() + len(re.match(r"[^\s$.,;]*", text[match.end() :][:MAX_FINAL])[0])  # type: ignore[index]
+            made.append(Box(match.start(), match.end(), end, end))
+    return _outermost(sorted(made, key=lambda box: (box.at, -box.after)))
+
+
+def _unclosed(text: str, at: int, start: int) -> Box:
+    line = text.find("\n", start)
+    end = len(text) if line < 0 else line
+    while end > start and text[end - 1] in " $.\t\r":
+        end -= 1
+    return Box(at, start, end, end)
+
+
+def _outermost(made: list[Box]) -> list[Box]:
+    kept: list[Box] = []
+    for box in made:
+        if not kept or box.at >= kept[-1].after:
+            kept.append(box)
+    return kept
+
+
+_CORRECTION = re.compile(
+    r"[.!?;。！？；]|\n\s*\S|\b(?:but|however|wait|actually|instead|rather|not|so|therefore|thus|hence|then|correct\w*|"
+    r"gives?|finally|recheck\w*|final|check\w*|becomes?|answer)\b|答案|所以|因此|但",
+    re.IGNORECASE,
+)
+_OR = re.compile(r"[\s$.,)\]]*(?:or|alternatively|或者?)(?![A-Za-z])", re.IGNORECASE)
+_OR_VALUE = re.compile(
+    r"(?:\\?\)|[\s$,])*(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?[\s$(\\]*(?P<value>\$?[-+]?[\d\\][^\s,;$]{0,80})",
+    re.IGNORECASE,
+)
+
+
+def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
+    """The rule of the last box; boxes in one clause that are not the `same` are a hedge."""
+
+    def rule(text: str, start: int) -> Hit:
+        made = boxes(text, start)
+        if not made:
+            return None
+        last = made[-1]
+        hit = found(text, last.start, last.end, "box")
+        if hit.final is None:
+            return hit
+        for earlier, later in reversed(list(pairwise(made[-MAX_BOXES:]))):
+            between = text[earlier.after : later.at]
+            if not _one_clause(between):
+                break
+            if not same(text[earlier.start : earlier.end][:MAX_FINAL], hit.final):
+                return Extraction(None, hit.span, "box", "hedge")
+        tail = _OR_VALUE.match(text, last.after)
+        if tail and not same(tail["value"].rstrip("."), hit.final):
+            return Extraction(None, hit.span, "box", "hedge")
+        return Extraction(None, hit.span, "box", "hedge") if hedge(hit.final) else hit
+
+    return rule
+
+
+def _one_clause(between: str) -> bool:
+    """Whether two boxes with this text between them belong to the same clause, so that both are the answer."""
+    if _OR.match(between):
+        return True
+    if len(between) > 200 or "..." in between or r"\dots" in between or "…" in between:
+        return False
+    return _CORRECTION.search(between) is None
+
+
+# -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
+_TAG = re.compile(r"<(answer|final_answer)>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_HASH = re.compile(r"^[ \t]*#{4}[ \t]*(?P<value>\S[^\n]*)$", re.MULTILINE)
+_PHRASE = re.compile(
+    r"(?:\b(?:the\s+)?(?:final\s+|correct\s+|right\s+)?(?:answers?|result|solution|option|choice)\**\s*"
+    r"(?:(?:is|are|equals|would be|should be)(?:\s+(?:therefore|thus|then|simply|just|equal to|option|choice|approximately|about))*"
+    r"\s*:?|[:：])"
+    r"|(?:最终)?(?:答案|结果)\s*(?:是|为|[:：])+"
+    r"|^[ \t]*\**A\s*[:：])\**\s*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CLAUSE_END = re.compile(r"\n|(?<!\d)\.(?=\s|$)|(?<=\d)\.(?=\s|$)|[!?。！？](?=\s|$)|[。！？]|,?\s+(?:because|since|so|which|where|as)\b")
+
+
+def last_tag(hedge: Hedge) -> Rule:
+    """The rule of the last `<answer>` tag; a box or phrase inside it has been seen before."""
+
+    def rule(text: str, start: int) -> Hit:
+        match = None
+        for match in _TAG.finditer(text, start):  # noqa: B007 - the last one
+            pass
+        return None if match is None else _unless(hedge, found(text, match.start(2), match.end(2), "tag"))
+
+    return rule
+
+
+def last_hash(hedge: Hedge) -> Rule:
+    """The rule of the last line that begins with ####."""
+
+    def rule(text: str, start: int) -> Hit:
+        match = None
+        for match in _HASH.finditer(text, start):  # noqa: B007 - the last one
+            pass
+        return None if match is None else _unless(hedge, found(text, *match.span("value"), "hash"))
+
+    return rule
+
+
+def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> Rule:
+    """The rule of the last answer phrase: its clause, cut by `trim` to the answer (None: the phrase has no answer)."""
+
+    def rule(text: str, start: int) -> Hit:
+        hits: Iterator[re.Match[str]] = _PHRASE.finditer(text, start)
+        best: Hit = None
+        for match in hits:
+            end = _CLAUSE_END.search(text, match.end())
+            clause = text[match.end() : end.start() if end else len(text)][: MAX_FINAL + 1]
+            if cut := trim(clause):
+                best = found(text, match.end() + cut[0], match.end() + cut[1], "phrase")
+                if hedge(clause):
+                    best = Extraction(None, best.span, "phrase", "hedge")
+        return best
+
+    return rule
+
+
+def _unless(hedge: Hedge, hit: Extraction) -> Extraction:
+    if hit.final is not None and hedge(hit.final):
+        return Extraction(None, hit.span, hit.method, "hedge")
+    return hit

@@ -1,0 +1,260 @@
+r"""The kinds of answers: for each, how a final answer is found in a text and what its voting key is.
+
+math     LaTeX or plain mathematics     boxes, tags, ####, phrases, or a text that is nothing but an answer
+number   one number                     the same, and the last number of the text
+choice   a letter                       the same, with the letter cut out: (C), C., option C
+exact    a short string                 boxes, tags, ####, phrases, or the only line
+format   the whole text                 for tasks that judge the form and not the answer
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ttc.answers.canonical import hashed, math_key, text_key
+from ttc.answers.extract import (
+    MAX_FINAL,
+    Extraction,
+    Hit,
+    cascade,
+    found,
+    last_box,
+    last_hash,
+    last_phrase,
+    last_tag,
+)
+from ttc.answers.grammar import parse
+from ttc.answers.plain import plain
+from ttc.answers.tokens import Alternatives, Unparsed
+from ttc.answers.units import UNITS
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How answers of a kind are found and grouped."""
+
+    extract: Callable[[str], Extraction]
+    key: Callable[[str], str]
+
+
+# -- mathematics and numbers -------------------------------------------------------------------------------------------
+_OR_WORD = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\b|或|(?<![A-Za-z])either(?![A-Za-z])", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"[-+−]?\$?\s?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
+)
+_INLINE = re.compile(r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]", re.DOTALL)
+_VALUE_START = re.compile(r"[\d\\$({\[.+√π∞-]|[−½¼¾]|[A-Za-z]\b")
+_LEAD = re.compile(r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s]+)+", re.IGNORECASE)
+
+
+def math_hedge(final: str) -> bool:
+    """Whether a final answer offers alternatives: "1 or 4". Solutions of an equation, "x = 1 or x = 4", do not."""
+    if not _OR_WORD.search(final):
+        return False
+    try:
+        parse(plain(final[: 2 * MAX_FINAL]))
+    except Alternatives:
+        return True
+    except (Unparsed, RecursionError):
+        return bool(re.search(r"\d", final)) or len(final) < 80
+    return False
+
+
+def _same_math(left: str, right: str) -> bool:
+    return left.strip() == right.strip() or math_key(left) == math_key(right)
+
+
+def _trim_math(clause: str) -> tuple[int, int] | None:
+    """The mathematics of the clause after an answer phrase: an inline formula first, else a parsable stretch."""
+    lead = _LEAD.match(clause)
+    start = lead.end() if lead else 0
+    if (inline := _INLINE.search(clause)) and (inline.start() <= start + 24):
+        end = inline.end() + _unit_after(clause[inline.end() :])
+        return inline.start(), end
+    rest = clause[start:].rstrip(" *`_")
+    if _parses(rest):
+        return start, start + len(rest)
+    number = _NUMBER.search(clause)
+    if number and not re.search(r"[A-Za-z]{2,}.*[A-Za-z]{2,}.*[A-Za-z]{2,}", clause[: number.start()]):
+        return number.start(), number.end() + _unit_after(clause[number.end() :])
+    words = rest.strip().strip("*\"'.")
+    return (start, len(clause)) if words and len(words.split()) <= 3 and not _VALUE_START.match(words) else None
+
+
+def _unit_after(rest: str) -> int:
+    match = re.match(r"\s?(?:%|\\%|°|(?P<word>[A-Za-z]{2,14})\b)", rest)
+    known = match and (match["word"] is None or match["word"] in UNITS or match["word"] == "percent")
+    return match.end() if match and known else 0
+
+
+def _parses(text: str) -> bool:
+    if len(text) > MAX_FINAL:
+        return False
+    try:
+        return parse(plain(text)).op != "text"
+    except (Unparsed, RecursionError):
+        return False
+
+
+def _bare_math(text: str, start: int) -> Hit:
+    """The text itself, when it is one line and nothing but an answer."""
+    body = text[start:].strip()
+    if not body or "\n" in body or len(body) > MAX_FINAL:
+        return None
+    wrapped = _INLINE.fullmatch(body.rstrip(". "))
+    if wrapped is None and not _parses(body) and len(body.split()) > 2 and not math_hedge(body):
+        return None
+    if math_hedge(body):
+        return Extraction(None, None, "bare", "hedge") if _short_hedge(body) else None
+    return found(text, start, len(text), "bare")
+
+
+def _short_hedge(body: str) -> bool:
+    return len(body) < 80
+
+
+def _last_number(text: str, start: int) -> Hit:
+    last = None
+    for last in _NUMBER.finditer(text, start):  # noqa: B007 - the last one
+        pass
+    if last is None:
+        return None
+    begin = last.start()
+    if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
+        begin += 1
+    earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
+    if earlier and math_key(earlier[1]) != math_key(text[begin : last.end()]):
+        return Extraction(None, (begin, last.end()), "last_number", "hedge")
+    return found(text, begin, last.end(), "last_number")
+
+
+_MATH_RULES = (
+    last_box(_same_math, math_hedge),
+    last_tag(math_hedge),
+    last_hash(math_hedge),
+    last_phrase(math_hedge, _trim_math),
+    _bare_math,
+)
+
+
+def _extract_math(text: str) -> Extraction:
+    return cascade(text, _MATH_RULES)
+
+
+def _extract_number(text: str) -> Extraction:
+    return cascade(text, (*_MATH_RULES, _last_number))
+
+
+# -- choices -----------------------------------------------------------------------------------------------------------
+_LETTER = re.compile(
+    r"\s*(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*$(\[]|\boption\b|\bchoice\b|\banswer\b|\s)*"
+    r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z'’])(?P<rest>.*)\Z",
+    re.DOTALL | re.IGNORECASE,
+)
+_SECOND = re.compile(r"[\s})\]*$\"'.:]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])")
+
+
+def choice_letter(final: str) -> tuple[str, bool]:
+    """The letter of a choice in upper case and whether a second one is offered beside it; ("", False) without any."""
+    match = _LETTER.match(final[:MAX_FINAL])
+    if match is None:
+        return "", False
+    letter = chr(ord(match["letter"]) - 0xFEE0) if ord(match["letter"]) > 0xFF00 else match["letter"]
+    if letter.islower() and re.match(r"\s+[a-z]", match["rest"]):
+        return "", False
+    second = _SECOND.match(match["rest"])
+    return letter.upper(), bool(second and second["letter"] != letter.upper())
+
+
+def choice_key(final: str) -> str:
+    """The letter, or the case-folded words when there is none."""
+    return choice_letter(final)[0] or text_key(final)
+
+
+def _choice_hedge(final: str) -> bool:
+    return choice_letter(final)[1]
+
+
+def _trim_choice(clause: str) -> tuple[int, int] | None:
+    lead = _LEAD.match(clause)
+    start = lead.end() if lead else 0
+    letter, _ = choice_letter(clause[start:])
+    return (start, len(clause)) if letter else None
+
+
+def _bare_choice(text: str, start: int) -> Hit:
+    body = text[start:].strip()
+    letter, hedged = choice_letter(body)
+    if not letter or len(body) > 200 or (len(body) > 1 and not re.match(r"[\s*$(\[\\{a-z]*[A-Za-z][\s)\].:}*$,]", body + " ")):
+        return None
+    if hedged:
+        return Extraction(None, None, "bare", "hedge")
+    plain_word = re.match(r"[AI]\s+[a-z]", body)
+    return None if plain_word else found(text, start, len(text), "bare")
+
+
+def _same_choice(left: str, right: str) -> bool:
+    return choice_key(left) == choice_key(right)
+
+
+_CHOICE_RULES = (
+    last_box(_same_choice, _choice_hedge),
+    last_tag(_choice_hedge),
+    last_hash(_choice_hedge),
+    last_phrase(_choice_hedge, _trim_choice),
+    _bare_choice,
+)
+
+
+def _extract_choice(text: str) -> Extraction:
+    return cascade(text, _CHOICE_RULES)
+
+
+# -- strings and forms -------------------------------------------------------------------------------------------------
+def _never(_final: str) -> bool:
+    return False
+
+
+def _trim_all(clause: str) -> tuple[int, int] | None:
+    return (0, len(clause)) if clause.strip() else None
+
+
+def _only_line(text: str, start: int) -> Hit:
+    body = text[start:].strip()
+    return found(text, start, len(text), "bare") if body and "\n" not in body else None
+
+
+def _same_text(left: str, right: str) -> bool:
+    return text_key(left) == text_key(right)
+
+
+_EXACT_RULES = (
+    last_box(_same_text, _never),
+    last_tag(_never),
+    last_hash(_never),
+    last_phrase(_never, _trim_all),
+    _only_line,
+)
+
+
+def _extract_exact(text: str) -> Extraction:
+    return cascade(text, _EXACT_RULES)
+
+
+def _extract_all(text: str) -> Extraction:
+    body = text.strip()
+    if not body:
+        return Extraction(None, reason="empty")
+    start = len(text) - len(text.lstrip())
+    return Extraction(body, (start, start + len(body)), "all")
+
+
+KINDS: Mapping[str, Kind] = {
+    "math": Kind(_extract_math, math_key),
+    "number": Kind(_extract_number, math_key),
+    "choice": Kind(_extract_choice, choice_key),
+    "exact": Kind(_extract_exact, text_key),
+    "format": Kind(_extract_all, hashed),
+}

@@ -1,0 +1,169 @@
+"""Reduce a parsed answer to its shape: what kind of mathematical object it is, with the spelling removed.
+
+    scalar    node                 a number or an expression
+    quantity  node, unit           a scalar with a unit
+    named     name, shape          x = 5 is the shape of 5 under the name x
+    set       shapes...            also a list without brackets, an or of solutions, a plus-minus
+    tuple     shapes...            (a, b), also an open interval, which is written alike; <a, b>
+    brackets  shapes...            [a, b, c]
+    interval  low, high, closed on the left, closed on the right (never open on both sides: that is a tuple)
+    union ratio matrix rel base empty text   as in `nodes`
+
+Inequalities in one variable become intervals; sets, tuples and intervals stay distinct.
+"""
+
+from __future__ import annotations
+
+from ttc.answers.nodes import CONSTANTS, Node
+from ttc.answers.numeric import exact
+
+_FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+_INFINITE = Node("inf")
+
+
+def shape(node: Node) -> Node:
+    """Return the shape of a parsed answer."""
+    rule = _RULES.get(node.op)
+    return rule(node) if rule else _scalar(node)
+
+
+def _scalar(node: Node) -> Node:
+    node, unit = _lift_unit(node)
+    if node.op == "pm":
+        low, high = (Node("add", (node.args[0], Node("neg", (node.args[1],)))), Node("add", node.args))
+        return Node("set", (_with_unit(low, unit), _with_unit(high, unit)))
+    return _with_unit(node, unit)
+
+
+def _with_unit(node: Node, unit: str) -> Node:
+    return Node("quantity", (node, unit)) if unit else Node("scalar", (node,))
+
+
+def _lift_unit(node: Node) -> tuple[Node, str]:
+    """Move the unit of the last factor to the outside: -5 %, 1/2 %, 2 * 3 cm."""
+    if node.op == "quantity":
+        return node.args[0], node.args[1]
+    if node.op in ("neg", "mul", "div") and not any(child.has("quantity") for child in node.args[:-1]):
+        inner, unit = _lift_unit(node.args[-1])
+        return Node(node.op, (*node.args[:-1], inner)), unit
+    return node, ""
+
+
+def _sequence(node: Node) -> Node:
+    opening, closing, *items = node.args
+    shapes = tuple(shape(item) for item in items)
+    if opening == "{":
+        return Node("set", _flat(shapes))
+    if (opening, closing) == ("(", ")"):
+        return Node("tuple", shapes)
+    if len(shapes) == 2:
+        return Node("interval", (*shapes, opening == "[", closing == "]"))
+    return Node("brackets", shapes)
+
+
+def _flat(shapes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The members of a set: a plus-minus inside it contributes both."""
+    return tuple(inner for item in shapes for inner in (item.args if item.op == "set" else (item,)))
+
+
+def _list(node: Node) -> Node:
+    shapes = tuple(shape(item) for item in node.args)
+    names = {item.args[0] for item in shapes if item.op == "named"}
+    if len(names) == 1:
+        bare = tuple(item.args[1] if item.op == "named" else item for item in shapes)
+        return Node("named", (names.pop(), Node("set", _flat(bare))))
+    return Node("set", _flat(shapes))
+
+
+def _union(node: Node) -> Node:
+    shapes = [shape(item) for item in node.args]
+    names = {item.args[0] for item in shapes if item.op == "named"}
+    bare = Node("union", tuple(item.args[1] if item.op == "named" else item for item in shapes))
+    return Node("named", (names.pop(), bare)) if len(names) == 1 else bare
+
+
+def _relation(node: Node) -> Node:
+    operators, *operands = node.args
+    if operators == ("in",) and (name := _name(operands[0])):
+        return Node("named", (name, shape(operands[1])))
+    if set(operators) == {"="}:
+        return _equation(operands, node)
+    return _interval(operators, operands) or Node("rel", node.args)
+
+
+def _equation(operands: list[Node], node: Node) -> Node:
+    first, last = operands[0], operands[-1]
+    if name := _name(first):
+        return Node("named", (name, shape(last)))
+    if len(operands) == 2 and (name := _name(last)):
+        return Node("named", (name, shape(first)))
+    values = [exact(operand) for operand in operands]
+    if values[0] is not None and all(value == values[0] for value in values):
+        return shape(last)
+    return Node("rel", node.args)
+
+
+def _name(node: Node) -> str:
+    """The name that an equation defines: x, x_1, f(x), (x, y); empty when the node is not a name."""
+    if node.op == "sym" and node.args[0] not in CONSTANTS:
+        return str(node.args[0])
+    if node.op == "mul" and len(node.args) == 2 and all(arg.op == "sym" for arg in node.args):
+        letter, argument = (str(arg.args[0]) for arg in node.args)
+        return f"{letter}({argument})" if letter[0] in "fghFGHPpQqaST" else ""
+    if node.op == "seq" and node.args[0] == "(" and all(_name(item) for item in node.args[2:]):
+        return "(" + ",".join(_name(item) for item in node.args[2:]) + ")"
+    return ""
+
+
+def _interval(operators: tuple[str, ...], operands: list[Node]) -> Node | None:
+    """A chain of inequalities around one variable as an interval; None when it is not such a chain."""
+    where = [i for i, operand in enumerate(operands) if operand.op == "sym" and _name(operand)]
+    if len(where) != 1 or any(operand.symbols() for i, operand in enumerate(operands) if i != where[0]):
+        return None
+    at, name = where[0], _name(operands[where[0]])
+    if len(operands) == 2:
+        operator = operators[0] if at == 0 else _FLIP.get(operators[0], "")
+        bound = shape(operands[1 - at])
+        low, high = (Node("scalar", (Node("neg", (_INFINITE,)),)), Node("scalar", (_INFINITE,)))
+        made = {
+            "<": (low, bound, False, False), "<=": (low, bound, False, True),
+            ">": (bound, high, False, False), ">=": (bound, high, True, False),
+        }.get(operator)  # fmt: skip
+    elif len(operands) == 3 and at == 1:
+        made = _between(operators, shape(operands[0]), shape(operands[2]))
+    else:
+        return None
+    if made is None:
+        return None
+    low, high, left, right = made
+    body = Node("interval", made) if left or right else Node("tuple", (low, high))
+    return Node("named", (name, body))
+
+
+def _between(
+    operators: tuple[str, ...], first: Node, last: Node
+) -> tuple[Node, Node, bool, bool] | None:
+    if set(operators) <= {"<", "<="}:
+        return first, last, operators[0] == "<=", operators[1] == "<="
+    if set(operators) <= {">", ">="}:
+        return last, first, operators[1] == ">=", operators[0] == ">="
+    return None
+
+
+def _matrix(node: Node) -> Node:
+    return Node("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args))
+
+
+def _ratio(node: Node) -> Node:
+    return Node("ratio", tuple(shape(item) for item in node.args))
+
+
+def _same(node: Node) -> Node:
+    return node
+
+
+_RULES = {
+    "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "matrix": _matrix, "ratio": _ratio,
+    "base": _same, "empty": _same, "text": _same,
+}  # fmt: skip
+
