@@ -1,0 +1,68 @@
+"""`ttc report RUN [RUN…]`: rebuild the report of finished or interrupted runs, without any model.
+
+The numbers are those of each run's summary.json; a run that was interrupted before it had one is summarised from the
+records it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ttc.core import Record
+from ttc.errors import ConfigError
+
+
+def register(subparsers: Any) -> None:
+    """Add the sub-command `report`."""
+    parser = subparsers.add_parser(
+        "report",
+        help="rebuild table, report.html, curve.csv and figure.png from run folders",
+        description="Rebuild table, report.html, curve.csv and figure.png from run folders, without any model.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that ttc eval wrote (its --out)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write (default: into RUN; needed when there are several)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report, print its table and where the page is; returns 0."""
+    out = _out_dir(args.out, args.runs)
+    pairs = [pair for folder in args.runs for pair in load(folder)]
+    from evals.report import render_table, write_report
+
+    summaries, records = [entry for entry, _ in pairs], [rows for _, rows in pairs]
+    page = write_report(out, summaries, records)
+    print(render_table(summaries))
+    print(page)
+    return 0
+
+
+def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
+    """Return (summary entry, records) of every run in `folder`.
+
+    Raises:
+        ConfigError: `folder` is no run folder.
+        RecordError: a file in it is broken.
+    """
+    from evals.run import read_run
+    from evals.summary import SUMMARY, read_summary, summarise
+
+    if (folder / SUMMARY).is_file():
+        return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]
+    found = read_run(folder)
+    if not found.records:
+        raise ConfigError(f"{folder} holds no records yet; continue the run with ttc eval --out {folder}")
+    return [(summarise(found.records, found.config), found.records)]
+
+
+def _out_dir(out: Path | None, runs: Sequence[Path]) -> Path:
+    if out is not None:
+        return out
+    if len(runs) > 1:
+        raise ConfigError("with several runs, say where to write the report: --out DIR")
+    return runs[0]

@@ -1,0 +1,57 @@
+"""Numbers as a reader wants them: one way to print a share, a count and a FLOP total, used by every part of the report.
+
+A missing value prints as an en dash, never as 0. Shares are in [0, 1] and print in percent.
+"""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "–"
+_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def finite(value: object) -> float | None:
+    """Return `value` as a float, or None when it is no finite number (a bool is not a number)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def percent(share: float | None) -> str:
+    """0.7134 -> "71.3 %"."""
+    return MISSING if share is None else f"{100 * share:.1f} %"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """0.684, 0.741 -> "68.4–74.1" (percent, without the sign)."""
+    return MISSING if low is None or high is None else f"{100 * low:.1f}–{100 * high:.1f}"
+
+
+def points(difference: float | None) -> str:
+    """0.231 -> "+23.1" percentage points."""
+    return MISSING if difference is None else f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def count(value: float | None) -> str:
+    """1449.6 -> "1,450"; below ten one decimal is kept."""
+    if value is None:
+        return MISSING
+    return f"{value:.1f}" if 0 < value < 10 and value != int(value) else f"{value:,.0f}"
+
+
+def quantity(value: float | None) -> str:
+    """3.2e12 -> "3.2 T"; for FLOPs and axis labels."""
+    if value is None:
+        return MISSING
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size:
+            return f"{value / size:.3g} {prefix}"
+    return f"{value:.3g}"
+
+
+def seconds(value: float | None) -> str:
+    """0.0312 -> "0.031 s", 75 -> "75 s"."""
+    if value is None:
+        return MISSING
+    return f"{value:.3f} s" if value < 1 else f"{value:.1f} s" if value < 10 else f"{value:,.0f} s"

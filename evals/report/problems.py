@@ -1,0 +1,137 @@
+"""The per-problem part of the page: every problem in a compact table, and full trees for a bounded sample.
+
+A page with all trees of 1,000 problems x 16 candidates would not open on a phone, so at most `MAX_TREES` problems
+carry theirs, within `MAX_TREE_CHARS` of JSON. They are taken in turn from six kinds of problem, so that the telling
+ones are there: runs disagree, a right candidate was not chosen, text was cut, no verdict, all wrong, all right.
+Targets appear here and nowhere else in the report.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from evals.report.bars import NO_VERDICT
+from evals.report.runs import Run
+from evals.report.tree import shorten, tree_data
+from ttc.core import Record
+
+MAX_TREES = 40
+MAX_TREE_CHARS = 1_800_000
+MAX_QUESTION, MAX_FINAL, MAX_ANSWER = 1500, 60, 4000
+KINDS: tuple[tuple[str, str], ...] = (
+    ("disagree", "the runs disagree"),
+    ("missed", "a right candidate was not chosen"),
+    ("cut", "an answer was cut by length"),
+    ("unjudged", "no verdict, or the problem failed"),
+    ("wrong", "all wrong"),
+    ("right", "all right"),
+)
+
+Cells = Mapping[str, Record]
+"""Records of one problem by run label."""
+
+
+def group_data(runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
+    """Return JSON for one group: run labels, one row per problem, trees by problem id for the sample."""
+    table = _by_problem(runs, records)
+    kinds = {pid: kinds_of(cells) for pid, cells in table.items()}
+    trees = _trees(runs, table, sample(kinds))
+    rows = [_row(pid, cells, runs, kinds[pid]) for pid, cells in table.items()]
+    for row in rows:
+        # A problem whose tree is shown needs its whole question; the others only what fits a table row.
+        row["q"] = shorten(row["q"], MAX_QUESTION if row["id"] in trees else 160)
+    return {"runs": [run.label for run in runs], "rows": rows, "trees": trees}
+
+
+def kinds_of(cells: Cells) -> list[str]:
+    """Name the kinds of problem this is, from the records of all runs; a problem may be of several."""
+    right = [record.verdict is not None and record.verdict.correct for record in cells.values()]
+    found = {
+        "disagree": any(right) and not all(right),
+        "missed": any(_missed(record) for record in cells.values()),
+        "cut": any(r.answer is not None and r.answer.finish_reason == "length" for r in cells.values()),
+        "unjudged": any(_unjudged(record) for record in cells.values()),
+        "wrong": not any(right),
+        "right": all(right),
+    }
+    return [kind for kind, _ in KINDS if found[kind]]
+
+
+def sample(kinds: Mapping[str, Sequence[str]], size: int = MAX_TREES) -> list[str]:
+    """Take problems in turn from each kind, in problem order, until `size` are taken."""
+    piles = [[pid for pid, of in kinds.items() if kind in of] for kind, _ in KINDS]
+    order = dict.fromkeys(pid for layer in zip_longest(*piles) for pid in layer if pid is not None)
+    return list(order)[:size]
+
+
+def _by_problem(runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> dict[str, dict[str, Record]]:
+    table: dict[str, dict[str, Record]] = {}
+    for run in runs:
+        for record in records.get(run.key, ()):
+            table.setdefault(record.problem.id, {})[run.label] = record
+    return table
+
+
+def _trees(runs: Sequence[Run], table: Mapping[str, Cells], chosen: Sequence[str]) -> dict[str, list[Any]]:
+    trees: dict[str, list[Any]] = {}
+    left = MAX_TREE_CHARS
+    for pid in chosen:
+        answers = [_answer(table[pid][run.label]) if run.label in table[pid] else None for run in runs]
+        size = len(json.dumps(answers))
+        if size <= left:
+            trees[pid], left = answers, left - size
+    return trees
+
+
+def _row(pid: str, cells: Cells, runs: Sequence[Run], kinds: Sequence[str]) -> dict[str, Any]:
+    record = next(iter(cells.values()))
+    question = next((m.content for m in reversed(record.problem.messages) if m.role == "user"), "")
+    target = record.target if isinstance(record.target, str) else json.dumps(record.target, ensure_ascii=False)
+    return {
+        "id": pid,
+        "q": question,
+        "t": shorten(target, MAX_FINAL * 2),
+        "k": list(kinds),
+        "c": [_cell(cells[run.label]) if run.label in cells else None for run in runs],
+    }
+
+
+def _cell(record: Record) -> list[str]:
+    final = record.answer.final if record.answer else None
+    return [status_of(record), shorten(final or "", MAX_FINAL)]
+
+
+def status_of(record: Record) -> str:
+    """The verdict's status, or `failed` when the problem has none because it failed."""
+    return record.verdict.status if record.verdict else "failed"
+
+
+def _answer(record: Record) -> dict[str, Any]:
+    answer, verdict = record.answer, record.verdict
+    if answer is None:
+        return {"status": status_of(record), "error": shorten(record.error or "no answer was recorded", MAX_ANSWER)}
+    return {
+        "status": status_of(record),
+        "reason": verdict.reason if verdict else (record.error or ""),
+        "final": shorten(answer.final or "", MAX_FINAL * 4),
+        "text": shorten(answer.text, MAX_ANSWER),
+        "thinking": shorten(answer.thinking, MAX_ANSWER),
+        "end": answer.finish_reason,
+        "cause": answer.stop_cause,
+        "enforced": answer.enforced,
+        "tokens": answer.usage.tokens,
+        "seconds": round(answer.seconds, 3),
+        "nodes": tree_data(record),
+    }
+
+
+def _missed(record: Record) -> bool:
+    wrong = record.verdict is not None and not record.verdict.correct
+    return wrong and any(verdict.correct for verdict in record.verdicts)
+
+
+def _unjudged(record: Record) -> bool:
+    return record.error is not None or record.verdict is None or record.verdict.status in NO_VERDICT

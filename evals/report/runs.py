@@ -1,0 +1,200 @@
+"""What the report draws: one `Run` per (run, strategy), read from the entries of `summary.json`.
+
+The summary is where every number of the page comes from; nothing is estimated here. A `Curve` is what one pool of
+candidates gives at smaller k, of one kind (majority, best_of_n, weighted, pass, …). `pass` needs the answer key to
+choose, so it is drawn as a ceiling and never stands on the frontier.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from evals.report.numbers import finite
+from ttc.errors import RecordError
+
+Axis: TypeAlias = Literal["tokens", "flops"]
+ORACLE_KINDS = frozenset({"pass", "pass_at_k", "coverage", "oracle"})
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Accuracy (share, with its 95 % interval) at a cost per problem; `k` is the number of candidates used."""
+
+    k: int
+    accuracy: float
+    low: float | None
+    high: float | None
+    tokens: float | None
+    flops: float | None
+
+    def cost(self, axis: Axis) -> float | None:
+        """Cost on `axis`, or None where it is unknown or not positive (a log axis has no place for it)."""
+        value = self.tokens if axis == "tokens" else self.flops
+        return value if value is not None and value > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points of one kind from one pool, by k ascending."""
+
+    kind: str
+    points: tuple[Point, ...]
+
+    @property
+    def oracle(self) -> bool:
+        """Whether choosing this way needs the answer key."""
+        return self.kind in ORACLE_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One strategy on one task: its label, its own point, its sub-sampled curves and the whole summary entry."""
+
+    label: str
+    point: Point
+    curves: tuple[Curve, ...]
+    entry: Mapping[str, Any]
+
+    @property
+    def group(self) -> str:
+        """The task and level as a reader would say it; only runs of one group share a figure."""
+        level = self.entry.get("level")
+        task = str(self.entry.get("task", "task"))
+        return task if level in (None, "") else f"{task} level {level}"
+
+    @property
+    def key(self) -> str:
+        """Unique among the runs of a report: labels alone are unique within a group."""
+        return f"{self.group}/{self.label}"
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy."""
+        return str(self.entry["strategy"])
+
+    @property
+    def problems(self) -> int:
+        """How many problems were run."""
+        return int(self.entry["problems"])
+
+    def share(self, name: str) -> float | None:
+        """A rate of the summary in [0, 1] (`truncated`, `no_answer`, `selection_regret`), or None."""
+        return finite(self.entry.get(name))
+
+    def usage_per_problem(self, name: str) -> float:
+        """Tokens (or calls, FLOPs) of one role per problem; 0 where the summary has no such column."""
+        return (finite(self.entry.get("usage", {}).get(name)) or 0.0) / max(self.problems, 1)
+
+
+def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[Run]:
+    """Parse summary entries, in order; raises RecordError naming the entry and field that is missing or broken."""
+    labels = _labels(summaries)
+    return [_read(entry, label, i) for i, (entry, label) in enumerate(zip(summaries, labels, strict=True))]
+
+
+def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs by task and level, in order of first appearance."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.group, []).append(run)
+    return found
+
+
+def frontier(runs: Sequence[Run], axis: Axis) -> list[Point]:
+    """Points that no cheaper (or equally cheap) choice beats, by cost; what needs the answer key is not a choice."""
+    curves = [c for run in runs for c in run.curves if not c.oracle]
+    every = [run.point for run in runs] + [p for c in curves for p in c.points]
+    priced = [(cost, -p.accuracy, p) for p in every if (cost := p.cost(axis)) is not None]
+    best: list[Point] = []
+    for _, _, point in sorted(priced, key=lambda item: item[:2]):
+        if not best or point.accuracy > best[-1].accuracy:
+            best.append(point)
+    return best
+
+
+def drawn_curves(runs: Sequence[Run], axis: Axis) -> list[tuple[int, Curve]]:
+    """(run index, curve) of what a figure shows: points with a cost, and each curve once.
+
+    Draws are keyed by place, not by strategy, so two strategies often hold the same pool and would draw the same line.
+    """
+    found: list[tuple[int, Curve]] = []
+    known: set[tuple[object, ...]] = set()
+    for i, run in enumerate(runs):
+        for curve in run.curves:
+            priced = Curve(curve.kind, tuple(p for p in curve.points if p.cost(axis) is not None))
+            same = (priced.kind, *((p.k, p.accuracy) for p in priced.points))
+            if priced.points and same not in known:
+                known.add(same)
+                found.append((i, priced))
+    return found
+
+
+def _read(entry: Mapping[str, Any], label: str, index: int) -> Run:
+    try:
+        own = Point(
+            k=int(entry.get("n") or 1),
+            accuracy=float(entry["accuracy"]),
+            low=finite(entry.get("low")),
+            high=finite(entry.get("high")),
+            tokens=finite(entry["tokens_per_problem"]),
+            flops=finite(entry.get("flops_per_problem")),
+        )
+        _ = (entry["strategy"], int(entry["problems"]))
+        return Run(label, own, _curves(entry.get("curve") or ()), entry)
+    except KeyError as exc:
+        raise RecordError(f"summary entry {index}: field {exc.args[0]!r} is missing; run the evaluation again") from exc
+    except (TypeError, ValueError) as exc:
+        raise RecordError(f"summary entry {index} ({label}): {exc}") from exc
+
+
+def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
+    kinds: dict[str, list[Point]] = {}
+    for row in rows:
+        point = Point(
+            k=int(row["k"]),
+            accuracy=float(row["accuracy"]),
+            low=finite(row.get("low")),
+            high=finite(row.get("high")),
+            tokens=finite(row.get("tokens")),
+            flops=finite(row.get("flops")),
+        )
+        kinds.setdefault(str(row.get("kind", "")), []).append(point)
+    return tuple(Curve(kind, tuple(sorted(ps, key=lambda p: p.k))) for kind, ps in kinds.items())
+
+
+def _labels(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """`tree N=16`, made longer by whatever tells two runs of one name apart, and numbered when nothing does."""
+    short = [_short(entry) for entry in entries]
+    kinds = [(entry.get("task"), entry.get("level"), name) for entry, name in zip(entries, short, strict=True)]
+    labels: list[str] = []
+    for entry, name, kind in zip(entries, short, kinds, strict=True):
+        rivals = [other for other, k in zip(entries, kinds, strict=True) if k == kind]
+        labels.append(" ".join([name, *_differences(entry, rivals)]))
+    full = list(zip(kinds, labels, strict=True))
+    return [
+        f"{label} #{full[: i + 1].count(item)}" if full.count(item) > 1 else label
+        for i, (item, label) in enumerate(zip(full, labels, strict=True))
+    ]
+
+
+def _short(entry: Mapping[str, Any]) -> str:
+    n = entry.get("n")
+    return f"{entry.get('strategy', '?')} N={n}" if isinstance(n, int) and n > 1 else str(entry.get("strategy", "?"))
+
+
+def _differences(entry: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
+    flat = [_identity(rival) for rival in rivals]
+    mine = _identity(entry)
+    differing = [key for key in mine if len({json.dumps(f.get(key), default=str) for f in flat}) > 1]
+    return [f"{key}={mine[key]}" for key in differing if mine[key] is not None]
+
+
+def _identity(entry: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("engine", "model", "scorer", "seed", "temperature", "version")
+    found = {name: entry[name] for name in names if name in entry}
+    found |= {name: value for name, value in (entry.get("params") or {}).items() if name != "n"}
+    thinking = entry.get("thinking") or {}
+    return found | {"thinking" if name == "mode" else f"thinking.{name}": value for name, value in thinking.items()}
