@@ -127,14 +127,16 @@ def _weighted_wins(votes: Sequence[Vote], subsets: npt.NDArray[np.int64]) -> Arr
     if not keys:
         return np.zeros(len(subsets))
     weight = np.zeros((len(votes), len(keys)))
+    member = np.zeros((len(votes), len(keys)))
     right = np.zeros(len(keys))
     for column, key in enumerate(keys):
         members = [i for i, vote in enumerate(votes) if vote.key == key and vote.score is not None]
         weight[members, column] = [votes[i].score or 0.0 for i in members]
+        member[members, column] = 1.0
         right[column] = sum(votes[i].correct for i in members) / len(members)
-    sums = weight[subsets].sum(axis=1)  # (R, classes)
+    sums = np.where(member[subsets].any(axis=1), weight[subsets].sum(axis=1), -1.0)  # (R, classes)
     top = sums.max(axis=1, keepdims=True)
-    leads = np.isclose(sums, top, rtol=1e-12, atol=0.0) & (sums > 0)
+    leads = np.isclose(sums, top, rtol=1e-12, atol=0.0) & (sums >= 0)
     return np.asarray((leads * right).sum(axis=1) / np.maximum(leads.sum(axis=1), 1))
 
 

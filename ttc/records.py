@@ -11,6 +11,7 @@ Left out: compression, indexes, migration of older schemas (there is one schema 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import functools
 import json
 import math
@@ -24,11 +25,6 @@ from typing import Any, BinaryIO, Literal, Union
 
 from ttc.core import Record
 from ttc.errors import ConfigError, RecordError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows; there two writers of one file are not detected
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["SCHEMA", "RecordFile", "encode", "from_json", "iterate", "read", "to_json"]
 
@@ -122,8 +118,6 @@ class RecordFile:
 
 
 def _lock_exclusively(file: BinaryIO, path: Path) -> None:
-    if fcntl is None:
-        return
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
@@ -266,9 +260,7 @@ def _tuple(items: tuple[Any, ...]) -> Decoder:
         if not open_ended:
             _expect(len(value) == len(decoders), value, f"{len(decoders)} items", where)
         used = decoders * len(value) if open_ended else decoders
-        return tuple(
-            decoder(item, f"{where}[{i}]") for i, (item, decoder) in enumerate(zip(value, used, strict=True))
-        )
+        return tuple(decoder(item, f"{where}[{i}]") for i, (item, decoder) in enumerate(zip(value, used, strict=True)))
 
     return decode
 

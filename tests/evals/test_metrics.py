@@ -42,7 +42,7 @@ def brute_weighted(votes: list[Vote], k: int) -> float:
             if vote.key is not None and vote.score is not None:
                 sums[vote.key] += vote.score
         best = max(sums.values(), default=0.0)
-        top = [key for key, total in sums.items() if math.isclose(total, best, rel_tol=1e-12) and best > 0]
+        top = [key for key, total in sums.items() if math.isclose(total, best, rel_tol=1e-12)]
         values.append(sum(class_share(votes, key, scored=True) for key in top) / len(top) if top else Fraction(0))
     return float(sum(values) / len(values))
 

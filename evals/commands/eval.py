@@ -1,0 +1,249 @@
+"""`ttc eval`: run a task under one or more strategies, with intervals, prices and a report.
+
+    ttc eval --strategy tree                               the packaged model on arithmetic
+    ttc eval --strategy direct,majority,tree --n 16 --limit 1000 --out runs/first
+    ttc eval --task gsm8k --engine vllm --model Qwen/Qwen3-4B --scorer prm:Qwen/Qwen2.5-Math-PRM-7B --strategy best_of_n
+
+The folder holds records.jsonl (one synced line per problem), run.json, summary.json, report.html, curve.csv and
+figure.png; several strategies have a folder each. Interrupted or killed, the same command with the same --out goes on
+where it stopped; failed problems are kept unless --retry-errors is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evals.experiment import Arm, Experiment, Result, execute
+from evals.progress import Progress
+from evals.report import render_table, write_report
+from evals.summary import write_summary
+from evals.task import Task
+from evals.tasks import load_task
+from ttc.config import overrides
+from ttc.errors import ConfigError
+from ttc.options import (
+    DEFAULT_ENGINE,
+    StrategyChoice,
+    add_engine_options,
+    add_sampling_options,
+    add_strategy_options,
+    add_thinking_options,
+    resolve_budget,
+    resolve_engine,
+    resolve_sampling,
+    resolve_scorer,
+    resolve_strategies,
+    resolve_thinking,
+    resolve_verifier,
+)
+from ttc.recipe import add_recipe_option
+from ttc.registry import STRATEGIES, bind
+
+EPILOG = """\
+exit codes:
+  0    done
+  1    failed while running; the run can be continued
+  2    bad input; nothing was started
+  3    finished, but some problems failed (they are in records.jsonl with their error)
+  130  interrupted; the run can be continued
+
+Results go to stdout, everything else to stderr. --json ends stdout with one line per strategy that was asked for."""
+DEFAULT_LIMIT = 100
+DEFAULT_CONCURRENCY = 64
+
+
+def register(subparsers: Any) -> None:
+    """Add `ttc eval`."""
+    parser = subparsers.add_parser(
+        "eval",
+        help="measure strategies on a task",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    task = parser.add_argument_group("task")
+    task.add_argument("--task", default="arithmetic", metavar="NAME|FILE.jsonl", help="default: arithmetic")
+    task.add_argument("--level", metavar="L", help="difficulty, where the task has levels")
+    task.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N", help="problems, or all (default: 100)")
+    task.add_argument("--data", metavar="DIR", help="folder with the datasets (default: TTC_DATA, else the hub)")
+    runs = parser.add_argument_group("run")
+    runs.add_argument("--out", metavar="DIR", help="run folder; an existing one is continued (default: runs/...)")
+    runs.add_argument("--concurrency", type=int, default=DEFAULT_CONCURRENCY, metavar="N", help="problems in flight")
+    runs.add_argument("--retry-errors", action="store_true", help="run problems again that failed before")
+    runs.add_argument(
+        "--baseline",
+        metavar="NAME,...",
+        help="added to a lone strategy: default direct (greedy), and majority on the packaged model; or none",
+    )
+    runs.add_argument("--json", action="store_true", help="end stdout with one JSON line per strategy")
+    add_recipe_option(parser)
+    add_engine_options(parser)
+    add_strategy_options(parser, several=True)
+    add_thinking_options(parser)
+    add_sampling_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate; see EPILOG for the exit codes."""
+    out = Path(args.out or _default_out(args)).expanduser()
+    experiment = _plan(args, out)
+    total = len(experiment.items) * len(experiment.arms)
+    try:
+        with Progress(total) as progress:
+            results = asyncio.run(
+                execute(
+                    experiment,
+                    concurrency=args.concurrency,
+                    retry_errors=args.retry_errors,
+                    watcher=progress,
+                )
+            )
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; continue with: {_command(out)}", file=sys.stderr)
+        return 130
+    _report(results, out, as_json=args.json)
+    return 3 if any(result.entry["errors"] for result in results) else 0
+
+
+def _plan(args: argparse.Namespace, out: Path) -> Experiment:
+    """Check every name, parameter and file; nothing heavy is loaded."""
+    if args.concurrency < 1:
+        raise ConfigError(f"--concurrency must be >= 1, got {args.concurrency}")
+    args.set, task_params = _split_task_params(args.set)
+    asked = resolve_strategies(args, default="tree")
+    engine = resolve_engine(args)
+    seed = 0 if args.seed is None else args.seed
+    task = _task(args, task_params)
+    sampling = replace(resolve_sampling(args, task.sampling), seed=None)
+    arms = _arms(asked, _baselines(args, asked, sampling.temperature), out)
+    scorer = resolve_scorer(args, [arm.choice for arm in arms])
+    thinking, budget = resolve_thinking(args), resolve_budget(args)
+    verifier = resolve_verifier(task.check.verifier, task.check.params)
+    limit = _limit(args.limit)
+    return Experiment(
+        task=task,
+        items=task.items(limit, seed),
+        engine=engine,
+        scorer=scorer,
+        verifier=verifier,
+        sampling=sampling,
+        thinking=thinking,
+        budget=budget,
+        seed=seed,
+        limit=limit,
+        arms=arms,
+    )
+
+
+def _task(args: argparse.Namespace, params: Mapping[str, object]) -> Task:
+    factory = load_task(args.task)
+    given: dict[str, object] = dict(params)
+    if args.level is not None:
+        given["level"] = args.level
+    if args.data is not None:
+        given["data"] = args.data
+    supply = {"data": os.environ["TTC_DATA"]} if os.environ.get("TTC_DATA") and "data" not in given else {}
+    task: Task = factory(**bind(factory, given, supply=supply))
+    return task
+
+
+def _split_task_params(pairs: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Take `task.KEY=VALUE` out of --set."""
+    mine = [pair for pair in pairs if pair.startswith("task.")]
+    return [pair for pair in pairs if pair not in mine], overrides([pair.removeprefix("task.") for pair in mine])
+
+
+def _limit(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"--limit must be a whole number >= 1 or all, got {text!r}")
+    return int(text)
+
+
+def _arms(asked: Sequence[StrategyChoice], baselines: Sequence[StrategyChoice], out: Path) -> list[Arm]:
+    """Give each strategy its folder; one that was asked for alone has `out` itself, beside its baselines'."""
+    if len(asked) == 1:
+        return [
+            *(Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines),
+            Arm(asked[0], out),
+        ]
+    return [Arm(choice, out / _folder_name(choice)) for choice in asked]
+
+
+def _folder_name(choice: StrategyChoice) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", choice.label)
+
+
+def _baselines(args: argparse.Namespace, asked: Sequence[StrategyChoice], temperature: float) -> list[StrategyChoice]:
+    """Return what to compare with: greedy decoding, and the vote of as many samples where that is cheap."""
+    if len(asked) != 1:
+        if args.baseline not in (None, "none"):
+            raise ConfigError("--baseline is for a single strategy; name it in --strategy")
+        return []
+    n = asked[0].params.get("n", _default_n(asked[0]))
+    packaged = args.model is None and (args.engine or DEFAULT_ENGINE) == DEFAULT_ENGINE
+    votes = n is not None and n > 1 and temperature > 0
+    default = ["direct", "majority"] if packaged and votes else ["direct"]
+    names = default if args.baseline is None else [name for name in args.baseline.split(",") if name != "none"]
+    fixed: dict[str, dict[str, object]] = {"direct": {"temperature": 0.0}, "majority": {"n": n} if votes else {}}
+    choices = []
+    for name in names:
+        function = STRATEGIES.load(name)
+        if name != asked[0].name:
+            choices.append(
+                StrategyChoice(name, name, function, bind(function, fixed.get(name, {}), supply={"scorer": None}))
+            )
+    return [replace(choice, params={k: v for k, v in choice.params.items() if k != "scorer"}) for choice in choices]
+
+
+def _default_n(choice: StrategyChoice) -> int | None:
+    found = STRATEGIES.describe(choice.name).parameters
+    return next((parameter.default for parameter in found if parameter.name == "n"), None)
+
+
+def _default_out(args: argparse.Namespace) -> str:
+    names = "-".join(args.strategy or ["tree"])
+    label = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{Path(args.task).stem}-{names}")[:60]
+    return f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{label}"
+
+
+def _command(out: Path) -> str:
+    """Return the command line that continues this run."""
+    arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--out=")]
+    if "--out" in arguments:
+        at = arguments.index("--out")
+        del arguments[at : at + 2]
+    return shlex.join(["ttc", *arguments, "--out", str(out)])
+
+
+def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
+    entries = [{**result.entry, "records": os.path.relpath(result.arm.folder, out)} for result in results]
+    out.mkdir(parents=True, exist_ok=True)
+    write_summary(out, entries)
+    page = write_report(out, entries, [result.records for result in results])
+    print(render_table(entries))
+    print(f"report: {page}", file=sys.stderr)
+    for result, entry in zip(results, entries, strict=True):
+        if result.entry["errors"]:
+            print(f"{result.arm.choice.label}: {_failures(result)}; see {result.arm.folder}", file=sys.stderr)
+        if as_json and not result.arm.baseline:
+            print(json.dumps({key: value for key, value in entry.items() if key != "curve"} | {"out": str(out)}))
+
+
+def _failures(result: Result) -> str:
+    """Say how many problems failed and how the first one did."""
+    errors = [record.error for record in result.records if record.error is not None]
+    return f"{len(errors)} of {len(result.records)} problems failed, the first with {errors[0]}"

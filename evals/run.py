@@ -1,0 +1,251 @@
+"""Resumable runs: every problem is solved, verified and recorded once, whatever kills the process in between.
+
+A run is a folder. `run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per
+problem, synced to the disk before the next one. Starting again with the same configuration goes on where the file ends;
+another configuration is refused by the name of what differs. Problems are keyed by id and seeds by (run seed, id,
+path), so neither order, nor concurrency, nor the place of the cut changes a result on a deterministic engine.
+
+A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
+problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier) stops the run.
+
+Left out: the tokens of a problem that failed (they are on the engine's counters, not in a record).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.task import Item
+from ttc import records as store
+from ttc.core import Answer, FinishReason, Problem, Record, Submission, Target, Verdict, Verifier
+from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
+
+__all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "digest", "evaluate", "read_run"]
+
+CONFIG = "run.json"
+RECORDS = "records.jsonl"
+MAX_STREAK = 8
+"""So many problems in a row that fail in the engine mean that the engine is gone."""
+
+Solve = Callable[[Problem], Awaitable[Answer]]
+OnRecord = Callable[[Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder as read from disk: its configuration and one record per problem, by problem id."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    records: tuple[Record, ...]
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Return the hash that tells two configurations apart."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder; raises ConfigError when it is none and RecordError when a record is broken."""
+    config = _stored_config(folder)
+    if config is None:
+        raise ConfigError(f"{folder} is not a run: it has no {CONFIG}")
+    path = folder / RECORDS
+    found = _latest(store.read(path), path) if path.is_file() else {}
+    return Run(folder, config, tuple(found[name] for name in sorted(found, key=_natural)))
+
+
+async def evaluate(
+    folder: Path,
+    config: Mapping[str, Any],
+    items: Sequence[Item],
+    solve: Solve,
+    verifier: Verifier,
+    *,
+    concurrency: int,
+    retry_errors: bool = False,
+    on_kept: Callable[[int], None] = lambda count: None,
+    on_record: OnRecord = lambda record: None,
+) -> list[Record]:
+    """Solve and verify what `folder` does not hold yet; return all records in the order of `items`.
+
+    `on_kept` is told how many records are kept, `on_record` each new one. Cancelling leaves a folder that can be
+    continued.
+
+    Raises:
+        ConfigError: the folder holds another run, or its records belong to other data.
+        EngineError: the engine failed `MAX_STREAK` problems in a row.
+        VerifierError: the verifier itself is broken.
+    """
+    _claim(folder, config)
+    with store.RecordFile(folder / RECORDS) as file:
+        found = _latest(store.read(file.path), file.path)
+        _check_same_data(found, items, folder)
+        kept = {name: record for name, record in found.items() if not (retry_errors and record.error)}
+        on_kept(len(kept))
+        session = 1 + max((int(record.provenance.get("session", 0)) for record in found.values()), default=0)
+        writer = _Writer(file, digest(config), session, on_record)
+        todo = iter([item for item in items if item.problem.id not in kept])
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(_work(todo, solve, verifier, writer))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+    kept.update(writer.written)
+    return [kept[item.problem.id] for item in items]
+
+
+class _Writer:
+    """Appends records, remembers them, and stops the run when the engine keeps failing."""
+
+    def __init__(self, file: store.RecordFile, run: str, session: int, on_record: OnRecord) -> None:
+        self.written: dict[str, Record] = {}
+        self._file, self._run, self._session, self._on_record = file, run, session, on_record
+        self._started = time.monotonic()
+        self._streak = 0
+
+    def write(self, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: Exception | None) -> None:
+        """Store the outcome of one problem; `verdicts` are the answer's and then those of its candidates."""
+        provenance = {
+            "run": self._run,
+            "session": self._session,
+            "at_s": round(time.monotonic() - self._started, 3),
+            "cluster": item.cluster or item.problem.id,
+            "difficulty": item.difficulty,
+        }
+        record = Record(
+            problem=item.problem,
+            target=item.target,
+            answer=answer,
+            verdict=verdicts[0] if verdicts else None,
+            verdicts=tuple(verdicts[1:]),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            provenance=provenance,
+        )
+        self._file.append(record)
+        self.written[item.problem.id] = record
+        self._on_record(record)
+        self._streak = self._streak + 1 if _engine_failed(error) else 0
+        if error is not None and self._streak >= MAX_STREAK:
+            raise EngineError(
+                f"{self._streak} problems in a row failed in the engine, the last with: {error}; "
+                "the run is stopped, retry them with --retry-errors"
+            ) from error
+
+
+def _engine_failed(error: Exception | None) -> bool:
+    return isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
+
+
+async def _work(todo: Iterator[Item], solve: Solve, verifier: Verifier, writer: _Writer) -> None:
+    """Take problems from the shared iterator until it is empty."""
+    for item in todo:
+        try:
+            answer = await solve(item.problem)
+        except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
+            error = _innermost(raised)
+            if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
+                raise error from raised
+            writer.write(item, None, (), error)
+            continue
+        writer.write(item, answer, await _verify(answer, item.target, verifier), None)
+
+
+def _innermost(error: Exception) -> Exception:
+    """Return the first failure inside exception groups."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _verify(answer: Answer, target: Target, verifier: Verifier) -> list[Verdict]:
+    """Return the verdicts of the answer and of its candidates; equal submissions are verified once."""
+    keys: list[tuple[str, FinishReason]] = [(answer.text, answer.finish_reason)]
+    keys += [(candidate.text, candidate.finish_reason) for candidate in answer.candidates]
+    unique = list(dict.fromkeys(keys))
+    verdicts = await asyncio.gather(*(verifier.verify(target, Submission(text, "", end)) for text, end in unique))
+    known = dict(zip(unique, verdicts, strict=True))
+    return [known[key] for key in keys]
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key under which problem 2 comes before problem 10."""
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
+
+
+def check_folder(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds another run, naming what differs; a new folder is fine."""
+    stored = _stored_config(folder)
+    if stored is None:
+        if (folder / RECORDS).exists():
+            raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
+        return
+    wanted = json.loads(json.dumps(config))
+    for name, there, here in _differences(stored, wanted):
+        raise ConfigError(
+            f"{folder} holds another run: {name} is {there} there and {here} here; choose another --out, or remove it"
+        )
+
+
+def _claim(folder: Path, config: Mapping[str, Any]) -> None:
+    """Check the folder, and create it with its run.json where it is new."""
+    check_folder(folder, config)
+    if not (folder / CONFIG).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = folder / f"{CONFIG}.{os.getpid()}"
+        scratch.write_text(json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
+        scratch.replace(folder / CONFIG)
+
+
+def _stored_config(folder: Path) -> Mapping[str, Any] | None:
+    path = folder / CONFIG
+    if not path.is_file():
+        return None
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise ConfigError(f"{path} cannot be read ({type(exc).__name__}: {exc}); choose another folder") from exc
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path}: config: expected an object; choose another folder")
+    return config
+
+
+def _differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield (dotted name, value there, value here) of every leaf that differs."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted(there.keys() | here.keys()):
+            yield from _differences(there.get(key), here.get(key), f"{name}.{key}" if name else key)
+    elif there != here:
+        yield name, json.dumps(there), json.dumps(here)
+
+
+def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:
+    """Return one record per problem: a retried error is replaced by what came after it."""
+    found: dict[str, Record] = {}
+    for record in records:
+        name = record.problem.id
+        if name in found and found[name].error is None:
+            raise RecordError(f"{path}: problem {name!r} is recorded twice")
+        found[name] = record
+    return found
+
+
+def _check_same_data(found: Mapping[str, Record], items: Sequence[Item], folder: Path) -> None:
+    wanted = {item.problem.id: item for item in items}
+    for name, record in found.items():
+        item = wanted.get(name)
+        if item is None or item.target != record.target or item.problem.messages != record.problem.messages:
+            raise ConfigError(
+                f"{folder} was made from other data: problem {name!r} {'is gone' if item is None else 'changed'}; "
+                "choose another --out"
+            )

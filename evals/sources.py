@@ -1,0 +1,107 @@
+"""Where dataset rows come from: the hub's format through `datasets`, or JSON lines on the disk.
+
+    rows_from(Source("gsm8k_test", "openai/gsm8k", "main", "test"), data=None)
+
+`data` is a folder. If it holds `gsm8k_test.jsonl` or `.jsonl.gz`, those lines are the rows ("local" format, with
+`problem` and `answer`); if it holds a copy of the hub repository under `openai/gsm8k`, that copy is loaded by
+`datasets`. Without a folder the hub itself is asked.
+
+Left out: streaming, revisions other than the newest.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ttc.errors import ConfigError, MissingExtra, RecordError
+
+__all__ = ["Row", "Source", "json_lines", "rows_from"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One dataset under its two names: the local file's stem and the hub's repository, configuration and split."""
+
+    stem: str
+    repository: str
+    config: str | None
+    split: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row and where it came from; `local` tells the format."""
+
+    data: Mapping[str, Any]
+    where: str
+    number: int
+    local: bool
+
+    def text(self, name: str) -> str:
+        """Return a field that must be a non-empty string (numbers are accepted and written out)."""
+        value = self.data.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = repr(value)
+        if not isinstance(value, str) or not value.strip():
+            raise RecordError(f"{self.where}: {name}: expected a non-empty string, got {value!r}")
+        return value
+
+
+def rows_from(source: Source, data: str | None) -> Iterator[Row]:
+    """Yield the rows of `source`; raises ConfigError when it cannot be found and RecordError for a broken line."""
+    if data is None:
+        return _hub_rows(source, source.repository)
+    folder = Path(data).expanduser()
+    for name in (f"{source.stem}.jsonl", f"{source.stem}.jsonl.gz"):
+        if (folder / name).is_file():
+            return (Row(value, where, number, local=True) for value, where, number in json_lines(folder / name))
+    if (folder / source.repository).is_dir():
+        return _hub_rows(source, str(folder / source.repository))
+    raise ConfigError(
+        f"data folder {data!r} holds neither {source.stem}.jsonl(.gz) nor a copy of the hub repository "
+        f"{source.repository}"
+    )
+
+
+def json_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
+    """Yield (object, "file, line n", n) of a JSON-lines file, plain or gzipped; blank lines are skipped."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    where = f"{path}, line {number}"
+                    yield _object(line, where), where, number
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from exc
+
+
+def _object(line: str, where: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as exc:
+        raise RecordError(f"{where}: not JSON ({exc})") from exc
+    if not isinstance(value, dict):
+        raise RecordError(f"{where}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _hub_rows(source: Source, repository: str) -> Iterator[Row]:
+    try:
+        import datasets
+    except ImportError as exc:
+        raise MissingExtra("datasets", "test") from exc
+    try:
+        table = datasets.load_dataset(repository, source.config, split=source.split)
+    except Exception as exc:  # foreign errors of many kinds: no network, no such name, broken files
+        raise ConfigError(
+            f"{source.repository} ({source.split}) cannot be loaded: {type(exc).__name__}: {exc}; "
+            "without a network, give a folder with a copy: --data DIR or TTC_DATA"
+        ) from exc
+    for number, row in enumerate(table, start=1):
+        yield Row(row, f"{source.repository} {source.split}, row {number}", number, local=False)

@@ -1,0 +1,221 @@
+"""One run as numbers: the entry of `summary.json` that tables, reports and comparisons read.
+
+Accuracy is over all problems: a problem that failed, or got no verdict, is not right, and both are counted beside it.
+Where the candidates are exchangeable, `curve` holds the expected accuracy at every smaller k from the same pool, with
+clustered intervals, by kind:
+
+    pass        any of k is right: needs the answer key, so it is a ceiling and not a strategy
+    majority    the vote among k; costs the generated tokens only
+    best_of_n   the best-scored of k; weighted: the score-weighted vote; both cost the scorer's tokens as well
+
+The cost at k is k/n of the run's: exact for generated tokens, and for a scorer but for the prompt it reads once. FLOPs
+of a vote within a scored pool are not known apart from the scorer's and are null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evals.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
+from evals.pools import covered, exchangeable, votes
+from evals.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
+from ttc import seeds
+from ttc.core import Record, Usage
+from ttc.errors import ConfigError, RecordError
+
+__all__ = ["IDENTITY", "SUMMARY", "curve_values", "read_summary", "summarise", "total_usage", "write_summary"]
+
+SUMMARY = "summary.json"
+
+IDENTITY = ("strategy", "params", "engine", "model", "scorer", "task", "level", "seed", "thinking", "version")
+"""Keys of a run's configuration that its summary repeats."""
+
+
+def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary entry of one run; `config` is its run.json configuration and gives the bootstrap's seed."""
+    seed = seeds.derive(int(config["seed"]), "summary")
+    right = [float(_correct(record)) for record in records]
+    clusters = [_cluster(record) for record in records]
+    accuracy = mean_interval(right, clusters, seed=seed)
+    usage, count, seconds = total_usage(records), max(len(records), 1), _wall_seconds(records)
+    curve = _curve(records, clusters, seed)
+    coverage = sum(map(covered, records)) / count
+    return {
+        **{name: config.get(name) for name in IDENTITY},
+        "n": _width(records, config),
+        "problems": len(records),
+        "accuracy": accuracy.value,
+        "low": accuracy.low,
+        "high": accuracy.high,
+        "coverage": coverage,
+        "selection_regret": coverage - accuracy.value,
+        **{f"{name}_at_k": _by_k(curve, kind) for name, kind in _AT_K.items()},
+        "truncated": _share(records, lambda r: r.answer is not None and r.answer.finish_reason == "length"),
+        "no_answer": _share(records, lambda r: r.answer is not None and r.answer.final is None),
+        "errors": sum(record.error is not None for record in records),
+        "verdicts": dict(Counter(r.verdict.status for r in records if r.verdict is not None)),
+        "stop_causes": dict(Counter(r.answer.stop_cause for r in records if r.answer is not None)),
+        "tokens_per_problem": usage.tokens / count,
+        "flops_per_problem": usage.flops / count,
+        "usage": dataclasses.asdict(usage),
+        "seconds": seconds,
+        "seconds_per_problem": seconds / count,
+        "tokens_per_second": usage.tokens / seconds if seconds else None,
+        "curve": curve,
+        "by_difficulty": _by_difficulty(records, seed),
+        "temperature": config.get("sampling", {}).get("temperature"),
+        "mde": minimum_detectable(2**0.5 * standard_error(right, clusters)) if len(set(clusters)) > 1 else None,
+    }
+
+
+_AT_K = {"pass": "pass", "maj": "majority", "best_of": "best_of_n", "weighted": "weighted"}
+
+
+def total_usage(records: Sequence[Record]) -> Usage:
+    """Return the sum of what all answers cost."""
+    return sum((record.answer.usage for record in records if record.answer is not None), Usage())
+
+
+def curve_values(records: Sequence[Record], kind: str, k: int, seed: int) -> list[float]:
+    """Return per problem the expected accuracy of `kind` with k candidates; a failed problem counts 0."""
+    rng = np.random.default_rng(seed)
+    return [_KINDS[kind](pool, k, rng) if (pool := votes(record)) else 0.0 for record in records]
+
+
+_KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]] = {
+    "pass": lambda pool, k, rng: pass_at_k(len(pool), sum(vote.correct for vote in pool), k),
+    "majority": lambda pool, k, rng: majority_at_k(pool, k),
+    "best_of_n": lambda pool, k, rng: best_at_k(pool, k),
+    "weighted": lambda pool, k, rng: weighted_at_k(pool, k, rng)[0],
+}
+
+
+def _correct(record: Record) -> bool:
+    return record.verdict is not None and record.verdict.correct
+
+
+def _cluster(record: Record) -> str:
+    return str(record.provenance.get("cluster") or record.problem.id)
+
+
+def _share(records: Sequence[Record], test: Callable[[Record], bool]) -> float:
+    return sum(map(test, records)) / max(len(records), 1)
+
+
+def _wall_seconds(records: Sequence[Record]) -> float:
+    """Sum over sessions of the time of their last record: a run that was resumed did not work in between."""
+    ends: dict[int, float] = {}
+    for record in records:
+        session = int(record.provenance.get("session", 1))
+        ends[session] = max(ends.get(session, 0.0), float(record.provenance.get("at_s", 0.0)))
+    return sum(ends.values())
+
+
+def _width(records: Sequence[Record], config: Mapping[str, Any]) -> int:
+    """Return the strategy's n, or where it has none the most candidates that a problem had."""
+    n = (config.get("params") or {}).get("n")
+    return int(n) if n is not None else max((len(r.answer.candidates) for r in records if r.answer), default=1)
+
+
+def _pool_size(records: Sequence[Record]) -> int:
+    """Return the largest k that every solved problem can give; 0 where sub-sampling would not be a smaller run."""
+    sizes = [len(record.answer.candidates) for record in records if record.answer is not None]
+    return min(sizes) if sizes and exchangeable(records) else 0
+
+
+def _curve(records: Sequence[Record], clusters: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    ladder = powers_of_two(_pool_size(records))
+    if len(ladder) < 2:
+        return []
+    points = []
+    usage = total_usage(records)
+    for kind in _kinds_of(records):
+        columns = [curve_values(records, kind, k, seed) for k in ladder]
+        intervals = mean_intervals(np.array(columns).T, clusters, seed=seed)
+        points += [_point(kind, k, interval, usage, records) for k, interval in zip(ladder, intervals, strict=True)]
+    return points
+
+
+def _kinds_of(records: Sequence[Record]) -> tuple[str, ...]:
+    scores = [c.score for r in records if r.answer for c in r.answer.candidates if c.score is not None]
+    if not scores:
+        return ("pass", "majority")
+    return ("pass", "majority", "best_of_n") if min(scores) < 0 else ("pass", "majority", "best_of_n", "weighted")
+
+
+def _point(kind: str, k: int, interval: Interval, usage: Usage, records: Sequence[Record]) -> dict[str, Any]:
+    draws = sum(len(record.answer.candidates) for record in records if record.answer is not None)
+    blind = kind in ("pass", "majority")
+    flops = None if blind and usage.scored else usage.flops / draws * k
+    return {
+        "kind": kind,
+        "k": k,
+        "accuracy": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "tokens": (usage.generated if blind else usage.tokens) / draws * k,
+        "flops": flops,
+    }
+
+
+def _by_k(curve: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+    return {str(point["k"]): point["accuracy"] for point in curve if point["kind"] == kind}
+
+
+def _by_difficulty(records: Sequence[Record], seed: int) -> dict[str, dict[str, Any]]:
+    """Return accuracy per difficulty; empty where there are fewer than two."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(str(record.provenance.get("difficulty")), []).append(record)
+    if len(groups) < 2:
+        return {}
+    return {name: _group(groups[name], seed) for name in sorted(groups)}
+
+
+def _group(records: Sequence[Record], seed: int) -> dict[str, Any]:
+    interval = mean_interval([float(_correct(r)) for r in records], [_cluster(r) for r in records], seed=seed)
+    return {"problems": len(records), "accuracy": interval.value, "low": interval.low, "high": interval.high}
+
+
+def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:
+    """Write `summary.json` into `folder`: {"schema", "runs": [entry, ...]}, replacing it in one step."""
+    path = folder / SUMMARY
+    scratch = folder / f"{SUMMARY}.{os.getpid()}"
+    scratch.write_text(json.dumps({"schema": 1, "runs": _finite(list(entries))}, indent=2) + "\n", encoding="utf-8")
+    scratch.replace(path)
+    return path
+
+
+def read_summary(folder: Path) -> list[dict[str, Any]]:
+    """Read the entries of `folder`; raises ConfigError without a summary and RecordError for a broken one.
+
+    Each entry's `records` names its run folder relative to `folder` ("." for the same one).
+    """
+    path = folder / SUMMARY
+    if not path.is_file():
+        raise ConfigError(f"{folder} has no {SUMMARY}; finish the run with ttc eval --out {folder}")
+    try:
+        runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    except (ValueError, KeyError, TypeError) as exc:
+        raise RecordError(f"{path}: {type(exc).__name__}: {exc}; run ttc eval again to rewrite it") from exc
+    if not isinstance(runs, list) or not all(isinstance(entry, dict) for entry in runs):
+        raise RecordError(f"{path}: runs: expected a list of objects")
+    return runs
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot hold (a figure without data) by null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

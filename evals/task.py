@@ -1,0 +1,102 @@
+"""A task: which problems, what they should give, how they are asked and how answers are checked.
+
+    Task = name + answer kind + verifier + sampling defaults + a loader of items
+
+A task is made by a factory in `evals/tasks/`, whose keyword parameters are what a user may choose (level, split, data).
+Targets stay in items: only the runner sees them, and hands them only to the verifier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ttc.core import Json, Message, Problem, Sampling, Target
+from ttc.errors import ConfigError
+
+__all__ = ["BOXED", "CHECKS", "Check", "Item", "Task", "boxed_question", "sample"]
+
+BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+"""The instruction that Qwen2.5-Math and most maths evaluations use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One problem with its target.
+
+    Items of one `cluster` are variants of one thing and are resampled together; by default every item is its own.
+    """
+
+    problem: Problem
+    target: Target
+    cluster: str = ""
+    difficulty: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How answers of one kind are verified: the verifier's name and its parameters."""
+
+    verifier: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+
+
+CHECKS: Mapping[str, Check] = {
+    "math": Check("math"),
+    "number": Check("math"),
+    "choice": Check("choice"),
+    "exact": Check("exact"),
+    "format": Check("format"),
+}
+"""The verifier of each answer kind."""
+
+Loader = Callable[[int | None, int], Iterable[Item]]
+"""(limit or None for all, seed of a procedural task) -> items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a task factory returns. `params` are the factory's own parameters, for the record of the run."""
+
+    name: str
+    kind: str
+    load: Loader
+    sampling: Sampling
+    params: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def check(self) -> Check:
+        """How its answers are verified."""
+        return CHECKS[self.kind]
+
+    def items(self, limit: int | None, seed: int) -> list[Item]:
+        """Load at most `limit` items; raises ConfigError when there are none or two share an id."""
+        if limit is not None and limit < 1:
+            raise ConfigError(f"limit must be >= 1 or absent, got {limit}")
+        items = list(self.load(limit, seed))
+        if not items:
+            raise ConfigError(f"task {self.name} has no problems")
+        seen: set[str] = set()
+        for item in items:
+            if item.problem.id in seen:
+                raise ConfigError(f"task {self.name}: two problems have the id {item.problem.id!r}")
+            seen.add(item.problem.id)
+        return items
+
+
+def boxed_question(text: str) -> tuple[Message, ...]:
+    """Return the user turn that asks `text` and for a boxed answer."""
+    return (Message("user", f"{text}\n\n{BOXED}"),)
+
+
+def sample(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """Return `limit` items in an order fixed by a hash of their ids: unbiased, and 100 are the first half of 200.
+
+    The order does not depend on any seed, so runs with different seeds stay paired; all items keep the file's order.
+    """
+    if limit is None or limit >= len(items):
+        return list(items)
+    return sorted(items, key=lambda item: hashlib.sha256(item.problem.id.encode("utf-8", "surrogatepass")).digest())[
+        :limit
+    ]

@@ -1,0 +1,54 @@
+"""Procedural arithmetic by level, held out from every training split; the target is the exact value.
+
+The generator is `evals.arithmetic`. Problems never run out and cost microseconds; problem i of a seed is the same
+whatever the limit. The question is bare (`Compute (23+48)*3-17.`): that is what the embedded family was trained on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from evals.arithmetic import DEFAULT_LEVEL, LEVELS, sample_expression
+from evals.task import Item, Task
+from ttc import seeds
+from ttc.core import Message, Problem, Sampling
+from ttc.errors import ConfigError
+
+DEFAULT_LIMIT = 1000
+MAX_REPEATS = 1000
+
+
+def arithmetic(*, level: int = DEFAULT_LEVEL) -> Task:
+    """Evaluate expressions of +, - and * over whole numbers.
+
+    Args:
+        level: difficulty, 1 (one operation) to 6 (nine or ten).
+    """
+    if level not in LEVELS:
+        raise ConfigError(f"arithmetic: level must be one of {sorted(LEVELS)}, got {level}")
+    return Task(
+        name="arithmetic",
+        kind="number",
+        load=lambda limit, seed: _items(level, DEFAULT_LIMIT if limit is None else limit, seed),
+        sampling=Sampling(max_tokens=512),
+        params={"level": level},
+    )
+
+
+def _items(level: int, limit: int, seed: int) -> Iterator[Item]:
+    seen: set[str] = set()
+    repeats = index = 0
+    while len(seen) < limit:
+        expression = sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, index)), level, "eval")
+        index += 1
+        if expression.text in seen:
+            repeats += 1
+            if repeats > MAX_REPEATS:
+                raise ConfigError(f"arithmetic level {level} has fewer than {limit} distinct problems; lower the limit")
+            continue
+        repeats = 0
+        seen.add(expression.text)
+        name = f"arithmetic-l{level}-s{seed}-{len(seen) - 1}"
+        problem = Problem(name, (Message("user", expression.prompt),), "number", {"level": level})
+        yield Item(problem, str(expression.value), expression.text, str(level))

@@ -1,0 +1,256 @@
+"""Runs survive kills and bad problems, and no schedule changes what they record."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from evals.run import CONFIG, RECORDS, digest, evaluate, read_run
+from evals.task import Item
+from evals.tasks.simulated import simulated as simulated_task
+from ttc.core import Answer, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
+from ttc.engines.simulated import simulated
+from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, RecordError
+from ttc.solve import solve
+from ttc.strategies.majority import majority
+
+SETTINGS = {"task": "simulated", "strategy": "majority", "params": {"n": 16}, "seed": 3}
+
+
+class BoxVerifier:
+    """Right when the boxed target is in the text; counts its calls."""
+
+    name = "box"
+    version = "1"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        self.calls += 1
+        right = f"\\boxed{{{target}}}" in submission.text
+        return Verdict("correct" if right else "incorrect", score=float(right), version=self.version)
+
+    async def close(self) -> None:
+        pass
+
+
+def items(count: int = 12) -> list[Item]:
+    return simulated_task().items(count, 0)
+
+
+async def solve_problem(problem: Problem, jitter: int | None = None) -> Answer:
+    engine = simulated(p=0.9, steps=4, jitter=jitter)
+    return await solve(problem, engine=engine, strategy=majority, seed=3, sampling=Sampling())
+
+
+def run(folder: Path, problems: list[Item], solver=solve_problem, **options) -> list[Record]:  # type: ignore[no-untyped-def]
+    options = {"concurrency": 4, **options}
+    return asyncio.run(evaluate(folder, SETTINGS, problems, solver, BoxVerifier(), **options))
+
+
+def timeless(record: Record) -> Record:
+    """The record without its seconds and sessions, which no resume can repeat."""
+    answer = None if record.answer is None else dataclasses.replace(record.answer, seconds=0.0)
+    return dataclasses.replace(record, answer=answer, provenance={})
+
+
+def test_every_problem_is_recorded_with_verdicts_of_the_answer_and_of_each_candidate(tmp_path: Path) -> None:
+    records = run(tmp_path / "run", items())
+    assert [record.problem.id for record in records] == [item.problem.id for item in items()]
+    assert all(record.verdict is not None and record.answer is not None for record in records)
+    assert all(len(record.verdicts) == len(record.answer.candidates) == 16 for record in records if record.answer)
+    assert {verdict.status for record in records for verdict in record.verdicts} == {"correct", "incorrect"}
+    assert read_run(tmp_path / "run").records == tuple(records)
+
+
+def test_no_schedule_and_no_order_of_problems_changes_a_record(tmp_path: Path) -> None:
+    straight = run(tmp_path / "straight", items(), concurrency=1)
+    for concurrency, seed in [(7, 1), (64, 2)]:
+        shuffled = items()
+        random.Random(seed).shuffle(shuffled)
+
+        async def jittered(problem: Problem, seed: int = seed) -> Answer:
+            return await solve_problem(problem, jitter=seed)
+
+        folder = tmp_path / f"jitter-{seed}"
+        run(folder, shuffled, jittered, concurrency=concurrency)
+        assert [timeless(r) for r in read_run(folder).records] == [timeless(r) for r in straight]
+
+
+def test_equal_submissions_are_verified_once(tmp_path: Path) -> None:
+    verifier = BoxVerifier()
+    candidate = Candidate((0,), "\\boxed{1}", "", "1", "stop", 3)
+
+    async def same(problem: Problem) -> Answer:
+        return Answer("\\boxed{1}", "1", candidates=(candidate,) * 5)
+
+    asyncio.run(evaluate(tmp_path / "run", SETTINGS, items(2), same, verifier, concurrency=1))
+    assert verifier.calls == 2
+
+
+SCRIPT = """
+import asyncio, sys, time
+sys.path.insert(0, {tests!r})
+from test_run import SETTINGS, BoxVerifier, evaluate, items, solve_problem
+from pathlib import Path
+
+left = int(sys.argv[2])
+
+async def hang_at_last(problem):
+    global left
+    left -= 1
+    if left < 0:
+        await asyncio.Event().wait()
+    return await solve_problem(problem)
+
+asyncio.run(evaluate(Path(sys.argv[1]), SETTINGS, items(40), hang_at_last, BoxVerifier(), concurrency=3))
+"""
+
+
+def test_a_killed_run_loses_nothing_does_nothing_twice_and_ends_the_same(tmp_path: Path) -> None:
+    folder, script = tmp_path / "run", tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT).format(tests=str(Path(__file__).parent)))
+    for new, wanted in [(5, 5), (10, 15)]:
+        process = subprocess.Popen([sys.executable, str(script), str(folder), str(new)], cwd=Path(__file__).parents[2])
+        deadline = time.monotonic() + 60
+        while lines(folder) < wanted and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert lines(folder) == wanted
+    with (folder / RECORDS).open("ab") as file:  # the third kill falls into the middle of a line
+        file.write(b'{"schema":1,"problem":{"id":"simu')
+
+    solved: list[str] = []
+
+    async def counted(problem: Problem) -> Answer:
+        solved.append(problem.id)
+        return await solve_problem(problem)
+
+    finished_before = {record.problem.id for record in read_run(folder).records}
+    resumed = run(folder, items(40), counted)
+    assert sorted(solved) == sorted({item.problem.id for item in items(40)} - finished_before)
+    assert lines(folder) == 40
+    whole = run(tmp_path / "whole", items(40))
+    assert [timeless(record) for record in resumed] == [timeless(record) for record in whole]
+
+
+def lines(folder: Path) -> int:
+    path = folder / RECORDS
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_a_cancelled_run_can_be_continued(tmp_path: Path) -> None:
+    async def cancel_soon() -> None:
+        task = asyncio.create_task(
+            evaluate(tmp_path / "run", SETTINGS, items(), stuck_after_three, BoxVerifier(), concurrency=1)
+        )
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    count = 0
+
+    async def stuck_after_three(problem: Problem) -> Answer:
+        nonlocal count
+        count += 1
+        if count > 3:
+            await asyncio.Event().wait()
+        return await solve_problem(problem)
+
+    asyncio.run(cancel_soon())
+    assert lines(tmp_path / "run") == 3
+    assert len(run(tmp_path / "run", items())) == 12
+    assert lines(tmp_path / "run") == 12
+
+
+def test_a_failed_problem_is_data_and_is_retried_only_on_request(tmp_path: Path) -> None:
+    async def picky(problem: Problem) -> Answer:
+        if problem.id.endswith("-1"):
+            raise PromptTooLong("prompt has 9000 tokens, context is 4096")
+        if problem.id.endswith("-2"):
+            raise ExceptionGroup("many", [ZeroDivisionError("a bug in a strategy")])
+        return await solve_problem(problem)
+
+    first = run(tmp_path / "run", items(), picky)
+    assert [record.error for record in first[:3]] == [
+        None,
+        "PromptTooLong: prompt has 9000 tokens, context is 4096",
+        "ZeroDivisionError: a bug in a strategy",
+    ]
+    assert first[1].answer is None and first[1].verdict is None
+    kept = run(tmp_path / "run", items())
+    assert kept[1].error is not None
+    retried = run(tmp_path / "run", items(), retry_errors=True)
+    assert all(record.error is None for record in retried)
+    assert [r.error for r in read_run(tmp_path / "run").records] == [None] * 12
+    assert lines(tmp_path / "run") == 14
+
+
+def test_an_engine_that_keeps_failing_stops_the_run(tmp_path: Path) -> None:
+    async def dead(problem: Problem) -> Answer:
+        raise EngineTimeout("no answer in 5 s")
+
+    with pytest.raises(EngineError, match=r"8 problems in a row failed.*no answer in 5 s.*--retry-errors"):
+        run(tmp_path / "run", items(), dead)
+    assert len(run(tmp_path / "run", items(), retry_errors=True)) == 12
+
+
+def test_what_would_fail_every_problem_stops_the_run_unrecorded(tmp_path: Path) -> None:
+    async def misconfigured(problem: Problem) -> Answer:
+        raise ConfigError("n=4 needs temperature > 0")
+
+    with pytest.raises(ConfigError, match="needs temperature"):
+        run(tmp_path / "run", items(), misconfigured)
+    assert lines(tmp_path / "run") == 0
+
+
+def test_a_folder_of_another_run_is_refused_by_the_name_of_what_differs(tmp_path: Path) -> None:
+    run(tmp_path / "run", items(2))
+    other = {**SETTINGS, "params": {"n": 8}}
+    with pytest.raises(ConfigError, match=r"params\.n is 16 there and 8 here"):
+        asyncio.run(evaluate(tmp_path / "run", other, items(2), solve_problem, BoxVerifier(), concurrency=1))
+    assert digest(other) != digest(SETTINGS) == digest(dict(reversed(SETTINGS.items())))
+
+
+def test_changed_data_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "run", items(3))
+    with pytest.raises(ConfigError, match="'simulated-s0-2' is gone"):
+        run(tmp_path / "run", items(2))
+    changed = [dataclasses.replace(item, target="1") for item in items(3)]
+    with pytest.raises(ConfigError, match="changed; choose another"):
+        run(tmp_path / "run", changed)
+
+
+def test_a_doubled_record_and_a_missing_configuration_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, items(2))
+    (folder / RECORDS).write_bytes((folder / RECORDS).read_bytes() * 2)
+    with pytest.raises(RecordError, match="recorded twice"):
+        read_run(folder)
+    (folder / CONFIG).unlink()
+    with pytest.raises(ConfigError, match=r"not a run: it has no run.json"):
+        read_run(folder)
+    with pytest.raises(ConfigError, match=r"records.jsonl but no run.json"):
+        run(folder, items(2))
+
+
+def test_sessions_are_numbered_and_timed(tmp_path: Path) -> None:
+    run(tmp_path / "run", items(3)[:3])
+    folder = tmp_path / "run"
+    (folder / RECORDS).write_bytes(b"".join((folder / RECORDS).read_bytes().splitlines(keepends=True)[:2]))
+    records = run(folder, items(3))
+    assert sorted(record.provenance["session"] for record in records) == [1, 1, 2]
+    assert all(record.provenance["at_s"] >= 0 for record in records)
