@@ -13,6 +13,8 @@ _PIECES = re.compile("|".join(map(re.escape, _MARKERS)) + "|.", re.DOTALL)
 
 def encode(text: str) -> tuple[int, ...]:
     """Ids of `text`: code points, and one id per marker."""
+    if "<" not in text:
+        return tuple(map(ord, text))
     return tuple(_MARKERS.get(piece) or ord(piece) for piece in _PIECES.findall(text))
 
 
@@ -23,14 +25,15 @@ def decode(ids: Sequence[int]) -> str:
 
 def first_stop(ids: Sequence[int], stop: Sequence[str], stop_ids: Sequence[int]) -> tuple[int, str | int] | None:
     """Number of ids up to and including the first stop in `ids`, and what stopped it; None without a stop."""
-    text = ""
+    longest = max(map(len, stop), default=0)
     for count, token in enumerate(ids, start=1):
         if token == EOS:
             return count, "eos"
         if token in stop_ids:
             return count, token
-        text += decode((token,))
-        for string in stop:
-            if text.endswith(string):
-                return count, string
+        if longest:
+            tail = decode(ids[max(0, count - longest) : count])
+            for string in stop:
+                if tail.endswith(string):
+                    return count, string
     return None

@@ -39,10 +39,10 @@ class SimulatedScorer:
         known = next((n for n in range(len(ids), 0, -1) if ids[:n] in seen), 0)
         seen.add(ids)
         on_usage(Usage(scored=len(ids) - known))
-        values, eta = [], 0.0
-        for index, _ in enumerate(steps):
+        values, eta, good = [], 0.0, True
+        for index, step in enumerate(steps):
             prefix = DELIMITER.join(steps[: index + 1])
-            good = "b" not in prefix
+            good = good and not step.startswith("b")
             if self._noise == 0:
                 values.append(1.0 if good else 0.0)
                 continue
