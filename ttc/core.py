@@ -26,9 +26,7 @@ Logprobs: TypeAlias = tuple[float | None, ...]
 FinishReason: TypeAlias = Literal["stop", "length", "abort"]
 ThinkState: TypeAlias = Literal["none", "open", "closed"]
 Enforced: TypeAlias = Literal["ids", "native", "none"]
-Status: TypeAlias = Literal[
-    "correct", "incorrect", "no_answer", "unparseable", "timeout", "limit", "error"
-]
+Status: TypeAlias = Literal["correct", "incorrect", "no_answer", "unparseable", "timeout", "limit", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ def _join(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw. `temperature` 0 is greedy; `max_tokens` caps the sampled tokens of one draw (injected ones excluded).
+    """How to draw. `temperature` 0 is greedy; `max_tokens` caps the sampled tokens of one draw (injected excluded).
 
     A completion stops at the first token after which its text contains a `stop` string, or at one of
     `stop_token_ids`, or at the model's end of sequence; `stop` strings stay in the completion. `seed` keys the
@@ -179,7 +177,18 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         """Add column by column."""
-        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)))
+        return Usage(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.generated + other.generated,
+            self.thinking + other.thinking,
+            self.scored + other.scored,
+            self.judged + other.judged,
+            self.overrun + other.overrun,
+            self.calls + other.calls,
+            self.attempts + other.attempts,
+            self.flops + other.flops,
+        )
 
     @property
     def tokens(self) -> int:
@@ -227,7 +236,10 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A scorer's opinion, higher is better; `value` None means no verdict (never 0). `steps` are per step, before aggregation."""
+    """A scorer's opinion, higher is better; `value` None means no verdict (never 0).
+
+    `steps` are the scores of the single steps, before aggregation.
+    """
 
     value: float | None
     steps: tuple[float, ...] = ()
@@ -343,14 +355,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What FLOP accounting needs: parameters that take part in a matrix product per token, layers, heads x head size."""
+    """What FLOP accounting needs: parameters in a matrix product per token, layers, heads x head size."""
 
     num_params: int
     num_layers: int
     attention_width: int
 
     def flops(self, num_new: int, num_before: int) -> float:
-        """FLOPs to process `num_new` tokens after `num_before` kept ones: 2 per weight, 4 per attended key and layer."""
+        """FLOPs of `num_new` tokens after `num_before` kept ones: 2 per weight, 4 per attended key and layer."""
         attended = num_new * num_before + num_new * (num_new + 1) // 2
         return 2.0 * self.num_params * num_new + 4.0 * self.num_layers * self.attention_width * attended
 
@@ -397,9 +409,7 @@ class Engine(Protocol):
         """Text of `ids`, special tokens included."""
         ...
 
-    async def generate(
-        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
-    ) -> list[Completion]:
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """Continue `prompt` once per draw number; completion d has path prompt.path + (d,).
 
         `on_usage` is called once per draw when it ends, also when the awaiting task is cancelled: then the draw is

@@ -3,7 +3,7 @@
 A session owns one meter and hands its `add` to the engine and to scorers, so no strategy can bypass it. A draw leases
 its `max_tokens` before it starts and returns what it did not use; leases are taken in path order, before the first
 await, so which draw gets the last tokens does not depend on the schedule. Independent subtrees take an equal `share`
-each. What is left out: leases of scorer tokens (they are charged when reported), budgets across problems (a planner's job).
+each. Left out: leases of scorer tokens (they are charged when reported), budgets across problems (a planner's job).
 """
 
 from __future__ import annotations

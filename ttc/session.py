@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ttc import answers, seeds
 from ttc.core import (
@@ -56,9 +55,7 @@ class Session:
         self.problem = problem
         self.thinking = thinking or Thinking()
         self.thinking.check(engine.capabilities)
-        self.sampling = replace(
-            sampling, seed=seeds.derive(seed, problem.id), logprobs=engine.capabilities.logprobs
-        )
+        self.sampling = replace(sampling, seed=seeds.derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
         self.seed = seed
         self._engine = engine
         self._meter = Meter(budget)
@@ -114,9 +111,7 @@ class Session:
             BudgetExceeded: nothing at all could be drawn.
         """
         numbers = range(draws) if isinstance(draws, int) else draws
-        sampling = replace(
-            sampling or self.sampling, seed=self.sampling.seed, logprobs=self.sampling.logprobs
-        )
+        sampling = sampling or self.sampling
         thinking = thinking or self.thinking
         done: list[Completion] = []
         while numbers:
@@ -129,17 +124,18 @@ class Session:
                 raise
             now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
             try:
-                async with self._deadline():
-                    done += await self._draw(
-                        prompt, replace(sampling, max_tokens=lease.max_tokens), now, thinking
-                    )
+                leased = replace(
+                    sampling,
+                    seed=self.sampling.seed,
+                    logprobs=self.sampling.logprobs,
+                    max_tokens=lease.max_tokens,
+                )
+                done += await self._in_time(self._draw(prompt, leased, now, thinking))
             finally:
                 self._meter.settle(lease)
         return done
 
-    async def _draw(
-        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking
-    ) -> list[Completion]:
+    async def _draw(self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking) -> list[Completion]:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
         if thinking.active and thinking.template is not False:
             completions = await gather(
@@ -149,7 +145,8 @@ class Session:
             completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)
         for completion in completions:
             num_thinking = count_sampled_thinking(prompt, completion, self.capabilities)
-            self._meter.add(Usage(thinking=num_thinking))
+            if num_thinking:
+                self._meter.add(Usage(thinking=num_thinking))
             self.note(
                 "generate",
                 completion.path,
@@ -167,8 +164,7 @@ class Session:
         """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here."""
         if not any(known is scorer for known in self._scorers):
             self._scorers.append(scorer)
-        async with self._deadline():
-            scores = await scorer.score(prompts, self._meter.add)
+        scores = await self._in_time(scorer.score(prompts, self._meter.add))
         for prompt, score in zip(prompts, scores, strict=True):
             self.note("score", prompt.path, value=score.value, steps=list(score.steps), note=score.note)
         return scores
@@ -221,25 +217,27 @@ class Session:
         for scorer in self._scorers:
             scorer.release(self.problem.id)
 
-    @asynccontextmanager
-    async def _deadline(self) -> AsyncIterator[None]:
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, but no longer than the budget in seconds."""
         deadline = self._meter.deadline
         if deadline is None:
-            yield
-            return
+            return await work
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                yield
+                return await work
         except TimeoutError as exc:
             self._meter.exhaust()
             raise BudgetExceeded("budget.seconds is spent") from exc
 
 
-async def gather(coroutines: Iterable[object]) -> list[T]:
+async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines at once and return results in order; the first failure cancels the rest and is raised bare."""
+    todo = list(coroutines)
+    if len(todo) == 1:
+        return [await todo[0]]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]  # type: ignore[arg-type]
+            tasks = [group.create_task(coroutine) for coroutine in todo]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from failures
-    return [task.result() for task in tasks]  # type: ignore[misc]
+    return [task.result() for task in tasks]

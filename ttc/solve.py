@@ -38,18 +38,14 @@ async def solve(
         TTCError: the engine, a scorer or the configuration failed.
     """
     started = time.perf_counter()
-    session = Session(
-        problem, engine, seed=seed, sampling=sampling or Sampling(), thinking=thinking, budget=budget
-    )
+    session = Session(problem, engine, seed=seed, sampling=sampling or Sampling(), thinking=thinking, budget=budget)
     try:
         answer = await strategy(problem, session)
     except BudgetExceeded:
         answer = session.answer(None, (), "budget")
     finally:
         session.close()
-    return replace(
-        answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started
-    )
+    return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)
 
 
 async def solve_all(

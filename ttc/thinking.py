@@ -1,6 +1,6 @@
 """Thinking control: on / off / auto, a maximum and a minimum of thinking tokens, exact on token ids.
 
-Muennighoff et al. 2025, "s1: Simple test-time scaling" (cap and "Wait"); Qwen3 technical report 2025 (hand-over sentence).
+Muennighoff et al. 2025, "s1: Simple test-time scaling" (cap and "Wait"); Qwen3 technical report 2025 (hand-over).
 
 It sits between a session and an engine, so it composes with every strategy and works on every engine that takes token
 ids, by stop-and-continue: generate up to the cap, inject the hand-over, continue the same draw. A natural end of
@@ -99,36 +99,53 @@ def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -
 
     Several blocks are joined; text outside a block belongs to the answer. A marker is matched as a whole id sequence.
     """
-    mask, inside = _mark(ids, starts_inside, capabilities)
-    thinking = tuple(token for token, where in zip(ids, mask, strict=True) if where is True)
-    answer = tuple(token for token, where in zip(ids, mask, strict=True) if where is False)
+    runs, inside = _runs(tuple(ids), starts_inside, capabilities)
+    thinking = tuple(token for start, end, within in runs if within for token in ids[start:end])
+    answer = tuple(token for start, end, within in runs if not within for token in ids[start:end])
     return Split(thinking, answer, inside)
 
 
-def _mark(
-    ids: Sequence[int], starts_inside: bool, capabilities: Capabilities
-) -> tuple[list[bool | None], bool]:
-    """For each id: inside the block, outside, or None for a marker's own ids; and whether the end is inside."""
-    mask: list[bool | None] = []
-    inside = starts_inside
-    while len(mask) < len(ids):
-        at = len(mask)
+def _runs(
+    ids: tuple[int, ...], starts_inside: bool, capabilities: Capabilities
+) -> tuple[list[tuple[int, int, bool]], bool]:
+    """Half-open runs of ids between markers, each inside or outside the block; and whether the end is inside."""
+    runs: list[tuple[int, int, bool]] = []
+    inside, start = starts_inside, 0
+    while True:
         marker = capabilities.think_close if inside else capabilities.think_open
-        if marker and tuple(ids[at : at + len(marker)]) == marker:
-            mask += [None] * len(marker)
-            inside = not inside
-        else:
-            mask.append(inside)
-    return mask, inside
+        found = _find(ids, marker, start)
+        end = len(ids) if found is None else found
+        if end > start:
+            runs.append((start, end, inside))
+        if found is None:
+            return runs, inside
+        start, inside = end + len(marker), not inside
+
+
+def _find(ids: tuple[int, ...], marker: tuple[int, ...], start: int) -> int | None:
+    """Index of the first whole `marker` at or after `start`."""
+    while marker:
+        try:
+            at = ids.index(marker[0], start)
+        except ValueError:
+            return None
+        if ids[at : at + len(marker)] == marker:
+            return at
+        start = at + 1
+    return None
 
 
 def count_sampled_thinking(prompt: Prompt, completion: Completion, capabilities: Capabilities) -> int:
     """Sampled ids of `completion` (a draw of `prompt`) that lie inside the think block."""
-    before = prompt.generated_ids
-    mask, _ = _mark(before + completion.token_ids, prompt.think_state == "open", capabilities)
-    new = mask[len(before) : len(mask) - completion.num_eos]
-    injected = {index for start, end in completion.injected for index in range(start, end)}
-    return sum(where is True and index not in injected for index, where in enumerate(new))
+    before = len(prompt.generated_ids)
+    kept = len(completion.token_ids) - completion.num_eos
+    ids = prompt.generated_ids + completion.token_ids[:kept]
+    runs, _ = _runs(ids, prompt.think_state == "open", capabilities)
+    inside = [(max(start - before, 0), end - before) for start, end, within in runs if within and end > before]
+    injected = sum(
+        max(0, min(end, stop) - max(start, begin)) for start, end in inside for begin, stop in completion.injected
+    )
+    return sum(end - start for start, end in inside) - injected
 
 
 def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split:

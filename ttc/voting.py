@@ -1,6 +1,6 @@
 """Votes over answer-equivalence classes: plurality and score-weighted.
 
-Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning"; weights as in Li et al. 2022 (verifier voting).
+Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning"; weights as in Li et al. 2022 (verifiers).
 Two finals are in one class when `ttc.answers.key` is equal for the problem's kind. A candidate without a final answer
 (none found, hedged, or cut by length) abstains: it can neither win nor count. A tie goes to the class that holds the
 shortest path, then the first in path order: (tokens, path), never completion order.
@@ -46,6 +46,4 @@ def _order(candidate: Candidate) -> tuple[int, ...]:
 
 def fallback(candidates: Sequence[Candidate]) -> Candidate | None:
     """What to show when everyone abstained: the first finished path, else the first; it carries no final answer."""
-    return min(
-        candidates, key=lambda candidate: (candidate.finish_reason != "stop", *_order(candidate)), default=None
-    )
+    return min(candidates, key=lambda candidate: (candidate.finish_reason != "stop", *_order(candidate)), default=None)

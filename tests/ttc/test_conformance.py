@@ -61,7 +61,7 @@ def test_raising_max_tokens_only_extends(engine_name: str) -> None:
         long = await draw(engine, range(3), max_tokens=30)
         for a, b in zip(short, long, strict=True):
             assert b.token_ids[:5] == a.token_ids
-            assert a.finish_reason == "length" and len(a.token_ids) == 5 or a == b
+            assert (a.finish_reason == "length" and len(a.token_ids) == 5) or a == b
 
     run(engine_name, body)
 

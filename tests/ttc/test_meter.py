@@ -15,9 +15,7 @@ from ttc.meter import Lease, Meter
     st.integers(1, 300),
     st.lists(st.tuples(st.integers(1, 8), st.integers(1, 50), st.floats(0, 1)), max_size=20),
 )
-def test_leases_plus_spent_tokens_never_exceed_the_budget(
-    budget: int, wants: list[tuple[int, int, float]]
-) -> None:
+def test_leases_plus_spent_tokens_never_exceed_the_budget(budget: int, wants: list[tuple[int, int, float]]) -> None:
     meter = Meter(Budget(tokens=budget))
     open_leases: list[tuple[Lease, float]] = []
     for num_draws, max_tokens, share in wants:

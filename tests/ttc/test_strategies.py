@@ -37,9 +37,7 @@ def accuracy(strategy, engine_options: dict, runs: int) -> float:
     problems = [ask(f"problem {i}") for i in range(runs)]
 
     async def go() -> list[Answer]:
-        return list(
-            await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=5) for p in problems))
-        )
+        return list(await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=5) for p in problems)))
 
     answers = asyncio.run(go())
     right = sum(a.final == truth(p.id) for p, a in zip(problems, answers, strict=True))

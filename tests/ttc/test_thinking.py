@@ -65,14 +65,14 @@ def test_a_cut_has_exactly_the_cap_then_exactly_the_handover(cap: int) -> None:
 
 @pytest.mark.parametrize("waits", [0, 1, 3])
 def test_k_waits_suppress_exactly_k_terminators_and_none_of_them_stays(waits: int) -> None:
-    session, (completion,) = run(think_then_answer("tt"), Thinking(num_waits=waits))
+    _, (completion,) = run(think_then_answer("tt"), Thinking(num_waits=waits))
     assert completion.text == "tt" + "Waitwww" * waits + "</think>A"
     assert completion.num_waits == waits
     assert completion.text.count("</think>") == 1
 
 
 def test_a_minimum_extends_until_reached_and_then_stops() -> None:
-    session, (completion,) = run(think_then_answer("tt"), Thinking(min_tokens=12))
+    _, (completion,) = run(think_then_answer("tt"), Thinking(min_tokens=12))
     thought = completion.text.split("</think>")[0]
     assert thought == "ttWaitwwwWaitwww" and len(thought) >= 12
 
@@ -97,9 +97,7 @@ def test_the_ledger_equals_the_engine_with_cuts_and_waits() -> None:
         theirs.attempts,
         theirs.flops,
     )
-    assert ours.generated == sum(
-        len(c.token_ids) - sum(b - a for a, b in c.injected) for c in completions
-    )
+    assert ours.generated == sum(len(c.token_ids) - sum(b - a for a, b in c.injected) for c in completions)
     assert ours.overrun > 0
 
 
@@ -118,7 +116,7 @@ def test_zero_thinking_is_the_no_think_template_without_a_handover() -> None:
         assert prompt.think_state == "closed"
         return "A"
 
-    session, (completion,) = run(ScriptedEngine(script, thinking=True), Thinking(max_tokens=0))
+    _, (completion,) = run(ScriptedEngine(script, thinking=True), Thinking(max_tokens=0))
     assert completion.text == "A" and completion.injected == ()
 
 

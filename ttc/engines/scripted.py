@@ -84,9 +84,7 @@ class ScriptedEngine:
         """Inverse of `encode`."""
         return chartext.decode(ids)
 
-    async def generate(
-        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
-    ) -> list[Completion]:
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """Continue by the script; see `ttc.core.Engine.generate`."""
         if prompt.token_ids is None:
             raise ConfigError("scripted engine needs token ids; render the prompt with this engine")
@@ -163,7 +161,9 @@ def replies(table: Mapping[str, Sequence[str]]) -> Script:
         options = table[question]
         reply = options[path[0] % len(options)]
         said = prompt.generated_text
-        common = next((i for i, (a, b) in enumerate(zip(said, reply, strict=False)) if a != b), min(len(said), len(reply)))
+        common = next(
+            (i for i, (a, b) in enumerate(zip(said, reply, strict=False)) if a != b), min(len(said), len(reply))
+        )
         return reply[common:]
 
     return script

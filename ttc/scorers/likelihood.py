@@ -1,6 +1,6 @@
 """Likelihood scorers: what the generator itself thinks of a path; no other model, no extra token.
 
-`mean_logprob`: the geometric mean probability of the sampled tokens, exp(mean log p), in (0, 1]. `self_certainty`: the mean
+`mean_logprob`: the geometric mean probability of the sampled tokens, exp(mean log p), in (0, 1]. `self_certainty`: mean
 KL divergence from uniform to the model's distribution (Kang et al. 2025, "Scalable Best-of-N Selection via
 Self-Certainty"), in nats, >= 0. Injected tokens have no log-probability and do not count. Both are read from what the
 engine reported while sampling. Left out: Borda voting over ranks.

@@ -4,8 +4,8 @@ Lightman et al. 2023, "Let's Verify Step by Step"; Uesato et al. 2022. Two kinds
 label head, one linear layer or two with a ReLU) and step-token models (the language-model head at a step, good token
 against bad token). A score is read at the last token of every step, or at a tag inserted after it.
 
-Cost: each new token of a path once, the rendered prompt once per problem (re-scoring whole prefixes costs about 8x more at
-ten steps). Keys and values of a path are kept per problem, forked with it without a copy, and freed by `release`.
+Cost: each new token of a path once, the rendered prompt once per problem (scoring whole prefixes again costs about 8x
+more at ten steps). Keys and values of a path are kept per problem, forked with it without a copy, and freed by `release`.
 Concurrent calls are batched: what arrives while one batch runs makes the next.
 
 Left out: models with another tokenizer or another chat template than the generator's (refused by name).
@@ -384,9 +384,7 @@ def prm(
     stated = read_config(folder).get("ttc_prm", {})
     reading = Reading(**{**stated, **{k: v for k, v in given.items() if v is not None}})
     tokens = Tokens(AutoTokenizer.from_pretrained(str(folder)))
-    body, rest = load_body(
-        folder, device=device, dtype=dtype, max_context=max_context, head=reading.from_tokens
-    )
+    body, rest = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=reading.from_tokens)
     head = _token_head(body, tokens, reading) if reading.from_tokens else _label_head(rest, reading, body, str(folder))
     shape = body.dims.model_shape(2)
     return PrmScorer(body, head, tokens, reading, shape=shape, threads=threads)

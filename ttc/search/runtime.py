@@ -69,9 +69,7 @@ async def search(session: Session, root: Prompt, policy: Policy, n: int, growth:
     return [leaf for leaves in subtrees for leaf in leaves]
 
 
-async def _grow_subtree(
-    session: Session, root: Prompt, draws: range, policy: Policy, growth: Growth
-) -> list[Node]:
+async def _grow_subtree(session: Session, root: Prompt, draws: range, policy: Policy, growth: Growth) -> list[Node]:
     """Grow one independent subtree level by level until every path has ended or the budget has."""
     leaves: list[Node] = []
     live: list[Node] = []
@@ -91,9 +89,7 @@ async def _grow_subtree(
             if not count:
                 session.note("prune", node.prompt.path)
         plan = [
-            (node.prompt, range(count), node.num_sampled)
-            for node, count in zip(live, counts, strict=True)
-            if count
+            (node.prompt, range(count), node.num_sampled) for node, count in zip(live, counts, strict=True) if count
         ]
     else:
         leaves += live
@@ -105,9 +101,7 @@ def _ended(node: Node, growth: Growth) -> bool:
     return node.finished or node.num_sampled >= growth.sampling.max_tokens
 
 
-async def _expand(
-    session: Session, plan: Sequence[tuple[Prompt, range, int]], growth: Growth
-) -> list[Node]:
+async def _expand(session: Session, plan: Sequence[tuple[Prompt, range, int]], growth: Growth) -> list[Node]:
     """Generate and score every child of the plan at once; results in path order.
 
     When the budget ends for some children, those that were drawn are kept; none at all raises.
@@ -121,9 +115,7 @@ async def _expand(
     return children
 
 
-async def _child(
-    session: Session, parent: Prompt, draw: int, num_sampled: int, growth: Growth
-) -> Node | None:
+async def _child(session: Session, parent: Prompt, draw: int, num_sampled: int, growth: Growth) -> Node | None:
     sampling = replace(
         growth.sampling,
         stop=growth.stop,

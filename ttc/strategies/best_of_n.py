@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ttc.core import Answer, Candidate, Problem, Scorer
 from ttc.aggregate import How, aggregate
+from ttc.core import Answer, Candidate, Problem, Scorer
 from ttc.session import Session
 from ttc.strategies.majority import check_n
 from ttc.voting import fallback, vote
