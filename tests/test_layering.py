@@ -67,7 +67,8 @@ def test_core_and_errors_need_only_the_standard_library() -> None:
 
 @pytest.mark.parametrize("statement", ["import ttc", "import ttc.cli, ttc.registry, ttc.core", "from ttc import solve"])
 def test_importing_the_package_loads_nothing_heavy(statement: str) -> None:
-    code = f"{statement}; import sys; print([m for m in ('torch', 'transformers', 'numpy', 'datasets') if m in sys.modules])"
+    heavy = "('torch', 'transformers', 'numpy', 'datasets', 'matplotlib')"
+    code = f"{statement}; import sys; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 

@@ -64,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"error: {exc}", 2)
     except TTCError as exc:
         return _fail(f"error: {exc}", 1)
+    except ExceptionGroup as group:
+        return _fail_all(group)
     except Exception as exc:
         return _fail(f"internal error: {type(exc).__name__}: {exc} (TTC_DEBUG=1 shows where)", 1)
 
@@ -73,6 +75,15 @@ def _fail(message: str, code: int) -> int:
         traceback.print_exc()
     print("ttc: " + " ".join(message.split()), file=sys.stderr)
     return code
+
+
+def _fail_all(group: ExceptionGroup[Exception]) -> int:
+    """Report the first failure of concurrent tasks; the others are its company."""
+    first: Exception = group
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
+    code = 2 if isinstance(first, BAD_INPUT) else 1
+    return _fail(f"error: {first}" if isinstance(first, TTCError) else f"error: {type(first).__name__}: {first}", code)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

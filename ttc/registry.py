@@ -158,10 +158,14 @@ def _declared(group: str) -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def describe(kind: str, name: str, function: Callable[..., Any]) -> Description:
-    """Return the description of `function`: the first line of its docstring (or of its module's) and its keywords."""
+    """Return the description of `function`: its keywords, and the first line that says what it is.
+
+    That line is its module's where the module is named like it (one technique, one file), else its own.
+    """
     module_doc = inspect.getdoc(sys.modules.get(function.__module__)) or ""
     own_doc = inspect.getdoc(function) or ""
-    lines = (own_doc or module_doc).strip().splitlines()
+    own_module = function.__module__.rpartition(".")[2] == function.__name__
+    lines = ((module_doc if own_module else "") or own_doc or module_doc).strip().splitlines()
     signature = inspect.signature(function)
     argument_docs = _argument_docs(module_doc) | _argument_docs(own_doc)
     hints = _hints(function)

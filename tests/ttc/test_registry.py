@@ -3,7 +3,7 @@ from __future__ import annotations
 import importlib
 import pathlib
 import sys
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -19,6 +19,9 @@ from ttc.registry import (
     describe,
     plugins,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sized as Unknown
 
 ALL = [STRATEGIES, ENGINES, SCORERS, VERIFIERS, POLICIES]
 

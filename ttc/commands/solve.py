@@ -9,10 +9,11 @@ import secrets
 import sys
 from typing import Any
 
+from ttc.answers import KINDS
 from ttc.commands._tree import tree_lines
 from ttc.config import dump
 from ttc.core import Answer, Budget, Message, Problem, Sampling
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, UnknownName
 from ttc.options import (
     PartChoice,
     StrategyChoice,
@@ -73,9 +74,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _problem(args: argparse.Namespace) -> Problem:
-    from ttc.answers import KINDS
-    from ttc.errors import UnknownName
-
     if args.kind not in KINDS:
         raise UnknownName("kind", args.kind, KINDS)
     question = sys.stdin.read() if args.question == "-" else args.question

@@ -1,0 +1,253 @@
+"""The real command, mostly in a process of its own, on the scripted engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ttc.cli import main
+from ttc.registry import plugins
+
+TABLE = {
+    "12+30*2": [
+        "<think>30*2=60\n\n12+60=72</think>The answer is \\boxed{72}.",
+        "The answer is \\boxed{71}.",
+        "<think>12+30=42</think>The answer is \\boxed{72}.",
+    ],
+    "hello": ["<think>greet</think>Hello there."],
+    "again": ["<think>more</think>Once more."],
+}
+
+
+@pytest.fixture
+def table(tmp_path: pathlib.Path) -> str:
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps(TABLE))
+    return str(file)
+
+
+def solve(table: str, *arguments: str) -> list[str]:
+    return ["solve", "12+30*2", "--engine", f"scripted:{table}", "--seed=1", *arguments]
+
+
+def ttc(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ttc", *arguments],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        env={**os.environ, **environment},
+        check=False,
+        timeout=120,
+    )
+
+
+def test_solve_prints_the_answer_on_stdout_and_the_cost_on_stderr(table: str) -> None:
+    done = ttc(*solve(table, "--strategy", "majority", "--n", "3"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "72\n"
+    assert done.stderr.startswith("majority: ")
+    assert "3 calls" in done.stderr
+    assert "--seed 1" in done.stderr
+
+
+def test_solve_as_json_is_one_object_that_agrees_with_its_ledger(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(solve(table, "--strategy", "majority:n=3", "--json"))
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["final"] == "72"
+    assert found["strategy"] == "majority-n3"
+    assert [candidate["final"] for candidate in found["candidates"]] == ["72", "71", "72"]
+    num_ends = len(found["candidates"])  # the end-of-sequence token is sampled, but is no part of the path
+    assert found["usage"]["generated"] == sum(c["num_tokens"] for c in found["candidates"]) + num_ends
+
+
+def test_solve_shows_the_tree_with_the_chosen_path(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(solve(table, "--strategy", "majority:n=3", "--show-tree"))
+    lines = capsys.readouterr().err.splitlines()[:3]
+    assert [line[2:].split(" [")[0].strip() for line in lines] == [
+        "<think>30*2=60 12+60=72</think>The answer is \\boxed{72}.",
+        "The answer is \\boxed{71}.",
+        "<think>12+30=42</think>The answer is \\boxed{72}.",
+    ]
+    (chosen,) = [line for line in lines if "*" in line[:2]]
+    assert "72" in chosen
+
+
+def test_solve_reads_the_question_from_standard_input(table: str) -> None:
+    done = ttc("solve", "-", "--engine", f"scripted:{table}", "--kind", "exact", stdin="hello\n")
+    assert done.stdout.strip() == "Hello there."
+
+
+def test_a_cut_answer_is_not_success(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(solve(table, "--max-tokens", "5"))
+    assert code == 3
+    assert "raise --max-tokens" in capsys.readouterr().err
+
+
+def test_a_recipe_is_a_command_line_in_a_file(
+    table: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    options = f'engine = "scripted"\nmodel = "{table}"\nstrategy = "majority"\nseed = 5\njson = true\n'
+    recipe.write_text(options + "[set]\nn = 2\n")
+    assert main(["solve", "12+30*2", "--config", str(recipe), "--seed", "6"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["seed"], found["usage"]["calls"]) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sovle"], "unknown command 'sovle'; did you mean 'solve'"),
+        (["solve", "1", "--strategy", "majorty"], "unknown strategy 'majorty'; did you mean 'majority'"),
+        (["solve", "1", "--engine", "embeded"], "unknown engine 'embeded'; did you mean 'embedded'"),
+        (["solve", "1", "--strategy", "tree", "--scorer", "pmr"], "unknown scorer 'pmr'; did you mean 'prm'"),
+        (["solve", "1", "--strategy", "tree", "--set", "beam_widht=4"], "'beam_widht'; did you mean 'beam_width'"),
+        (["solve", "1", "--strategy", "tree", "--set", "policy=beem"], "unknown policy 'beem'; did you mean 'beam'"),
+        (["solve", "1", "--strategy", "majority", "--set", "n=x"], "majority: n must be int, got 'x'"),
+        (["solve", "1", "--set", "enigne.threads=2"], "no part 'enigne'; did you mean 'engine'"),
+        (["solve", "1", "--set", "engine.thread=2"], "no parameter 'thread'; did you mean 'threads'"),
+        (["solve", "1", "--set", "thinking.max_token=2"], "'thinking.max_token'; did you mean 'max_tokens'"),
+        (["solve", "1", "--set", "n"], "--set wants key=value, got 'n'"),
+        (["solve", "1", "--budget", "token=5"], "unknown key 'budget.token'; did you mean 'tokens'"),
+        (["solve", "1", "--budget", "tokens=0"], "budget.tokens must be > 0"),
+        (["solve", "1", "--temperature", "-1"], "sampling.temperature must be a number >= 0"),
+        (["solve", "1", "--max-thinking", "-1"], "thinking.max_tokens must be >= 0"),
+        (["solve", "1", "--kind", "maths"], "unknown kind 'maths'; did you mean 'math'"),
+        (["solve", " "], "the question is empty"),
+        (["solve", "1", "--strategy", "direct,majority"], "takes one --strategy"),
+        (["solve", "1", "--strategy", "direct", "--scorer", "prm"], "direct takes no scorer"),
+        (["solve", "1", "--model", "x", "--strategy", "tree"], "tree needs a scorer for this model: add --scorer"),
+        (["solve", "1", "--config", "/no/such.toml"], "'/no/such.toml' does not exist"),
+        (["list", "strategys"], "unknown list 'strategys'; did you mean 'strategies'"),
+        (["list", "strategies", "tre"], "unknown strategy 'tre'; did you mean 'tree'"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_nearest_name_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_bad_input_is_refused_before_torch_is_loaded() -> None:
+    code = "import sys; from ttc.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    for arguments in (["solve", "1", "--strategy", "nope"], ["solve", "1", "--strategy", "tree", "--set", "x=1"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "False"
+
+
+def test_an_unknown_option_names_the_help() -> None:
+    done = ttc("solve", "1", "--stratgy", "tree")
+    assert done.returncode == 2
+    assert "--stratgy" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_recipe_with_an_unknown_key_names_the_nearest(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('stratgy = "tree"\n')
+    assert main(["solve", "1", "--config", str(recipe)]) == 2
+    assert "unknown key 'stratgy'; did you mean 'strategy'" in capsys.readouterr().err
+
+
+def test_tracebacks_are_shown_only_on_request() -> None:
+    assert "Traceback" not in ttc("solve", "1", "--strategy", "nope").stderr
+    assert "Traceback" in ttc("solve", "1", "--strategy", "nope", TTC_DEBUG="1").stderr
+
+
+def test_an_unexpected_error_is_one_line_too(tmp_path: pathlib.Path, table: str) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("async def broken(problem, session):\n    raise KeyError('x')\n")
+    done = ttc("solve", "hello", "--engine", f"scripted:{table}", "--strategy", f"{mine}:broken")
+    assert done.returncode == 1
+    assert done.stderr == "ttc: internal error: KeyError: 'x' (TTC_DEBUG=1 shows where)\n"
+
+
+def test_an_interrupt_ends_with_130_and_one_line(tmp_path: pathlib.Path, table: str) -> None:
+    mine = tmp_path / "mine.py"
+    body = "    print('started', flush=True)\n    await asyncio.sleep(60)\n"
+    mine.write_text(f"import asyncio\nasync def slow(problem, session):\n{body}")
+    command = [sys.executable, "-m", "ttc", *solve(table, "--strategy", f"{mine}:slow")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors == "ttc: interrupted\n"
+
+
+def test_a_reader_that_leaves_is_not_an_error() -> None:
+    command = f"{sys.executable} -m ttc list strategies | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_lists_every_command_and_the_exit_codes() -> None:
+    done = ttc("--help")
+    assert done.returncode == 0
+    for name in plugins("ttc.commands"):
+        assert f"\n    {name} " in done.stdout
+    assert "unavailable" not in done.stdout
+    assert "130  interrupted" in done.stdout
+
+
+def test_the_version_is_printed() -> None:
+    assert ttc("--version").stdout == "ttc 0.1.0\n"
+
+
+def test_a_command_imports_no_other_command() -> None:
+    code = (
+        "import sys; from ttc.cli import main; main(['list', 'strategies', 'majority']);"
+        "print([m for m in sys.modules if m.startswith('evals') or m == 'torch'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize("what", ["strategies", "scorers", "engines", "verifiers", "tasks", "policies"])
+def test_list_as_json_describes_every_entry(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", what, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows
+    for row in rows:
+        assert set(row) == {"kind", "name", "doc", "takes_model", "parameters"}
+        assert not row["doc"].startswith("unavailable")
+
+
+def test_list_shows_parameters_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "strategy", "majority"]) == 0
+    text = capsys.readouterr().out
+    assert "majority" in text
+    assert "n: int  (default 16)" in text
+
+
+def test_chat_answers_each_turn_and_keeps_thinking_off_stdout(table: str) -> None:
+    stdin = "hello\n/no_think\n/thnk\nagain\n\n/reset\nwhat?\n/quit\nhello\n"
+    done = ttc("chat", "--engine", f"scripted:{table}", "--seed", "1", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Hello there.\nOnce more.\n"
+    assert "greet" in done.stderr
+    assert "no command /thnk; did you mean '/think'" in done.stderr
+    assert "scripted engine has no reply to 'what?'" in done.stderr
+
+
+def test_chat_ends_with_its_input(table: str) -> None:
+    assert ttc("chat", "--engine", f"scripted:{table}").returncode == 0

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+import pytest
+
+from ttc.core import Budget, Sampling
+from ttc.errors import ConfigError, UnknownName
+from ttc.options import (
+    add_engine_options,
+    add_sampling_options,
+    add_strategy_options,
+    add_thinking_options,
+    resolve_budget,
+    resolve_engine,
+    resolve_sampling,
+    resolve_scorer,
+    resolve_strategies,
+    resolve_thinking,
+)
+from ttc.thinking import Thinking
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_engine_options(parser)
+    add_strategy_options(parser, several=True)
+    add_thinking_options(parser)
+    add_sampling_options(parser)
+    return parser.parse_args(arguments)
+
+
+def test_n_reaches_the_strategies_that_have_it() -> None:
+    direct, majority = resolve_strategies(parsed("--strategy", "direct,majority", "--n", "5"), default="direct")
+    assert (direct.params, majority.params) == ({}, {"n": 5})
+
+
+def test_the_most_specific_parameter_wins() -> None:
+    args = parsed(
+        "--strategy", "majority,majority:n=64,best-of-n:n=3,select=weighted", "--n", "5", "--set", "best_of_n.n=4"
+    )
+    choices = resolve_strategies(args, default="direct")
+    assert [choice.params["n"] for choice in choices] == [5, 64, 3]
+    assert [choice.label for choice in choices] == ["majority", "majority-n64", "best_of_n-n3-selectweighted"]
+    assert choices[2].params["select"] == "weighted"
+
+
+def test_without_a_strategy_the_default_runs() -> None:
+    assert [choice.name for choice in resolve_strategies(parsed(), default="majority")] == ["majority"]
+
+
+def test_the_same_strategy_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="same strategy twice"):
+        resolve_strategies(parsed("--strategy", "direct", "--strategy", "direct"), default="direct")
+
+
+def test_a_strategy_of_the_user_is_loaded_from_its_file(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("async def guess(problem, session, *, n: int = 1): ...\n")
+    (choice,) = resolve_strategies(parsed("--strategy", f"{file}:guess:n=7"), default="direct")
+    assert (choice.label, choice.params) == ("guess-n7", {"n": 7})
+
+
+def test_set_reaches_one_strategy_the_engine_the_scorer_and_thinking() -> None:
+    args = parsed(
+        "--strategy", "best_of_n,majority", "--engine", "simulated", "--scorer", "simulated",
+        "--set", "majority.n=9", "--set", "engine.steps=3", "--set", "scorer.noise=0.5", "--set", "thinking.wait=Hmm",
+    )  # fmt: skip
+    best, majority = resolve_strategies(args, default="direct")
+    assert (best.params, majority.params) == ({}, {"n": 9})
+    assert resolve_engine(args).params == {"steps": 3}
+    scorer = resolve_scorer(args, [best, majority])
+    assert scorer is not None
+    assert scorer.params == {"noise": 0.5}
+    assert resolve_thinking(args).wait == "Hmm"
+
+
+def test_model_and_name_may_come_together_but_not_twice() -> None:
+    assert resolve_engine(parsed("--engine", "scripted:a:b.json")).model == "a:b.json"
+    assert resolve_engine(parsed("--engine", "scripted", "--model", "x")).label == "scripted:x"
+    with pytest.raises(ConfigError, match="the model is given twice"):
+        resolve_engine(parsed("--engine", "scripted:a", "--model", "b"))
+
+
+def test_a_strategy_that_ranks_needs_a_scorer_that_fits_the_model() -> None:
+    args = parsed("--strategy", "best_of_n", "--engine", "simulated")
+    choices = resolve_strategies(args, default="direct")
+    with pytest.raises(ConfigError, match="best_of_n needs a scorer for this model"):
+        resolve_scorer(args, choices)
+    with pytest.raises(ConfigError, match="best_of_n needs 'scorer'"):
+        choices[0].bind()
+
+
+def test_strategies_that_do_not_rank_have_no_scorer() -> None:
+    args = parsed("--strategy", "majority")
+    assert resolve_scorer(args, resolve_strategies(args, default="direct")) is None
+    with pytest.raises(ConfigError, match=r"--set scorer\.KEY needs --scorer"):
+        resolve_scorer(parsed("--strategy", "majority", "--set", "scorer.noise=1"), [])
+
+
+def test_a_policy_is_checked_by_name() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'beam'"):
+        resolve_strategies(parsed("--strategy", "tree", "--set", "policy=beem"), default="direct")
+
+
+def test_thinking_sampling_and_budget_are_what_the_options_say() -> None:
+    args = parsed(
+        "--thinking", "on", "--max-thinking", "64", "--min-thinking", "8", "--waits", "1",
+        "--temperature", "0.5", "--top-k", "4", "--max-tokens", "99", "--budget", "tokens=10,seconds=1.5",
+    )  # fmt: skip
+    assert resolve_thinking(args) == Thinking("on", 64, 8, 1)
+    assert resolve_sampling(args, Sampling(top_p=0.9)) == Sampling(0.5, 0.9, 4, 99)
+    assert resolve_budget(args) == Budget(tokens=10, seconds=1.5)
+    assert resolve_budget(parsed()) is None
+    assert resolve_thinking(parsed()) == Thinking()
