@@ -1,10 +1,10 @@
 """Voting keys: equal keys mean the same answer, without looking at any target.
 
-A key is made from the shape of the answer: exact rationals as such, other constants and expressions by their value (nine
-digits, at two fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text that
-is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
-Policy: units, currency, percent signs, degrees and the name on the left of `x = 5` are dropped, since the answers to one
-question share them. Never raises; linear, with a cap, beyond which the key is a hash of the text.
+A key is made from the shape of the answer: exact rationals as such, other constants and expressions by their value
+(nine digits, at two fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text
+that is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
+Policy: units, currency, percent signs, degrees and the name on the left of `x = 5` are dropped, since the answers to
+one question share them. Never raises; linear, with a cap, beyond which the key is a hash of the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Node
-from ttc.answers.numeric import Undefined, approximate, exact
+from ttc.answers.numeric import approximate, exact
 from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import MAX_CHARS, Unparsed
@@ -55,7 +55,8 @@ def hashed(text: str) -> str:
 
 def shape_key(node: Node) -> str:
     """The class of a shape."""
-    return _RULES[node.op](node)
+    made: str = _RULES[node.op](node)
+    return made
 
 
 def _scalar(node: Node) -> str:
@@ -75,7 +76,7 @@ def _value(node: Node) -> str:
 
 def fingerprint(node: Node) -> str:
     """The value of an expression at two fixed points, to nine digits; empty where it has none."""
-    from mpmath import fp
+    from mpmath import fp  # type: ignore[import-untyped]
 
     names = sorted(node.symbols())
     values = []

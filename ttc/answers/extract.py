@@ -1,8 +1,8 @@
 r"""Find the final answer in a text, without looking at any target.
 
 The cascade, per kind of answer, first hit wins: the last `\boxed{..}` (or `\fbox`), the last `<answer>` tag, the last
-`####` line, the last answer phrase ("the answer is", "Answer:", "答案是", "A:"), the text itself when it is nothing but an
-answer, and, for the kind `number` only, the last number. Only text after the thinking block counts. Alternatives in
+`####` line, the last answer phrase ("the answer is", "Answer:", "答案是", "A:"), the text itself when it is nothing but
+an answer, and, for the kind `number` only, the last number. Only text after the thinking block counts. Alternatives in
 the final clause ("1 or 4", two distinct boxes) are a hedge and give no answer, with the reason.
 Linear in the text. Left out: answers spread over several places, and "both of the above" of any kind.
 """
@@ -10,7 +10,8 @@ Linear in the text. Left out: answers spread over several places, and "both of t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,9 +22,9 @@ MAX_FINAL = 4096
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """`final` is None without an answer, and `reason` says why (no_answer, hedge, unclosed, too_long, empty).
+    """`final` is None without an answer; `reason` says why (no_answer, hedge, unclosed_thinking, too_long, empty).
 
-    `span` is the place of `final` in the text; `method` is the rule that hit (box, tag, hash, phrase, bare, last_number).
+    `span` is the place of `final` in the text; `method` the rule that hit (box, tag, hash, phrase, bare, last_number).
     """
 
     final: str | None
@@ -74,6 +75,7 @@ def found(text: str, start: int, end: int, method: str) -> Extraction:
 
 # -- boxes -------------------------------------------------------------------------------------------------------------
 _BOX = re.compile(r"\\f?box(?:ed)?\s*\{|\\boxed\s+(?=\S)")
+_BARE_WORD = re.compile(r"[^\s$.,;]+")
 _BRACES = re.compile(r"[{}]")
 
 
@@ -98,18 +100,21 @@ def boxes(text: str, start: int) -> list[Box]:
     if opened:
         for brace in _BRACES.finditer(text, min(opened)):
             at = brace.start()
-            if at and text[at - 1] == "\\" and not text[max(0, at - 2) : at] == "\\\\":
+            if at and text[at - 1] == "\\" and text[max(0, at - 2) : at] != "\\\\":
                 continue
             if brace[0] == "{":
                 stack.append(at)
             elif stack and (left := stack.pop()) in opened:
                 made.append(Box(opened[left], left + 1, at, at + 1))
+        reached = 0
         for left in stack:
-            if left in opened:
+            if left in opened and left >= reached:
                 made.append(_unclosed(text, opened[left], left + 1))
+                reached = made[-1].after
     for match in _BOX.finditer(text, start):
         if not match[0].endswith("{"):
-            end = match.end() + len(re.match(r"[^\s$.,;]*", text[match.end() :][:MAX_FINAL])[0])  # type: ignore[index]
+            word = _BARE_WORD.match(text, match.end(), match.end() + MAX_FINAL)
+            end = word.end() if word else match.end()
             made.append(Box(match.start(), match.end(), end, end))
     return _outermost(sorted(made, key=lambda box: (box.at, -box.after)))
 
@@ -181,13 +186,16 @@ _TAG = re.compile(r"<(answer|final_answer)>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IG
 _HASH = re.compile(r"^[ \t]*#{4}[ \t]*(?P<value>\S[^\n]*)$", re.MULTILINE)
 _PHRASE = re.compile(
     r"(?:\b(?:the\s+)?(?:final\s+|correct\s+|right\s+)?(?:answers?|result|solution|option|choice)\**\s*"
-    r"(?:(?:is|are|equals|would be|should be)(?:\s+(?:therefore|thus|then|simply|just|equal to|option|choice|approximately|about))*"
+    r"(?:(?:is|are|equals|would be|should be)"
+    r"(?:\s+(?:therefore|thus|then|simply|just|equal to|option|choice|approximately|about))*"
     r"\s*:?|[:：])"
     r"|(?:最终)?(?:答案|结果)\s*(?:是|为|[:：])+"
     r"|^[ \t]*\**A\s*[:：])\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-_CLAUSE_END = re.compile(r"\n|(?<!\d)\.(?=\s|$)|(?<=\d)\.(?=\s|$)|[!?。！？](?=\s|$)|[。！？]|,?\s+(?:because|since|so|which|where|as)\b")
+_CLAUSE_END = re.compile(r"\n|[.!?](?=\s|$)|[。！？]|(?<![\s,]),?\s+(?:because|since|so|which|where|as)\b")
+MAX_PHRASES = 8
+"""How many of the last answer phrases are looked at."""
 
 
 def last_tag(hedge: Hedge) -> Rule:
@@ -218,16 +226,15 @@ def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> 
     """The rule of the last answer phrase: its clause, cut by `trim` to the answer (None: the phrase has no answer)."""
 
     def rule(text: str, start: int) -> Hit:
-        hits: Iterator[re.Match[str]] = _PHRASE.finditer(text, start)
-        best: Hit = None
-        for match in hits:
-            end = _CLAUSE_END.search(text, match.end())
-            clause = text[match.end() : end.start() if end else len(text)][: MAX_FINAL + 1]
+        ends = deque((match.end() for match in _PHRASE.finditer(text, start)), maxlen=MAX_PHRASES)
+        for begin in reversed(ends):
+            window = text[begin : begin + MAX_FINAL + 1]
+            end = _CLAUSE_END.search(window)
+            clause = window[: end.start()] if end else window
             if cut := trim(clause):
-                best = found(text, match.end() + cut[0], match.end() + cut[1], "phrase")
-                if hedge(clause):
-                    best = Extraction(None, best.span, "phrase", "hedge")
-        return best
+                hit = found(text, begin + cut[0], begin + cut[1], "phrase")
+                return Extraction(None, hit.span, "phrase", "hedge") if hedge(clause) else hit
+        return None
 
     return rule
 

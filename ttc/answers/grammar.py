@@ -12,7 +12,7 @@ import re
 from fractions import Fraction
 
 from ttc.answers.nodes import Node, many, num
-from ttc.answers.tokens import Alternatives, TooLarge, Token, Unparsed, tokens
+from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
 from ttc.answers.units import UNITS
 
 MAX_DEPTH = 40
@@ -21,17 +21,70 @@ MAX_POSTFIX = 6
 
 RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "=", r"\in": "in"}
 GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi rho sigma tau phi chi "
-    "psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell".split()
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "phi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+    ]
 )
 FUNCTIONS = {
     name: name
-    for name in "sin cos tan cot sec csc sinh cosh tanh ln log exp arcsin arccos arctan min max gcd lcm det".split()
+    for name in [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "ln",
+        "log",
+        "exp",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "min",
+        "max",
+        "gcd",
+        "lcm",
+        "det",
+    ]
 } | {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "abs": "abs", "floor": "floor", "ceil": "ceil"}
 WORDS = {"pi": "pi", "theta": "theta", "alpha": "alpha", "beta": "beta", "lambda": "lambda", "phi": "phi"}
 INFINITY = frozenset({"inf", "infinity", "infty", "oo", "Infinity"})
 SETS = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle"}
 FENCES = {"|": ("|", "abs"), r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
+VALUES = frozenset({"frac", "sqrt", "pi", "infty", "binom", "dbinom", "tbinom", "mathbb", "{", "langle", "varnothing"})
 MATRICES = frozenset({"matrix", "pmatrix", "bmatrix", "vmatrix", "Bmatrix", "array", "smallmatrix"})
 
 
@@ -54,9 +107,9 @@ def _only_words(found: list[Token]) -> bool:
     words = [token for token in found[:-1] if token.kind in ("word", "text") or token.text in "-'\"?!"]
     if len(words) < len(found) - 1 or words[0].kind == "mark":
         return False
-    if len(words) > 1 or words[0].kind == "text":
-        return words[0].text not in FUNCTIONS
     only = words[0].text
+    if len(words) > 1 or words[0].kind == "text":
+        return only not in FUNCTIONS and (len(words) > 1 or len(only.strip("() ")) > 1)
     return len(only) > 1 and only not in WORDS and only not in INFINITY and only not in FUNCTIONS
 
 
@@ -240,7 +293,7 @@ class _Parser:
 
     def _ends_item(self) -> bool:
         token = self.peek
-        return token.kind == "end" or token.text in (",", ";", ")", "]", r"\}", r"\rangle") or token.text in ("and", "or")
+        return token.kind == "end" or token.text in (",", ";", ")", "]", r"\}", r"\rangle", "and", "or")
 
     @staticmethod
     def _is_unit(first: Token, name: str) -> bool:
@@ -262,13 +315,7 @@ class _Parser:
         if token.kind == "mark":
             return token.text in "([{" or (token.text == "|" and not self.bars)
         name = token.text[1:]
-        return (
-            name in GREEK
-            or name in FUNCTIONS
-            or token.text in FENCES
-            or name in ("frac", "sqrt", "pi", "infty", "binom", "dbinom", "tbinom", "mathbb", r"{", "langle", "varnothing")
-            or name.startswith("begin{")
-        )
+        return name in GREEK or name in FUNCTIONS or token.text in FENCES or name in VALUES or name.startswith("begin{")
 
     def signed(self) -> Node:
         minus = False
@@ -348,8 +395,10 @@ class _Parser:
         raise Unparsed(f"{token.text!r} not understood")
 
     def _text(self, token: Token) -> Node:
-        """`\\text{5}` and `\\text{(C)}` hold values; a currency before a number is its unit; other words end the parse."""
+        r"""Read a value inside words, as in `\text{5}` and `\text{(C)}`; other words end the parse."""
         inner = token.text.strip("() ")
+        if len(inner) == 1 and inner.isalpha():
+            return Node("sym", (inner,))
         if inner.replace(".", "", 1).isdigit() and inner.isascii():
             return number(inner)
         raise Unparsed(f"the words {token.text[:40]!r}")
@@ -439,7 +488,7 @@ class _Parser:
         raise Unparsed(f"the command {text[:40]!r}")
 
     def _fraction_part(self) -> Node:
-        """A group; `\\frac12` takes one digit at a time."""
+        r"""A group; `\frac12` takes one digit at a time."""
         token = self.peek
         if token.kind == "num" and len(token.text) > 1 and token.text.isdigit():
             self.found[self.at] = Token("num", token.text[1:])

@@ -40,13 +40,23 @@ class Kind:
 
 
 # -- mathematics and numbers -------------------------------------------------------------------------------------------
-_OR_WORD = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\b|或|(?<![A-Za-z])either(?![A-Za-z])", re.IGNORECASE)
-_NUMBER = re.compile(
-    r"[-+−]?\$?\s?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
+_OR_WORD = re.compile(
+    r"(?<![A-Za-z\\])(?:or|either)(?![A-Za-z])|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\b|或", re.IGNORECASE
 )
-_INLINE = re.compile(r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]", re.DOTALL)
+_NUMBER = re.compile(
+    r"[-+−]?\$?\s?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
+    r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
+)
+_TAIL = 20_000
+"""Characters at the end of a text in which the last number is looked for."""
+_FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
+_INLINE = re.compile(_FORMULA, re.DOTALL)
+_NEAR_INLINE = re.compile(rf".{{0,40}}?(?P<formula>{_FORMULA})", re.DOTALL)
 _VALUE_START = re.compile(r"[\d\\$({\[.+√π∞-]|[−½¼¾]|[A-Za-z]\b")
-_LEAD = re.compile(r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s]+)+", re.IGNORECASE)
+_LEAD = re.compile(
+    r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s])+",
+    re.IGNORECASE,
+)
 
 
 def math_hedge(final: str) -> bool:
@@ -70,14 +80,13 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
     """The mathematics of the clause after an answer phrase: an inline formula first, else a parsable stretch."""
     lead = _LEAD.match(clause)
     start = lead.end() if lead else 0
-    if (inline := _INLINE.search(clause)) and (inline.start() <= start + 24):
-        end = inline.end() + _unit_after(clause[inline.end() :])
-        return inline.start(), end
+    if inline := _NEAR_INLINE.match(clause):
+        return inline.start("formula"), inline.end() + _unit_after(clause[inline.end() :])
     rest = clause[start:].rstrip(" *`_")
     if _parses(rest):
         return start, start + len(rest)
     number = _NUMBER.search(clause)
-    if number and not re.search(r"[A-Za-z]{2,}.*[A-Za-z]{2,}.*[A-Za-z]{2,}", clause[: number.start()]):
+    if number and len(re.findall(r"[A-Za-z]{2,}", clause[: number.start()])) < 3:
         return number.start(), number.end() + _unit_after(clause[number.end() :])
     words = rest.strip().strip("*\"'.")
     return (start, len(clause)) if words and len(words.split()) <= 3 and not _VALUE_START.match(words) else None
@@ -117,7 +126,7 @@ def _short_hedge(body: str) -> bool:
 
 def _last_number(text: str, start: int) -> Hit:
     last = None
-    for last in _NUMBER.finditer(text, start):  # noqa: B007 - the last one
+    for last in _NUMBER.finditer(text, max(start, len(text) - _TAIL)):  # noqa: B007 - the last one
         pass
     if last is None:
         return None
@@ -153,7 +162,10 @@ _LETTER = re.compile(
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z'’])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
-_SECOND = re.compile(r"[\s})\]*$\"'.:]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])")
+_SECOND = re.compile(
+    r"[\s})\]*$\"'.:]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
+)
+_ALONE = re.compile(r"[\s*$(\[\\{a-z]*[A-Za-z][\s)\].:}*$,]")
 
 
 def choice_letter(final: str) -> tuple[str, bool]:
@@ -187,7 +199,7 @@ def _trim_choice(clause: str) -> tuple[int, int] | None:
 def _bare_choice(text: str, start: int) -> Hit:
     body = text[start:].strip()
     letter, hedged = choice_letter(body)
-    if not letter or len(body) > 200 or (len(body) > 1 and not re.match(r"[\s*$(\[\\{a-z]*[A-Za-z][\s)\].:}*$,]", body + " ")):
+    if not letter or len(body) > 200 or (len(body) > 1 and not _ALONE.match(body + " ")):
         return None
     if hedged:
         return Extraction(None, None, "bare", "hedge")

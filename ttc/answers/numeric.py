@@ -106,7 +106,8 @@ def _exact_function(name: str, args: tuple[Node, ...]) -> Fraction | None:
     values = [part for part in parts if part is not None]
     if rule is None or len(values) < len(parts):
         return None
-    return rule(values)
+    made: Fraction | None = rule(values)
+    return made
 
 
 def _exact_factorial(values: list[Fraction]) -> Fraction | None:
@@ -123,7 +124,7 @@ def _exact_binom(values: list[Fraction]) -> Fraction | None:
 
 def _exact_root(values: list[Fraction]) -> Fraction | None:
     value, degree = values
-    return _root(value, int(degree)) if degree.denominator == 1 and 2 <= degree else None
+    return _root(value, int(degree)) if degree.denominator == 1 and degree >= 2 else None
 
 
 _EXACT: Mapping[str, Any] = {
@@ -267,5 +268,22 @@ class _Evaluation:
 
 
 _MPMATH = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh exp arcsin arccos arctan floor ceil sqrt".split()
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "exp",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "floor",
+        "ceil",
+        "sqrt",
+    ]
 )

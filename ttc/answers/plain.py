@@ -1,7 +1,7 @@
-"""Bring the many spellings of a short answer to one plain LaTeX-like ASCII form.
+r"""Bring the many spellings of a short answer to one plain LaTeX-like ASCII form.
 
 Full-width and other Unicode digits, vulgar fractions, superscripts, minus signs, root and relation signs become LaTeX;
-wrappers that carry no meaning (`$..$`, `\\left`, `\\displaystyle`, bold, thin spaces) are dropped. Linear in the text.
+wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spaces) are dropped. Linear in the text.
 Left out: any judgement about what the text means; that is `grammar`.
 """
 

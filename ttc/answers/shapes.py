@@ -28,6 +28,8 @@ def shape(node: Node) -> Node:
 
 
 def _scalar(node: Node) -> Node:
+    if node == Node("sym", ("set:R",)):
+        return Node("tuple", (Node("scalar", (Node("neg", (_INFINITE,)),)), Node("scalar", (_INFINITE,))))
     node, unit = _lift_unit(node)
     if node.op == "pm":
         low, high = (Node("add", (node.args[0], Node("neg", (node.args[1],)))), Node("add", node.args))
@@ -140,9 +142,7 @@ def _interval(operators: tuple[str, ...], operands: list[Node]) -> Node | None:
     return Node("named", (name, body))
 
 
-def _between(
-    operators: tuple[str, ...], first: Node, last: Node
-) -> tuple[Node, Node, bool, bool] | None:
+def _between(operators: tuple[str, ...], first: Node, last: Node) -> tuple[Node, Node, bool, bool] | None:
     if set(operators) <= {"<", "<="}:
         return first, last, operators[0] == "<=", operators[1] == "<="
     if set(operators) <= {">", ">="}:
@@ -166,4 +166,3 @@ _RULES = {
     "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "matrix": _matrix, "ratio": _ratio,
     "base": _same, "empty": _same, "text": _same,
 }  # fmt: skip
-

@@ -43,7 +43,9 @@ _NUMBER = re.compile(
       | (?P<integer>\d+)""",
     re.VERBOSE,
 )
-_TEXT = re.compile(r"\\(text|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}")
+_TEXT = re.compile(
+    r"\\(text|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
+)
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
 _WORD = re.compile(r"[^\W\d_]+")
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([A-Za-z]+\*?)\}(?:\{[lcr|]*\})?")
