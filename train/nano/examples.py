@@ -1,0 +1,116 @@
+"""From procedural problems to token ids: what the teacher and the student are trained on.
+
+Every example is a pure function of (seed, index), so a run can resume at any step and two runs with one
+seed see the same data. Only expressions of the `train` split are drawn.
+Cost: about 0.5 ms per example. Left out: packing several examples in a row (rows are sorted by length).
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from evals.arithmetic import Expression, sample_expression
+from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece, answer, prompt, thinking
+
+IGNORE = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Shares of the kinds of example; what is left over thinks to its end.
+
+    `levels` weighs levels 1.. of the examples that think, `no_think_levels` of those that do not;
+    the first `warm` of the run leaves out the levels above 3. `empty` is the share of the answers
+    without thinking that close an open think block themselves (the student knows only those).
+    """
+
+    no_think: float = 0.12
+    handover: float = 0.15
+    levels: tuple[float, ...] = (0.05, 0.10, 0.20, 0.32, 0.26, 0.07)
+    no_think_levels: tuple[float, ...] = (0.6, 0.25, 0.15)
+    warm: float = 0.2
+    empty: float = 0.0
+    noise: Noise = field(default_factory=Noise)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Token ids and the same ids where the loss counts them, `IGNORE` elsewhere."""
+
+    ids: list[int]
+    labels: list[int]
+
+
+def example(tokenizer: Any, mixture: Mixture, seed: int, index: int, progress: float) -> Example:
+    """Return example number `index`; `progress` in 0..1 is how far the run has come."""
+    rng = random.Random(f"nano:{seed}:{index}")
+    kind = rng.random()
+    if kind < mixture.no_think:
+        problem = _problem(rng, mixture.no_think_levels, progress < mixture.warm)
+        return encode(tokenizer, _no_think(rng, problem, mixture.empty))
+    problem = _problem(rng, mixture.levels, progress < mixture.warm)
+    opening = Piece(prompt(rng, problem) + "<think>\n", learn=False)
+    thoughts = encode(tokenizer, thinking(rng, problem, mixture.noise))
+    head = encode(tokenizer, [opening])
+    if kind < mixture.no_think + mixture.handover:
+        cut = rng.randrange(len(thoughts.ids) + 1)
+        thoughts = Example(thoughts.ids[:cut], thoughts.labels[:cut])
+        tail = encode(tokenizer, [Piece(HANDOVER, learn=False), Piece(answer(problem.value))])
+    else:
+        tail = encode(tokenizer, [Piece("</think>\n\n" + answer(problem.value))])
+    return Example(head.ids + thoughts.ids + tail.ids, head.labels + thoughts.labels + tail.labels)
+
+
+def encode(tokenizer: Any, pieces: list[Piece]) -> Example:
+    """Tokenise pieces one by one; the ids equal those of the joined text (a test says so)."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for piece in pieces:
+        part = tokenizer.encode(piece.text, add_special_tokens=False)
+        ids += part
+        labels += part if piece.learn else [IGNORE] * len(part)
+    return Example(ids, labels)
+
+
+def pool(
+    tokenizer: Any,
+    mixture: Mixture,
+    seed: int,
+    number: int,
+    batches: int,
+    rows: int,
+    progress: float,
+) -> list[list[Example]]:
+    """Return `batches` batches of `rows` examples of similar length, in random order."""
+    first = number * batches * rows
+    drawn = [example(tokenizer, mixture, seed, first + i, progress) for i in range(batches * rows)]
+    drawn.sort(key=lambda item: len(item.ids))
+    cuts = [drawn[i : i + rows] for i in range(0, len(drawn), rows)]
+    random.Random(f"nano-pool:{seed}:{number}").shuffle(cuts)
+    return cuts
+
+
+def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad on the right to a multiple of 8; ids [B, T] and labels [B, T]."""
+    width = -(-max(len(item.ids) for item in batch) // 8) * 8
+    ids = torch.full((len(batch), width), pad)
+    labels = torch.full((len(batch), width), IGNORE)
+    for row, item in enumerate(batch):
+        ids[row, : len(item.ids)] = torch.tensor(item.ids)
+        labels[row, : len(item.labels)] = torch.tensor(item.labels)
+    return ids, labels
+
+
+def _problem(rng: random.Random, weights: tuple[float, ...], warm: bool) -> Expression:
+    usable = weights[:3] if warm else weights
+    level = rng.choices(range(1, len(usable) + 1), usable)[0]
+    return sample_expression(rng, level, "train")
+
+
+def _no_think(rng: random.Random, problem: Expression, empty: float) -> list[Piece]:
+    opening, said = prompt(rng, problem), answer(problem.value)
+    if rng.random() < empty:
+        return [Piece(opening + "<think>\n", learn=False), Piece("</think>\n\n" + said)]
+    return [Piece(opening + NO_THINK, learn=False), Piece(said)]

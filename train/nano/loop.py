@@ -1,0 +1,69 @@
+"""The one training loop of the family: loss, step, log, checkpoint, resume.
+
+Data come from `loss_at(step)`, a pure function of the step, so an interrupted run goes on as if it had
+not been. Cost: none of its own. Left out: several devices, gradient accumulation.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from train.nano.optim import Optimiser
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Length and pace of a run; a checkpoint every `save_every` steps."""
+
+    steps: int
+    lr: float
+    save_every: int = 500
+    log_every: int = 100
+
+
+def fit(network: Any, loss_at: Callable[[int], torch.Tensor], run: Run, checkpoint: Path) -> None:
+    """Train `network` in place; resumes from `checkpoint` when it is there."""
+    optimiser = Optimiser(network, run.lr, run.steps)
+    start = _resume(checkpoint, network, optimiser)
+    began = time.monotonic()
+    network.train()
+    for step in range(start, run.steps):
+        loss = loss_at(step)
+        loss.backward()
+        optimiser.step(step)
+        if step % run.log_every == 0:
+            _log.info("step %d loss %.4f %.0f s", step, loss.item(), time.monotonic() - began)
+        if (step + 1) % run.save_every == 0 or step + 1 == run.steps:
+            _save(checkpoint, network, optimiser, step + 1)
+    network.eval()
+
+
+def autocast(device: str) -> contextlib.AbstractContextManager[Any]:
+    """Return the bf16 context used on every device: about 1.5 times fp32 on one CPU thread."""
+    return torch.autocast(torch.device(device).type, torch.bfloat16)
+
+
+def _save(path: Path, network: Any, optimiser: Optimiser, step: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    kept = {"step": step, "model": network.state_dict(), "optimiser": optimiser.state()}
+    torch.save(kept, partial)
+    partial.replace(path)
+
+
+def _resume(path: Path, network: Any, optimiser: Optimiser) -> int:
+    if not path.exists():
+        return 0
+    saved = torch.load(path, weights_only=True)
+    network.load_state_dict(saved["model"])
+    optimiser.load(saved["optimiser"])
+    _log.info("resumed %s at step %d", path, saved["step"])
+    return int(saved["step"])

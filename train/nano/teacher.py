@@ -1,0 +1,63 @@
+"""Train a causal model of the family from scratch: the teacher, and the student with other data.
+
+The student is small and never sees a thinking trace: it knows the format and answers at once, so that
+what distillation adds can be seen. Cost: `ttc/nano/README.md` gives CPU minutes.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from train.nano import examples, loop, model
+from train.nano.tokenizer import build as build_tokenizer
+
+_POOL = 16  # batches drawn together and sorted by length
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One model and its training: `rows` examples a step, drawn from `mixture` by `seed`."""
+
+    shape: model.Shape
+    mixture: examples.Mixture
+    seed: int
+    run: loop.Run
+    rows: int
+
+
+def train(recipe: Recipe, checkpoint: Path, device: str) -> Any:
+    """Train by the recipe, resuming from `checkpoint`, and return the model in fp32."""
+    tokenizer = build_tokenizer()
+    network = model.build(recipe.shape, tokenizer, recipe.seed).to(device)
+    batches: dict[int, list[list[examples.Example]]] = {}
+
+    def loss_at(step: int) -> torch.Tensor:
+        number = step // _POOL
+        if number not in batches:
+            batches.clear()
+            batches[number] = examples.pool(
+                tokenizer,
+                recipe.mixture,
+                recipe.seed,
+                number,
+                _POOL,
+                recipe.rows,
+                number * _POOL / recipe.run.steps,
+            )
+        batch = batches[number][step % _POOL]
+        return causal_loss(network, batch, tokenizer.pad_token_id, device)
+
+    loop.fit(network, loss_at, recipe.run, checkpoint)
+    return network
+
+
+def causal_loss(network: Any, batch: list[examples.Example], pad: int, device: str) -> torch.Tensor:
+    """Return the mean next-token loss over the labelled tokens of a batch."""
+    ids, labels = (tensor.to(device) for tensor in examples.collate(batch, pad))
+    with loop.autocast(device):
+        logits = network(input_ids=ids, use_cache=False).logits[:, :-1]
+        targets = labels[:, 1:]
+        kept = targets != examples.IGNORE
+        return torch.nn.functional.cross_entropy(logits[kept].float(), targets[kept])
