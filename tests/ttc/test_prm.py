@@ -1,0 +1,241 @@
+"""The incremental reward model against a direct computation, on small random weights of the true architectures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+
+import pytest
+
+from ttc.core import Completion, Message, Prompt, Usage
+from ttc.errors import ConfigError
+from ttc.scorers.prm import PrmScorer, prm
+
+torch = pytest.importorskip("torch")
+
+STEPS = ("1+1=2\n\n", "2*3=6\n\n", "so 6")
+KIND = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+SIZE = {"intermediate_size": 96, "vocab_size": 300, "max_position_embeddings": 256}
+
+
+def make_tokenizer(folder: pathlib.Path, tag: bool = True) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    if tag:
+        core.add_tokens([AddedToken("<step>", special=False, normalized=False)])
+    PreTrainedTokenizerFast(tokenizer_object=core).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
+    """A Qwen3 token classifier, a Qwen2 with the two-layer head of Qwen2.5-Math-PRM, a Llama step-token model."""
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen2Config,
+        Qwen2Model,
+        Qwen3Config,
+        Qwen3ForTokenClassification,
+    )
+
+    made: dict[str, pathlib.Path] = {}
+    torch.manual_seed(0)
+    for name in ("classifier", "two-layer", "step-token"):
+        made[name] = tmp_path_factory.mktemp(name)
+        make_tokenizer(made[name])
+    Qwen3ForTokenClassification(Qwen3Config(**KIND, **SIZE, head_dim=32, num_labels=2)).save_pretrained(
+        made["classifier"]
+    )
+    LlamaForCausalLM(LlamaConfig(**KIND, **SIZE)).save_pretrained(made["step-token"])
+    from safetensors.torch import save_file
+
+    qwen2 = Qwen2Model(Qwen2Config(**KIND, **SIZE))
+    qwen2.save_pretrained(made["two-layer"])
+    head = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    tensors = {f"model.{k}": v.contiguous() for k, v in qwen2.state_dict().items()}
+    tensors |= {f"score.{k}": v for k, v in head.state_dict().items()}
+    save_file(tensors, made["two-layer"] / "model.safetensors", metadata={"format": "pt"})
+    return made
+
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "classifier": {},
+    "two-layer": {"step_tag": "<step>"},
+    "step-token": {"step_tag": "<step>", "good": "+", "bad": "-"},
+}
+
+
+def scorer_of(folder: pathlib.Path, name: str) -> PrmScorer:
+    return prm(str(folder), dtype="float32", device="cpu", **OPTIONS[name])  # type: ignore[arg-type]
+
+
+def root(folder: pathlib.Path, question: str = "user: 1+1?\n", problem: str = "p") -> Prompt:
+    from transformers import AutoTokenizer
+
+    ids = tuple(AutoTokenizer.from_pretrained(folder).encode(question, add_special_tokens=False))
+    return Prompt(
+        text=question,
+        token_ids=ids,
+        rendered_len=len(ids),
+        rendered_chars=len(question),
+        messages=(Message("user", question),),
+        problem_id=problem,
+    )
+
+
+def grow(prompt: Prompt, text: str, draw: int = 0) -> Prompt:
+    alphabet = root_ids(text)
+    return prompt.then(Completion((*prompt.path, draw), text, alphabet, "stop", "\n\n"))
+
+
+def root_ids(text: str) -> tuple[int, ...]:
+    from tokenizers import pre_tokenizers
+
+    order = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    pieces = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+    return tuple(order[c] for piece, _ in pieces for c in piece)
+
+
+def direct(folder: pathlib.Path, name: str, question: str, steps: tuple[str, ...]) -> list[float]:
+    """One whole forward pass of transformers' own module, read where the model's authors read it."""
+    from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, Qwen2Model
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tag = tokenizer.encode("<step>", add_special_tokens=False) if name != "classifier" else []
+    ids, reads = list(root_ids(question)), []
+    for step in steps:
+        ids += [*root_ids(step), *tag]
+        reads.append(len(ids) - 1)
+    batch = torch.tensor([ids])
+    with torch.inference_mode():
+        if name == "classifier":
+            logits = AutoModelForTokenClassification.from_pretrained(folder, dtype=torch.float32)(batch).logits
+            return torch.softmax(logits[0, reads], -1)[:, 1].tolist()
+        if name == "step-token":
+            logits = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(batch).logits
+            return torch.softmax(logits[0, reads][:, [*root_ids("+"), *root_ids("-")]], -1)[:, 0].tolist()
+        from safetensors.torch import load_file
+
+        tensors = load_file(folder / "model.safetensors")
+        model = Qwen2Model.from_pretrained(folder, dtype=torch.float32)
+        model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
+        hidden = torch.relu(
+            model(batch).last_hidden_state[0, reads] @ tensors["score.0.weight"].T + tensors["score.0.bias"]
+        )
+        return torch.softmax(hidden @ tensors["score.2.weight"].T + tensors["score.2.bias"], -1)[:, 1].tolist()
+
+
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_step_by_step_scores_equal_one_direct_pass_and_each_token_is_computed_once(
+    folders: dict[str, pathlib.Path], name: str
+) -> None:
+    folder, usages = folders[name], []
+    scorer = scorer_of(folder, name)
+    prompt = root(folder)
+
+    async def go() -> list[tuple[float, ...]]:
+        found, node = [], prompt
+        for step in STEPS:
+            node = grow(node, step)
+            (score,) = await scorer.score([node], usages.append)
+            found.append(score.steps)
+        return found
+
+    found = asyncio.run(go())
+    expected = direct(folder, name, prompt.text, STEPS)
+    for length, steps in enumerate(found, start=1):
+        assert steps == pytest.approx(expected[:length], abs=2e-5)
+    num_tags = 0 if name == "classifier" else len(STEPS)
+    total = sum(usages, Usage())
+    assert total.scored == prompt.rendered_len + sum(len(root_ids(step)) for step in STEPS) + num_tags
+    assert total.flops > 0
+
+
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_forks_scored_at_once_share_their_prefix_and_equal_the_direct_pass(
+    folders: dict[str, pathlib.Path], name: str
+) -> None:
+    folder, usages = folders[name], []
+    scorer = scorer_of(folder, name)
+    first = grow(root(folder), STEPS[0])
+    forks = [grow(first, text, draw) for draw, text in enumerate(["2*3=6\n\n", "2*3=5\n\n", "9\n\n"])]
+
+    async def go():
+        return await asyncio.gather(*(scorer.score([p], usages.append) for p in [first, *forks]))
+
+    scores = [score for (score,) in asyncio.run(go())]
+    for prompt, score in zip(forks, scores[1:], strict=True):
+        steps = (STEPS[0], prompt.generated_text[len(STEPS[0]) :])
+        assert score.steps == pytest.approx(direct(folder, name, first.text[: first.rendered_chars], steps), abs=2e-5)
+    num_tags = 0 if name == "classifier" else 4
+    unique = first.rendered_len + len(root_ids(STEPS[0])) + sum(len(root_ids(p.generated_text)) for p in forks)
+    unique -= 3 * len(root_ids(STEPS[0]))
+    assert sum(usages, Usage()).scored == unique + num_tags
+
+
+def test_a_whole_completion_scored_at_once_gives_the_same_steps(folders: dict[str, pathlib.Path]) -> None:
+    folder = folders["classifier"]
+    scorer = scorer_of(folder, "classifier")
+    prompt = grow(root(folder), "".join(STEPS))
+    (score,) = asyncio.run(scorer.score([prompt], lambda usage: None))
+    assert score.steps == pytest.approx(direct(folder, "classifier", "user: 1+1?\n", STEPS), abs=2e-5)
+    assert score.value == score.steps[-1]
+
+
+def test_released_problems_are_computed_anew_and_others_are_kept(folders: dict[str, pathlib.Path]) -> None:
+    folder = folders["classifier"]
+    scorer, counts = scorer_of(folder, "classifier"), []
+
+    async def go() -> None:
+        for problem in ("a", "b"):
+            await scorer.score([grow(root(folder, problem=problem), STEPS[0])], lambda u: None)
+        scorer.release("a")
+        for problem in ("a", "b"):
+            seen: list[Usage] = []
+            await scorer.score([grow(root(folder, problem=problem), STEPS[0])], seen.append)
+            counts.append(sum(seen, Usage()).scored)
+
+    asyncio.run(go())
+    assert counts[0] > 0 and counts[1] == 0
+
+
+def test_a_prompt_with_nothing_generated_has_no_verdict(folders: dict[str, pathlib.Path]) -> None:
+    folder = folders["classifier"]
+    (score,) = asyncio.run(scorer_of(folder, "classifier").score([root(folder)], lambda u: None))
+    assert score.value is None and score.note
+
+
+def test_a_foreign_tokenizer_is_refused_by_name(folders: dict[str, pathlib.Path]) -> None:
+    folder = folders["classifier"]
+    odd = Prompt(text="hello", token_ids=(7, 8, 9), rendered_len=3, rendered_chars=5, problem_id="p")
+    with pytest.raises(ConfigError, match="tokenizer"):
+        asyncio.run(scorer_of(folder, "classifier").score([grow(odd, "x")], lambda u: None))
+
+
+def test_a_step_tag_that_the_tokenizer_splits_is_refused(folders: dict[str, pathlib.Path]) -> None:
+    with pytest.raises(ConfigError, match="step_tag"):
+        prm(str(folders["classifier"]), step_tag="<nope>")
+
+
+def test_a_folder_without_a_reward_head_is_refused(folders: dict[str, pathlib.Path]) -> None:
+    with pytest.raises(ConfigError, match="classification head"):
+        prm(str(folders["step-token"]))
+
+
+def test_the_reading_stated_in_the_config_is_used(folders: dict[str, pathlib.Path], tmp_path: pathlib.Path) -> None:
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(folders["classifier"], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"ttc_prm": {"positive_label": 0}}))
+    prompt = grow(root(folder), STEPS[0])
+    (zero,) = asyncio.run(prm(str(folder), dtype="float32").score([prompt], lambda u: None))
+    (one,) = asyncio.run(scorer_of(folders["classifier"], "classifier").score([prompt], lambda u: None))
+    assert zero.value == pytest.approx(1 - (one.value or 0.0), abs=1e-5)

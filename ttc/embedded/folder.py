@@ -1,0 +1,27 @@
+"""From a model's name to a folder on disk: a path is taken as it is, a hub id is downloaded or found in the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ttc.errors import ConfigError
+
+
+def resolve(model: str) -> Path:
+    """Return the folder of `model`, a local path or a hub id such as `Qwen/Qwen3-0.6B`.
+
+    Raises:
+        ConfigError: neither a folder nor something the hub can give; says what was tried.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+        raise ConfigError(f"model {model!r} is neither a folder nor a hub id such as Qwen/Qwen3-0.6B")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
+        raise ConfigError(f"model {model!r} is no folder here and could not be fetched from the hub: {exc}") from exc
