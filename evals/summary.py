@@ -32,7 +32,17 @@ from ttc import seeds
 from ttc.core import Record, Usage
 from ttc.errors import ConfigError, RecordError
 
-__all__ = ["IDENTITY", "SUMMARY", "curve_values", "read_summary", "summarise", "total_usage", "write_summary"]
+__all__ = [
+    "IDENTITY",
+    "SUMMARY",
+    "cluster_of",
+    "curve_values",
+    "is_correct",
+    "read_summary",
+    "summarise",
+    "total_usage",
+    "write_summary",
+]
 
 SUMMARY = "summary.json"
 
@@ -43,8 +53,8 @@ IDENTITY = ("strategy", "params", "engine", "model", "scorer", "task", "level", 
 def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary entry of one run; `config` is its run.json configuration and gives the bootstrap's seed."""
     seed = seeds.derive(int(config["seed"]), "summary")
-    right = [float(_correct(record)) for record in records]
-    clusters = [_cluster(record) for record in records]
+    right = [float(is_correct(record)) for record in records]
+    clusters = [cluster_of(record) for record in records]
     accuracy = mean_interval(right, clusters, seed=seed)
     usage, count, seconds = total_usage(records), max(len(records), 1), _wall_seconds(records)
     curve = _curve(records, clusters, seed)
@@ -99,11 +109,13 @@ _KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]
 }
 
 
-def _correct(record: Record) -> bool:
+def is_correct(record: Record) -> bool:
+    """Whether the chosen answer is right; a failed problem is not."""
     return record.verdict is not None and record.verdict.correct
 
 
-def _cluster(record: Record) -> str:
+def cluster_of(record: Record) -> str:
+    """Return what the problem is resampled with: its cluster, by default itself."""
     return str(record.provenance.get("cluster") or record.problem.id)
 
 
@@ -182,7 +194,7 @@ def _by_difficulty(records: Sequence[Record], seed: int) -> dict[str, dict[str, 
 
 
 def _group(records: Sequence[Record], seed: int) -> dict[str, Any]:
-    interval = mean_interval([float(_correct(r)) for r in records], [_cluster(r) for r in records], seed=seed)
+    interval = mean_interval([float(is_correct(r)) for r in records], [cluster_of(r) for r in records], seed=seed)
     return {"problems": len(records), "accuracy": interval.value, "low": interval.low, "high": interval.high}
 
 

@@ -1,0 +1,97 @@
+"""`ttc compare RUN RUN...`: paired tests between runs on the problems they share; needs no model.
+
+    ttc compare runs/first                     all strategies of one evaluation
+    ttc compare runs/majority runs/tree        the second minus the first
+
+Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value, the same after
+Holm's correction over all lines, and how much the second spent of the first's tokens and FLOPs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evals.compare import Comparison, Side, compare_all
+from evals.run import read_run
+from evals.summary import SUMMARY, read_summary
+
+
+def register(subparsers: Any) -> None:
+    """Add `ttc compare`."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="paired tests between runs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder that ttc eval wrote (its --out)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON line per comparison instead")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print every comparison; returns 0."""
+    comparisons = compare_all(_named([side for folder in args.runs for side in _sides(folder)]), seed=args.seed)
+    for comparison in comparisons:
+        print(json.dumps(comparison.to_json()) if args.json else _lines(comparison))
+    return 0
+
+
+def _sides(folder: Path) -> list[Side]:
+    """Return the runs of a folder: all strategies of an evaluation, or the one that an unfinished run holds."""
+    if not (folder / SUMMARY).is_file():
+        found = read_run(folder)
+        return [Side(str(found.config.get("strategy")), found.records)]
+    return [
+        Side(_label(entry), read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)
+    ]
+
+
+def _label(entry: dict[str, Any]) -> str:
+    n = entry.get("n")
+    return f"{entry['strategy']} N={n}" if isinstance(n, int) and n > 1 else str(entry["strategy"])
+
+
+def _named(sides: Sequence[Side]) -> list[Side]:
+    """Number the runs that have the same name."""
+    total, seen = Counter(side.label for side in sides), Counter[str]()
+    named = []
+    for side in sides:
+        seen[side.label] += 1
+        suffix = f" #{seen[side.label]}" if total[side.label] > 1 else ""
+        named.append(Side(side.label + suffix, side.records))
+    return named
+
+
+def _lines(item: Comparison) -> str:
+    rows = [
+        f"{item.second} minus {item.first}, {item.problems} shared problems",
+        f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "
+        f"{100 * item.accuracy_first:.1f} % to {100 * item.accuracy_second:.1f} %",
+        f"  McNemar      p = {item.p_value:.3g} ({item.only_second} gained, {item.only_first} lost), "
+        f"Holm p = {item.p_holm:.3g}; detectable with 80 % power: {100 * item.detectable:.1f} points",
+        f"  cost         {_times(item.tokens_ratio)} the tokens, {_times(item.flops_ratio)} the FLOPs",
+    ]
+    equal = item.equal_flops
+    if equal is not None:
+        rows.append(
+            f"  equal FLOPs  {_points(equal.difference)} points (95 %: {_points(equal.low)} to {_points(equal.high)}) "
+            f"over the vote of {equal.k} of {item.first}'s samples, at {equal.flops_ratio:.2f}x their FLOPs"
+        )
+    if item.needed_n is not None:
+        rows.append(f"  equal FLOPs  not in these runs: {item.first} would need n = {item.needed_n} to spend as much")
+    return "\n".join(rows) + "\n"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def _times(ratio: float | None) -> str:
+    return "no known share of" if ratio is None else f"{ratio:.2f}x"

@@ -1,0 +1,108 @@
+"""Comparisons are paired, corrected, and honest about cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pools import FLOPS, failed, make_record
+
+from evals.commands.compare import run as compare_command
+from evals.compare import Side, compare_all
+from evals.run import digest
+from evals.statistics import holm, mcnemar
+from evals.summary import summarise, write_summary
+from ttc.core import Record
+from ttc.errors import ConfigError
+from ttc.records import RecordFile
+
+
+def side(label: str, right: str, **options) -> Side:  # type: ignore[no-untyped-def]
+    """A run whose problem i is right where `right[i]` is "1"."""
+    return Side(label, [make_record(f"p{i}", ["1" if c == "1" else "2"], **options) for i, c in enumerate(right)])
+
+
+def test_the_difference_is_paired_by_problem_whatever_the_order() -> None:
+    first, second = side("a", "1100110011" * 10), side("b", "1110110011" * 10)
+    (item,) = compare_all([first, Side("b", list(reversed(second.records)))], seed=0)
+    assert item.difference == pytest.approx(0.1)
+    assert (item.only_first, item.only_second) == (0, 10)
+    assert 0 < item.low < 0.1 < item.high < 0.2
+    assert item.p_value == mcnemar(0, 10)
+    assert item.tokens_ratio == item.flops_ratio == 1.0
+    unpaired = compare_all([first, side("b", "0011001110" * 10)], seed=0)[0]
+    assert unpaired.high - unpaired.low > 3 * (item.high - item.low)
+
+
+def test_only_shared_problems_count() -> None:
+    first = side("a", "1010")
+    second = Side("b", [*side("b", "11").records, make_record("other", ["1"])])
+    (item,) = compare_all([first, second], seed=0)
+    assert (item.problems, item.accuracy_first, item.accuracy_second) == (2, 0.5, 1.0)
+
+
+def test_a_failed_problem_counts_as_not_solved() -> None:
+    (item,) = compare_all([side("a", "11"), Side("b", [make_record("p0", ["1"]), failed("p1")])], seed=0)
+    assert item.accuracy_second == 0.5
+
+
+def test_all_pairs_are_corrected_together() -> None:
+    items = compare_all([side("a", "0" * 12), side("b", "1" * 6 + "0" * 6), side("c", "1" * 12)], seed=0)
+    assert [(item.first, item.second) for item in items] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [item.p_holm for item in items] == holm([item.p_value for item in items])
+
+
+def test_equal_flops_takes_the_vote_of_as_many_draws_as_cost_at_least_as_much() -> None:
+    pool = [make_record(f"p{i}", ["1", "2", "1", "2", "2", "2", "2", "2"]) for i in range(20)]
+    rival = [make_record(f"p{i}", ["1"] * 3, paths=[(0, 0), (0, 1), (1, 0)]) for i in range(20)]
+    (item,) = compare_all([Side("majority", pool), Side("tree", rival)], seed=0)
+    assert item.equal_flops is not None and item.needed_n is None
+    assert item.equal_flops.k == 3
+    assert item.equal_flops.flops_ratio == pytest.approx(1.0)
+    vote = 6 / 56 * 2 / 2 + 0  # both right ones among three: C(2,2) C(6,1) / C(8,3)
+    assert item.equal_flops.difference == pytest.approx(1 - vote)
+    assert item.flops_ratio == pytest.approx(3 / 8)
+
+
+def test_a_pool_too_small_for_equal_flops_says_how_large_it_must_be() -> None:
+    pool = [make_record("p0", ["1", "2"])]
+    rival = [make_record("p0", ["1"] * 5, paths=[(0, i) for i in range(5)])]
+    (item,) = compare_all([Side("majority", pool), Side("tree", rival)], seed=0)
+    assert item.equal_flops is None and item.needed_n == 5
+    assert FLOPS > 0
+
+
+def test_runs_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least two"):
+        compare_all([side("a", "1")], seed=0)
+    with pytest.raises(ConfigError, match="share no problem"):
+        compare_all([side("a", "1"), Side("b", [make_record("other", ["1"])])], seed=0)
+    with pytest.raises(ConfigError, match="different targets for problem 'p0'"):
+        compare_all([side("a", "1"), Side("b", [make_record("p0", ["1"], target="9")])], seed=0)
+
+
+def write_run(folder: Path, strategy: str, records: list[Record]) -> Path:
+    config = {"strategy": strategy, "params": {}, "seed": 0}
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"digest": digest(config), "config": config}))
+    with RecordFile(folder / "records.jsonl") as file:
+        for record in records:
+            file.append(record)
+    write_summary(folder, [{**summarise(records, config), "records": "."}])
+    return folder
+
+
+def test_the_command_prints_tables_and_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import argparse
+
+    folders = [
+        write_run(tmp_path / name, "direct", list(side(name, bits).records))
+        for name, bits in [("a", "1000"), ("b", "1110")]
+    ]
+    assert compare_command(argparse.Namespace(runs=folders, seed=0, json=False)) == 0
+    text = capsys.readouterr().out
+    assert "direct #2 minus direct #1, 4 shared problems" in text
+    assert "+50.0 points" in text and "2 gained, 0 lost" in text
+    assert compare_command(argparse.Namespace(runs=folders, seed=0, json=True)) == 0
+    assert json.loads(capsys.readouterr().out)["difference"] == 0.5

@@ -1,0 +1,112 @@
+"""Summaries count what the records hold, and their curves equal the closed forms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pools import FLOPS, SCORED, TOKENS, failed, make_record
+
+from evals.summary import curve_values, read_summary, summarise, write_summary
+from ttc.errors import ConfigError, RecordError
+
+CONFIG = {"strategy": "majority", "params": {"n": 4}, "task": "arithmetic", "level": 2, "seed": 5, "engine": "scripted"}
+
+
+def points(entry: dict[str, object], kind: str) -> dict[int, dict[str, float]]:
+    return {point["k"]: point for point in entry["curve"] if point["kind"] == kind}  # type: ignore[attr-defined]
+
+
+def test_counts_rates_and_costs_are_those_of_the_records() -> None:
+    records = [
+        make_record("a", ["1", "1", "2", None], at_s=2.0),
+        make_record("b", ["2", "2", "1", "3"], at_s=5.0),
+        make_record("c", [None, None, None, None], chosen=None, session=2, at_s=3.0),
+        failed("d"),
+    ]
+    entry = summarise(records, CONFIG)
+    assert (entry["problems"], entry["n"], entry["errors"]) == (4, 4, 1)
+    assert entry["accuracy"] == 0.25
+    assert entry["low"] <= 0.25 <= entry["high"]
+    assert entry["coverage"] == 0.5
+    assert entry["selection_regret"] == 0.25
+    assert entry["truncated"] == entry["no_answer"] == 0.25
+    assert entry["verdicts"] == {"correct": 1, "incorrect": 1, "no_answer": 1}
+    assert entry["tokens_per_problem"] == 3 * 4 * TOKENS / 4
+    assert entry["usage"]["generated"] == 3 * 4 * TOKENS
+    assert entry["flops_per_problem"] == 3 * 4 * FLOPS / 4
+    assert entry["seconds"] == 5.0 + 3.0
+    assert (entry["strategy"], entry["task"], entry["level"], entry["engine"]) == (
+        "majority",
+        "arithmetic",
+        2,
+        "scripted",
+    )
+    assert entry["mde"] > 0
+
+
+def test_the_curve_of_a_pool_is_exact_and_priced_by_its_draws() -> None:
+    records = [make_record("a", ["1", "2", "2", "2"], chosen=1), make_record("b", ["1", "1", "1", "2"])]
+    entry = summarise(records, CONFIG)
+    majority, ceiling = points(entry, "majority"), points(entry, "pass")
+    assert {k: p["accuracy"] for k, p in majority.items()} == pytest.approx({1: 0.5, 2: 0.5, 4: 0.5})
+    assert {k: p["accuracy"] for k, p in ceiling.items()} == pytest.approx({1: 0.5, 2: (0.5 + 1) / 2, 4: 1.0})
+    assert {k: p["tokens"] for k, p in majority.items()} == {1: TOKENS, 2: 2 * TOKENS, 4: 4 * TOKENS}
+    assert majority[4]["flops"] == 4 * FLOPS == entry["flops_per_problem"]
+    assert entry["pass_at_k"] == pytest.approx({"1": 0.5, "2": 0.75, "4": 1.0})
+    assert entry["best_of_at_k"] == {}
+
+
+def test_a_scored_pool_adds_best_of_n_and_the_weighted_vote_and_prices_the_scorer() -> None:
+    records = [make_record("a", ["1", "2", "2", "2"], scores=[0.9, 0.2, 0.3, 0.1])]
+    entry = summarise(records, CONFIG)
+    best = points(entry, "best_of_n")
+    assert {k: p["accuracy"] for k, p in best.items()} == pytest.approx({1: 0.25, 2: 0.5, 4: 1.0})
+    assert best[4]["tokens"] == 4 * (TOKENS + SCORED) == entry["tokens_per_problem"]
+    assert points(entry, "weighted")[4]["accuracy"] == 1.0
+    assert points(entry, "majority")[4]["accuracy"] == 0.0
+    assert points(entry, "majority")[4]["tokens"] == 4 * TOKENS
+    assert points(entry, "majority")[4]["flops"] is None
+
+
+def test_log_probability_scores_give_no_weighted_vote() -> None:
+    entry = summarise([make_record("a", ["1", "2"], scores=[-0.5, -2.0])], CONFIG)
+    assert not points(entry, "weighted")
+    assert points(entry, "best_of_n")[2]["accuracy"] == 1.0
+
+
+def test_the_leaves_of_a_tree_are_not_sub_sampled() -> None:
+    entry = summarise([make_record("a", ["1", "2"], paths=[(0, 1), (2, 0)])], CONFIG)
+    assert entry["curve"] == [] and entry["pass_at_k"] == {}
+    assert entry["coverage"] == 1.0
+
+
+def test_pools_of_different_sizes_are_sub_sampled_to_the_smallest() -> None:
+    records = [make_record("a", ["1"] * 4), make_record("b", ["2", "1"]), failed("c")]
+    majority = points(summarise(records, CONFIG), "majority")
+    assert {k: p["accuracy"] for k, p in majority.items()} == pytest.approx({1: 0.5, 2: 0.5})
+    assert curve_values(records, "majority", 2, 0) == pytest.approx([1.0, 0.5, 0.0])
+
+
+def test_difficulties_are_reported_apart() -> None:
+    records = [make_record("a", ["1"], difficulty="1"), make_record("b", ["2"], difficulty="2")]
+    groups = summarise(records, CONFIG)["by_difficulty"]
+    assert {name: group["accuracy"] for name, group in groups.items()} == {"1": 1.0, "2": 0.0}
+
+
+def test_a_summary_survives_the_disk_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    entry = summarise([make_record("a", ["1", "2"])], CONFIG)
+    write_summary(tmp_path, [{**entry, "records": "."}])
+    (back,) = read_summary(tmp_path)
+    assert back == json.loads(json.dumps({**entry, "records": "."}))
+    (tmp_path / "summary.json").write_text('{"runs": 3}')
+    with pytest.raises(RecordError, match="runs: expected a list"):
+        read_summary(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no summary.json"):
+        read_summary(tmp_path / "none")
+
+
+def test_a_run_without_records_gives_no_figure_and_still_valid_json(tmp_path: Path) -> None:
+    write_summary(tmp_path, [summarise([], CONFIG)])
+    assert read_summary(tmp_path)[0]["accuracy"] is None

@@ -1,0 +1,204 @@
+"""Tasks load the same problems every time, from either format, and name what is broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import datasets
+import pytest
+
+from evals.arithmetic import expression
+from evals.tasks import TASKS, load_task
+from evals.tasks.arithmetic import arithmetic
+from evals.tasks.gsm8k import gsm8k
+from evals.tasks.simulated import simulated
+from evals.tasks.svamp import svamp
+from ttc.engines.simulated import truth
+from ttc.errors import ConfigError, RecordError, UnknownName
+
+DATA = os.environ.get("TTC_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="TTC_DATA names no data folder")
+
+
+def test_the_tasks_are_found_by_their_file_names() -> None:
+    assert {"arithmetic", "gsm8k", "svamp"} <= set(TASKS.names())
+    with pytest.raises(UnknownName, match="did you mean 'arithmetic'"):
+        load_task("arithmetics")
+    with pytest.raises(UnknownName, match="task file"):
+        load_task("missing.jsonl")
+
+
+@pytest.mark.parametrize("level", [1, 4, 6])
+def test_arithmetic_problems_are_held_out_exact_and_the_same_for_every_limit(level: int) -> None:
+    items = arithmetic(level=level).items(50, 7)
+    assert items[:20] == arithmetic(level=level).items(20, 7)
+    assert len({item.problem.id for item in items}) == len({item.cluster for item in items}) == 50
+    for item in items:
+        drawn = expression(item.cluster)
+        assert drawn.split == "eval"
+        assert item.target == str(drawn.value)
+        assert item.cluster in item.problem.messages[-1].content
+    assert items[0].problem.id == f"arithmetic-l{level}-s7-0"
+    assert not {item.problem.id for item in arithmetic(level=level).items(50, 8)} & {item.problem.id for item in items}
+
+
+def test_arithmetic_refuses_levels_and_limits_that_do_not_exist() -> None:
+    with pytest.raises(ConfigError, match=r"level must be one of \[1, 2, 3, 4, 5, 6\], got 9"):
+        arithmetic(level=9)
+    with pytest.raises(ConfigError, match="limit must be >= 1"):
+        arithmetic(level=1).items(0, 0)
+    with pytest.raises(ConfigError, match="fewer than 100000 distinct problems"):
+        arithmetic(level=1).items(100_000, 0)
+
+
+def test_simulated_targets_are_those_of_the_engine() -> None:
+    for item in simulated().items(5, 2):
+        assert item.target == truth(item.problem.messages[-1].content)
+
+
+def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+LOCAL_GSM8K = [{"id": f"gsm8k-test-{i}", "problem": f"{i} + 1,000?", "answer": f"1,00{i}"} for i in range(6)]
+
+
+@pytest.mark.parametrize("name", ["gsm8k_test.jsonl", "gsm8k_test.jsonl.gz"])
+def test_gsm8k_reads_the_local_format(tmp_path: Path, name: str) -> None:
+    write_lines(tmp_path / name, LOCAL_GSM8K)
+    items = gsm8k(data=str(tmp_path)).items(None, 0)
+    assert [item.target for item in items] == [f"100{i}" for i in range(6)]
+    assert items[0].problem.id == "gsm8k-test-0"
+    assert "\\boxed{}" in items[0].problem.messages[0].content
+
+
+def test_a_limit_takes_the_same_unbiased_sample_for_every_seed_and_longer_ones_extend_it(tmp_path: Path) -> None:
+    write_lines(tmp_path / "gsm8k_test.jsonl", LOCAL_GSM8K)
+    task = gsm8k(data=str(tmp_path))
+    three = task.items(3, 0)
+    assert three == task.items(3, 99) == task.items(5, 0)[:3]
+    assert [item.problem.id for item in three] != [row["id"] for row in LOCAL_GSM8K[:3]]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_gsm8k_reads_a_copy_of_the_hub_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    rows = [
+        {"question": "What is 1+1?", "answer": "Add them: <<1+1=2>>2.\n#### 2"},
+        {"question": "What is 999+1?", "answer": "It is 1000.\n#### 1,000"},
+    ]
+    repository = tmp_path / "data" / "openai" / "gsm8k"
+    write_hub_copy(repository / "main", rows, form)
+    (repository / "README.md").write_text(CARD)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    items = gsm8k(data=str(tmp_path / "data")).items(None, 0)
+    assert [item.target for item in items] == ["2", "1000"]
+    assert [item.problem.id for item in items] == ["gsm8k-test-0", "gsm8k-test-1"]
+    assert items[0].problem.messages[0].content.startswith("What is 1+1?")
+
+
+def test_svamp_reads_a_copy_of_the_hub_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"ID": "chal-7", "Body": "Ann has 3 pens", "Question": "How many pens?", "Answer": "3.0", "Type": "Addition"}
+    write_hub_copy(tmp_path / "data" / "ChilleD" / "SVAMP", [row], "parquet")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (item,) = svamp(data=str(tmp_path / "data")).items(None, 0)
+    assert (item.problem.id, item.target) == ("svamp-chal-7", "3")
+    assert item.problem.messages[0].content.startswith("Ann has 3 pens. How many pens?")
+
+
+CARD = """---
+configs:
+- config_name: main
+  data_files:
+  - split: test
+    path: main/test*
+---
+# A dataset card, whose header names the configurations
+"""
+
+
+def write_hub_copy(folder: Path, rows: list[dict[str, str]], form: str) -> None:
+    """One test file, as hub repositories have."""
+    folder.mkdir(parents=True)
+    if form == "jsonl":
+        write_lines(folder / "test.jsonl", list(rows))  # type: ignore[arg-type]
+        return
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
+
+
+def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"neither gsm8k_test.jsonl\(.gz\) nor a copy of the hub repository"):
+        gsm8k(data=str(tmp_path)).items(3, 0)
+
+
+def test_a_dataset_row_without_its_answer_is_named(tmp_path: Path) -> None:
+    write_lines(tmp_path / "svamp.jsonl", [{"id": "a", "problem": "?", "answer": "1"}, {"id": "b", "problem": "?"}])
+    with pytest.raises(RecordError, match=r"svamp.jsonl, line 2: answer: expected a non-empty string"):
+        svamp(data=str(tmp_path)).items(None, 0)
+
+
+def test_a_file_is_a_task(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+    write_lines(
+        path,
+        [
+            {"problem": "What is 1/2 of 8?", "answer": 4},
+            {"id": "sum", "messages": messages, "target": {"answer": "4", "alternatives": ["four"]}, "cluster": "c"},
+        ],
+    )
+    task = load_task(str(path))()
+    first, second = task.items(None, 0)
+    assert (first.problem.id, first.target, task.kind) == ("mine-1", "4", "math")
+    assert "\\boxed{}" in first.problem.messages[0].content
+    assert [message.role for message in second.problem.messages] == ["system", "user"]
+    assert second.problem.messages[1].content == "2+2?"
+    assert (second.target["answer"], second.cluster) == ("4", "c")
+    assert load_task(str(path))(kind="number").kind == "number"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"problem": "?", "answer": "1"', "not JSON"),
+        ("[1, 2]", "expected a JSON object, got list"),
+        ('{"problem": "?"}', "answer: give either answer or target"),
+        ('{"answer": "1"}', "problem: give either problem or messages"),
+        ('{"problem": "?", "answer": ""}', "answer: expected a non-empty string or a number"),
+        ('{"problem": "", "answer": "1"}', "problem: expected a non-empty string"),
+        ('{"problem": "?", "anwser": "1"}', "anwser: no such field; did you mean 'answer'?"),
+        ('{"problem": "?", "answer": "1", "kind": "maths"}', "kind: 'maths' is not one of math"),
+        ('{"problem": "?", "answer": "A", "kind": "choice"}', "kind: 'choice', but the lines before are 'math'"),
+        ('{"messages": [{"role": "bot", "content": "x"}], "answer": "1"}', r"messages\[0\]: role must be"),
+        ('{"problem": "?", "answer": "1", "meta": 3}', "meta: expected an object"),
+    ],
+)
+def test_a_broken_line_is_named_by_file_line_and_field(tmp_path: Path, row: str, message: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"problem": "?", "answer": "1"}\n\n' + row + "\n")
+    with pytest.raises(RecordError, match=f"mine.jsonl, line 3: {message}"):
+        load_task(str(path))()
+
+
+def test_doubled_ids_and_empty_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    write_lines(path, [{"id": "a", "problem": "?", "answer": "1"}] * 2)
+    with pytest.raises(ConfigError, match="two problems have the id 'a'"):
+        load_task(str(path))().items(None, 0)
+    path.write_text("")
+    with pytest.raises(ConfigError, match="has no problems"):
+        load_task(str(path))().items(None, 0)
+
+
+@needs_data
+def test_the_published_files_load_whole() -> None:
+    assert len(gsm8k(data=DATA).items(None, 0)) == 1319
+    assert len(svamp(data=DATA).items(None, 0)) == 1000
