@@ -21,7 +21,7 @@ from ttc.errors import ConfigError, PromptTooLong, RecordError, TTCError, Unknow
 from ttc.recipe import recipe_arguments
 from ttc.registry import plugins
 
-__all__ = ["main"]
+__all__ = ["leaf", "main"]
 
 GROUP = "ttc.commands"
 EPILOG = """\
@@ -70,6 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"internal error: {type(exc).__name__}: {exc} (TTC_DEBUG=1 shows where)", 1)
 
 
+def leaf(error: BaseException) -> BaseException:
+    """Return the first failure inside a group of failures, or the error itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def _fail(message: str, code: int) -> int:
     if os.environ.get("TTC_DEBUG") == "1":
         traceback.print_exc()
@@ -79,9 +86,7 @@ def _fail(message: str, code: int) -> int:
 
 def _fail_all(group: ExceptionGroup[Exception]) -> int:
     """Report the first failure of concurrent tasks; the others are its company."""
-    first: Exception = group
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
+    first = leaf(group)
     code = 2 if isinstance(first, BAD_INPUT) else 1
     return _fail(f"error: {first}" if isinstance(first, TTCError) else f"error: {type(first).__name__}: {first}", code)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +34,7 @@ __all__ = [
     "add_sampling_options",
     "add_strategy_options",
     "add_thinking_options",
+    "check_parts",
     "resolve_budget",
     "resolve_engine",
     "resolve_sampling",
@@ -43,7 +44,7 @@ __all__ = [
     "resolve_verifier",
 ]
 
-PARTS = ("engine", "scorer", "thinking", "verifier")
+PARTS = ("engine", "scorer", "thinking")
 DEFAULT_ENGINE = "embedded"
 DEFAULT_SCORER = "prm"
 
@@ -199,6 +200,8 @@ def resolve_strategies(args: argparse.Namespace, *, default: str) -> list[Strate
     functions = [STRATEGIES.load(name) for name, _ in specs]
     general, special = _split_sets(args, [name for name, _ in specs])
     accepted = [_keywords(function) for function in functions]
+    if args.n is not None and not any("n" in names for names in accepted):
+        raise ConfigError(f"--n has no effect: {', '.join(name for name, _ in specs)} has no parameter n")
     for key in general:
         if not any(key in names for names in accepted):
             known = sorted({name for names in accepted for name in names} - {"scorer"})
@@ -219,6 +222,14 @@ def resolve_strategies(args: argparse.Namespace, *, default: str) -> list[Strate
     if len(set(labels)) < len(labels):
         raise ConfigError(f"the same strategy twice in --strategy {' '.join(labels)}")
     return choices
+
+
+def check_parts(args: argparse.Namespace, parts: Sequence[str]) -> None:
+    """Refuse a --set that reaches none of `parts`; for commands without strategies."""
+    for key in overrides(args.set):
+        head = key.partition(".")[0]
+        if head not in parts:
+            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, parts)} (known: {', '.join(parts)})")
 
 
 def resolve_thinking(args: argparse.Namespace) -> Thinking:

@@ -116,6 +116,8 @@ def test_a_recipe_is_a_command_line_in_a_file(
         (["solve", "1", "--strategy", "tree", "--set", "policy=beem"], "unknown policy 'beem'; did you mean 'beam'"),
         (["solve", "1", "--strategy", "majority", "--set", "n=x"], "majority: n must be int, got 'x'"),
         (["solve", "1", "--set", "enigne.threads=2"], "no part 'enigne'; did you mean 'engine'"),
+        (["solve", "1", "--strategy", "direct", "--n", "4"], "--n has no effect: direct has no parameter n"),
+        (["chat", "--set", "n=4"], "no part 'n' (known: engine, thinking)"),
         (["solve", "1", "--set", "engine.thread=2"], "no parameter 'thread'; did you mean 'threads'"),
         (["solve", "1", "--set", "thinking.max_token=2"], "'thinking.max_token'; did you mean 'max_tokens'"),
         (["solve", "1", "--set", "n"], "--set wants key=value, got 'n'"),

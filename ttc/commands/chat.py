@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ttc.cli import leaf
 from ttc.commands._stream import Display, Streamed
 from ttc.core import Engine, Message, Problem, Sampling
 from ttc.errors import TTCError
@@ -18,6 +19,7 @@ from ttc.options import (
     add_engine_options,
     add_sampling_options,
     add_thinking_options,
+    check_parts,
     resolve_engine,
     resolve_sampling,
     resolve_thinking,
@@ -47,6 +49,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read turns from stdin until it ends."""
+    check_parts(args, ("engine", "thinking"))
     thinking, sampling = resolve_thinking(args), resolve_sampling(args, Sampling())
     seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
     choice = resolve_engine(args)
@@ -131,10 +134,10 @@ _COMMANDS: dict[str, Callable[[Chat], None]] = {
 def _turn(runner: asyncio.Runner, chat: Chat, line: str) -> None:
     try:
         runner.run(chat.turn(line))
-    except KeyboardInterrupt:
+    except* KeyboardInterrupt:
         _say("\nstopped; this turn is forgotten")
-    except TTCError as exc:
-        _say(f"error: {exc}")
+    except* TTCError as failures:
+        _say(f"error: {leaf(failures)}")
 
 
 def _read() -> str | None:

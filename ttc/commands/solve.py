@@ -7,12 +7,13 @@ import asyncio
 import json
 import secrets
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ttc.answers import KINDS
 from ttc.commands._tree import tree_lines
 from ttc.config import dump
-from ttc.core import Answer, Budget, Message, Problem, Sampling
+from ttc.core import Answer, Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
 from ttc.options import (
     PartChoice,
@@ -30,7 +31,6 @@ from ttc.options import (
 )
 from ttc.recipe import add_recipe_option
 from ttc.solve import solve
-from ttc.thinking import Thinking
 
 
 def register(subparsers: Any) -> None:
@@ -57,18 +57,14 @@ def run(args: argparse.Namespace) -> int:
     if len(strategies) != 1:
         raise ConfigError("ttc solve takes one --strategy; ttc eval compares several")
     seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
-    answer = asyncio.run(
-        _solve(
-            problem,
-            strategies[0],
-            resolve_engine(args),
-            resolve_scorer(args, strategies),
-            seed=seed,
-            sampling=resolve_sampling(args, Sampling()),
-            thinking=resolve_thinking(args),
-            budget=resolve_budget(args),
-        )
-    )
+    how: dict[str, Any] = {
+        "seed": seed,
+        "sampling": resolve_sampling(args, Sampling()),
+        "thinking": resolve_thinking(args),
+        "budget": resolve_budget(args),
+    }
+    engine, scorer = resolve_engine(args), resolve_scorer(args, strategies)
+    answer = asyncio.run(_solve(problem, strategies[0], engine, scorer, how))
     _print(answer, strategies[0].label, seed, args)
     return 0 if answer.finish_reason == "stop" and answer.text.strip() else 3
 
@@ -88,24 +84,12 @@ async def _solve(
     strategy: StrategyChoice,
     engine_choice: PartChoice,
     scorer_choice: PartChoice | None,
-    *,
-    seed: int,
-    sampling: Sampling,
-    thinking: Thinking,
-    budget: Budget | None,
+    how: Mapping[str, Any],
 ) -> Answer:
     engine = engine_choice.create_engine()
     try:
         scorer = None if scorer_choice is None else scorer_choice.create_scorer(engine)
-        return await solve(
-            problem,
-            engine=engine,
-            strategy=strategy.bind(scorer),
-            seed=seed,
-            sampling=sampling,
-            thinking=thinking,
-            budget=budget,
-        )
+        return await solve(problem, engine=engine, strategy=strategy.bind(scorer), **how)
     finally:
         await engine.close()
 
