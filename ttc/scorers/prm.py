@@ -4,9 +4,9 @@ Lightman et al. 2023, "Let's Verify Step by Step"; Uesato et al. 2022. Two kinds
 label head, one linear layer or two with a ReLU) and step-token models (the language-model head at a step, good token
 against bad token). A score is read at the last token of every step, or at a tag inserted after it.
 
-Cost: each new token of a path once, the rendered prompt once per problem (whole prefixes again would cost about 8x
-more at ten steps). Keys and values of a path are kept per problem, forked with it without a copy, and freed by `release`.
-Concurrent calls are batched: what arrives while one batch runs makes the next.
+Cost: each new token of a path once, the rendered prompt once per problem (scoring whole prefixes anew would cost about
+8x more at ten steps). Keys and values of a path are kept per problem, forked with it without a copy, and freed by
+`release`. Concurrent calls are batched: what arrives while one batch runs makes the next.
 
 Left out: models with another tokenizer or another chat template than the generator's (refused by name).
 """
