@@ -7,6 +7,7 @@ records it holds.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the report, print its table and where the page is; returns 0."""
+    """Write the report, print its table (and where the page is, on stderr); returns 0."""
     out = _out_dir(args.out, args.runs)
     pairs = [pair for folder in args.runs for pair in load(folder)]
     from evals.report import render_table, write_report
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     summaries, records = [entry for entry, _ in pairs], [rows for _, rows in pairs]
     page = write_report(out, summaries, records)
     print(render_table(summaries))
-    print(page)
+    print(f"report: {page}", file=sys.stderr)
     return 0
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -22,7 +21,7 @@ from evals.report.headline import facts, headline
 from evals.report.numbers import count
 from evals.report.problems import group_data
 from evals.report.runs import ORACLE_KINDS, Axis, Run
-from evals.report.svg import element, text
+from evals.report.svg import element, embed_json, text
 from evals.report.table import curve_table, difficulty_table, html_table
 from ttc.core import Record
 
@@ -66,17 +65,9 @@ def render_page(groups: Mapping[str, Sequence[Run]], records: Mapping[str, Seque
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("page.html"))
 
 
-def embed_json(value: Any) -> str:
-    """JSON that is inert inside a script element whatever strings it holds."""
-    plain = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for sign in "<>&\u2028\u2029":
-        plain = plain.replace(sign, f"\\u{ord(sign):04x}")
-    return plain
-
-
 def _section(index: int, name: str, runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> str:
     slots = {run.label: slot(i) for i, run in enumerate(runs)}
-    sentence = re.sub(r"(\d[\d.]* %)", r"<strong>\1</strong>", text(headline(runs)))
+    sentence = re.sub(r"(\d[\d.]*) %( \([\d.–]+\))?", _emphasis, text(headline(runs)))
     parts = [
         element("p", text(name), class_="eyebrow"),
         element("h1", sentence) if index == 0 else element("h2", sentence, class_="headline"),
@@ -99,6 +90,11 @@ def _section(index: int, name: str, runs: Sequence[Run], records: Mapping[str, S
         ),
     ]
     return element("section", *parts)
+
+
+def _emphasis(match: re.Match[str]) -> str:
+    """A rate stands out, and its interval does not break over lines."""
+    return element("span", element("strong", f"{match[1]}&nbsp;%"), match[2] or "", class_="nowrap")
 
 
 def _figure(runs: Sequence[Run]) -> str:

@@ -12,11 +12,13 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from evals.report.chart import kind_name
 from evals.report.headline import headline
 from evals.report.numbers import count, percent
-from evals.report.runs import Curve, Point, Run, drawn_curves, frontier
+from evals.report.runs import ORACLE_KINDS, Curve, Point, Run, drawn_curves, frontier
 
 COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#7a6400", "#475569")
 MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
@@ -58,15 +60,24 @@ def _panel(axes: Any, runs: Sequence[Run]) -> None:
     axes.set_title(headline(runs).replace("; ", ";\n"), fontsize=9, loc="left", parse_math=False)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    handles, names = axes.get_legend_handles_labels()
+    kinds = dict.fromkeys(curve.kind for _, curve in curves)
+    handles += [Line2D([], [], color="#475569", linestyle=_style(kind)) for kind in kinds]
+    axes.legend(
+        handles,
+        [*names, *map(kind_name, kinds)],
+        frameon=False,
+        fontsize=8,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+    )
 
 
 def _curve(axes: Any, curve: Curve, colour: str) -> None:
-    style = ":" if curve.oracle else DASHES.get(curve.kind, "-")
     xs, ys = [p.tokens for p in curve.points], [100 * p.accuracy for p in curve.points]
     axes.errorbar(
         xs, ys, yerr=_errors(curve.points), color=colour, alpha=0.45 if curve.oracle else 0.7,
-        linestyle=style, linewidth=1.3, marker="o", markersize=3, elinewidth=0.8,
+        linestyle=_style(curve.kind), linewidth=1.3, marker="o", markersize=3, elinewidth=0.8,
     )  # fmt: skip
 
 
@@ -78,6 +89,10 @@ def _own(axes: Any, run: Run, colour: str, marker: str) -> None:
         markersize=9, capsize=4, elinewidth=1.6, linestyle="none", zorder=5,
         label=f"{run.label}: {percent(run.point.accuracy)}",
     )  # fmt: skip
+
+
+def _style(kind: str) -> Any:
+    return ":" if kind in ORACLE_KINDS else DASHES.get(kind, "-")
 
 
 def _errors(found: Sequence[Point]) -> list[list[float]]:

@@ -1,7 +1,7 @@
 """The per-problem part of the page: every problem in a compact table, and full trees for a bounded sample.
 
 A page with all trees of 1,000 problems x 16 candidates would not open on a phone, so at most `MAX_TREES` problems
-carry theirs, within `MAX_TREE_CHARS` of JSON. They are taken in turn from six kinds of problem, so that the telling
+carry theirs, within `MAX_TREE_BYTES` of JSON. They are taken in turn from six kinds of problem, so that the telling
 ones are there: runs disagree, a right candidate was not chosen, text was cut, no verdict, all wrong, all right.
 Targets appear here and nowhere else in the report.
 """
@@ -15,12 +15,17 @@ from typing import Any
 
 from evals.report.bars import NO_VERDICT
 from evals.report.runs import Run
+from evals.report.svg import embed_json
 from evals.report.tree import shorten, tree_data
 from ttc.core import Record
 
 MAX_TREES = 40
-MAX_TREE_CHARS = 1_800_000
-MAX_QUESTION, MAX_FINAL, MAX_ANSWER = 1500, 60, 4000
+MAX_TREE_BYTES = 1_800_000
+MIN_TREES = 10
+"""One problem may take this share of the bytes; where it would take more, its texts lose their middle."""
+NODE_TEXT = (6000, 1500, 300)
+"""Characters kept of a node's text, first that fits."""
+MAX_QUESTION, MAX_FINAL = 1500, 60
 KINDS: tuple[tuple[str, str], ...] = (
     ("disagree", "the runs disagree"),
     ("missed", "a right candidate was not chosen"),
@@ -77,12 +82,15 @@ def _by_problem(runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) ->
 
 def _trees(runs: Sequence[Run], table: Mapping[str, Cells], chosen: Sequence[str]) -> dict[str, list[Any]]:
     trees: dict[str, list[Any]] = {}
-    left = MAX_TREE_CHARS
+    left = MAX_TREE_BYTES
     for pid in chosen:
-        answers = [_answer(table[pid][run.label]) if run.label in table[pid] else None for run in runs]
-        size = len(json.dumps(answers))
-        if size <= left:
-            trees[pid], left = answers, left - size
+        cells = [table[pid].get(run.label) for run in runs]
+        for max_text in NODE_TEXT:
+            answers = [_answer(record, max_text) if record else None for record in cells]
+            size = len(embed_json(answers).encode("utf-8", "replace"))
+            if size <= min(left, MAX_TREE_BYTES // MIN_TREES):
+                trees[pid], left = answers, left - size
+                break
     return trees
 
 
@@ -109,22 +117,22 @@ def status_of(record: Record) -> str:
     return record.verdict.status if record.verdict else "failed"
 
 
-def _answer(record: Record) -> dict[str, Any]:
+def _answer(record: Record, max_text: int) -> dict[str, Any]:
     answer, verdict = record.answer, record.verdict
     if answer is None:
-        return {"status": status_of(record), "error": shorten(record.error or "no answer was recorded", MAX_ANSWER)}
-    return {
+        return {"status": status_of(record), "error": shorten(record.error or "no answer was recorded", max_text)}
+    nodes = tree_data(record, max_text)
+    whole = {} if nodes else {"text": shorten(answer.text, max_text), "thinking": shorten(answer.thinking, max_text)}
+    return whole | {
         "status": status_of(record),
         "reason": verdict.reason if verdict else (record.error or ""),
         "final": shorten(answer.final or "", MAX_FINAL * 4),
-        "text": shorten(answer.text, MAX_ANSWER),
-        "thinking": shorten(answer.thinking, MAX_ANSWER),
         "end": answer.finish_reason,
         "cause": answer.stop_cause,
         "enforced": answer.enforced,
         "tokens": answer.usage.tokens,
         "seconds": round(answer.seconds, 3),
-        "nodes": tree_data(record),
+        "nodes": nodes,
     }
 
 

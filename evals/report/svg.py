@@ -1,4 +1,4 @@
-"""Markup from values: one function builds an element and escapes whatever is put into it.
+"""Markup from values: one function builds an element and escapes whatever is put into it; one embeds JSON.
 
 Children are markup (from `element` or `text`); attributes and `text` take raw values. Left out: everything else
 an SVG library has.
@@ -7,6 +7,8 @@ an SVG library has.
 from __future__ import annotations
 
 import html
+import json
+from typing import Any
 
 
 def text(value: object) -> str:
@@ -26,6 +28,14 @@ def element(name: str, *children: str, **attributes: object) -> str:
         if value is not None
     )
     return f"<{name}{pairs}>{''.join(children)}</{name}>"
+
+
+def embed_json(value: Any) -> str:
+    """JSON that is inert inside a script element whatever strings it holds."""
+    plain = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        plain = plain.replace(sign, f"\\u{ord(sign):04x}")
+    return plain
 
 
 def _value(value: object) -> str:

@@ -17,8 +17,6 @@ from ttc.core import Answer, Candidate, Event, Path, Record, Verdict
 
 MARKER = re.compile(r"(</?think>)")
 """How the usual models write the borders of a think block."""
-MAX_TEXT = 6000
-"""Characters of one node that are kept for the page."""
 
 
 @dataclass(slots=True)
@@ -63,17 +61,17 @@ def parent_of(path: Path, known: Any) -> Path:
     return next((path[:n] for n in range(len(path) - 1, 0, -1) if path[:n] in known), ())
 
 
-def tree_data(record: Record) -> list[dict[str, Any]]:
+def tree_data(record: Record, max_text: int) -> list[dict[str, Any]]:
     """Return the tree as JSON for the page: one object per node in path order, `up` the index of its parent or -1.
 
-    Fields that say nothing are left out, which halves the page.
+    A node keeps `max_text` characters. Fields that say nothing are left out, which halves the page.
     """
     nodes = build_tree(record)
     places = {node.path: i for i, node in enumerate(nodes)}
-    return [_compact(node, places.get(parent_of(node.path, places), -1)) for node in nodes]
+    return [_compact(node, places.get(parent_of(node.path, places), -1), max_text) for node in nodes]
 
 
-def shorten(text: str, limit: int = MAX_TEXT) -> str:
+def shorten(text: str, limit: int) -> str:
     """Cut the middle out of a text longer than `limit` characters and say how many are missing."""
     if len(text) <= limit:
         return text
@@ -108,8 +106,8 @@ _READERS = {"generate": _read_generate, "score": _read_score, "prune": _read_pru
 def _from_candidate(node: Node, candidate: Candidate) -> None:
     """Fill in what the trace does not say, so that answers without a trace still have a tree."""
     if not node.parts:
-        node.parts = [(True, candidate.thinking)] if candidate.thinking else []
-        node.parts.append((False, candidate.text))
+        thinking = f"<think>{candidate.thinking}</think>" if candidate.thinking else ""
+        node.parts = [(False, thinking + candidate.text)]
         node.num_tokens = candidate.num_tokens
     node.finish_reason = node.finish_reason or candidate.finish_reason
     if node.score is None:
@@ -154,11 +152,11 @@ def _starts_inside(node: Node) -> bool:
     return found.group() == "</think>" if found else bool(node.parts and node.parts[0][0])
 
 
-def _compact(node: Node, up: int) -> dict[str, Any]:
+def _compact(node: Node, up: int, max_text: int) -> dict[str, Any]:
     data: dict[str, Any] = {
         "up": up,
         "id": ".".join(map(str, node.path)),
-        "parts": [[int(thinking), shorten(text)] for thinking, text in node.parts],
+        "parts": [[int(thinking), shorten(text, max_text)] for thinking, text in node.parts],
         "tokens": node.num_tokens,
         "end": node.finish_reason if node.finish_reason != "stop" else "",
         "injected": node.injected,

@@ -1,0 +1,76 @@
+"""`ttc report`: rebuilds the report of finished, interrupted and several runs from their folders alone."""
+
+import argparse
+import json
+
+import pytest
+from pools import make_record
+
+from evals.commands import report
+from evals.run import CONFIG, RECORDS
+from evals.summary import summarise, write_summary
+from ttc.errors import ConfigError
+from ttc.records import RecordFile
+
+CONFIG_OF_A_RUN = {"strategy": "majority", "params": {"n": 4}, "task": "toy", "level": 2, "seed": 1}
+
+
+def make_run(folder, records):
+    folder.mkdir(parents=True)
+    (folder / CONFIG).write_text(json.dumps({"digest": "x", "config": CONFIG_OF_A_RUN}))
+    with RecordFile(folder / RECORDS) as file:
+        for record in records:
+            file.append(record)
+
+
+@pytest.fixture
+def records():
+    return [make_record(f"p{i}", ["1", "1", "2", None] if i % 3 else ["2", "2", "1", "1"]) for i in range(9)]
+
+
+def command(*arguments):
+    parser = argparse.ArgumentParser()
+    report.register(parser.add_subparsers())
+    args = parser.parse_args(["report", *map(str, arguments)])
+    return args.run(args)
+
+
+def test_report_rebuilds_from_a_folder_of_several_runs(tmp_path, records, capsys):
+    make_run(tmp_path / "all" / "majority", records)
+    entry = summarise(records, CONFIG_OF_A_RUN) | {"records": "majority", "accuracy": 0.4321}
+    write_summary(tmp_path / "all", [entry])
+    assert command(tmp_path / "all") == 0
+    out, err = capsys.readouterr()
+    assert "43.2 %" in out and err == f"report: {tmp_path / 'all' / 'report.html'}\n"
+    assert "43.2 %" in (tmp_path / "all" / "report.html").read_text()
+
+
+def test_report_of_an_interrupted_run_uses_the_records_it_has(tmp_path, records, capsys):
+    make_run(tmp_path / "run", records[:3])
+    assert command(tmp_path / "run", "--out", tmp_path / "page") == 0
+    assert "3 problems" in capsys.readouterr().out
+    assert (tmp_path / "page" / "report.html").exists()
+
+
+def test_report_joins_runs_by_problem(tmp_path, records):
+    for name in "ab":
+        make_run(tmp_path / name, records)
+    assert command(tmp_path / "a", tmp_path / "b", "--out", tmp_path / "page") == 0
+    text = (tmp_path / "page" / "report.html").read_text()
+    assert '"runs":["majority N=4 #1","majority N=4 #2"]' in text
+
+
+def test_report_of_several_runs_asks_where_to_write(tmp_path):
+    with pytest.raises(ConfigError, match="--out DIR"):
+        command(tmp_path / "a", tmp_path / "b")
+
+
+def test_report_of_no_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="not a run"):
+        command(tmp_path)
+
+
+def test_report_of_a_run_without_records_is_refused(tmp_path):
+    make_run(tmp_path / "run", [])
+    with pytest.raises(ConfigError, match="no records yet"):
+        command(tmp_path / "run")

@@ -1,0 +1,212 @@
+"""Summary entries as the report reads them: labels, frontier, headline, tables, figure and PNG."""
+
+import csv
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evals.report.bars import NUM_BINS, histogram, role_tokens
+from evals.report.chart import accuracy_chart, log_ticks, share_ticks
+from evals.report.headline import facts, headline
+from evals.report.numbers import count, interval, percent, points, quantity
+from evals.report.runs import Curve, Point, Run, drawn_curves, frontier, groups, read_runs
+from evals.report.table import curve_csv, html_table, render_table
+from ttc.errors import RecordError
+
+
+def entry(strategy, accuracy, tokens, n=1, **more):
+    return {
+        "strategy": strategy,
+        "params": {"n": n} if n > 1 else {},
+        "engine": "scripted",
+        "model": "toy",
+        "task": "arithmetic",
+        "level": 4,
+        "n": n,
+        "problems": 100,
+        "accuracy": accuracy,
+        "low": accuracy - 0.03,
+        "high": accuracy + 0.03,
+        "tokens_per_problem": tokens,
+        "flops_per_problem": 1e6 * tokens,
+        "usage": {"generated": 100 * tokens, "thinking": 80 * tokens, "prompt": 500, "cached": 200},
+        "seed": 7,
+        "curve": [],
+        **more,
+    }
+
+
+def run_at(accuracy, tokens, *curves):
+    return Run("x", Point(1, accuracy, None, None, tokens, None), curves, {"strategy": "x", "problems": 1})
+
+
+def test_label_carries_n_only_when_there_are_several_samples():
+    assert [run.label for run in read_runs([entry("direct", 0.4, 90), entry("tree", 0.7, 1450, 16)])] == [
+        "direct",
+        "tree N=16",
+    ]
+
+
+def test_labels_of_one_strategy_say_what_differs():
+    runs = read_runs(
+        [
+            entry("tree", 0.6, 90, 4, params={"n": 4, "beam_width": 2}),
+            entry("tree", 0.7, 90, 4, params={"n": 4, "beam_width": 4}),
+        ]
+    )
+    assert [run.label for run in runs] == ["tree N=4 beam_width=2", "tree N=4 beam_width=4"]
+
+
+def test_labels_of_identical_runs_are_numbered():
+    assert [run.label for run in read_runs([entry("direct", 0.4, 90)] * 2)] == ["direct #1", "direct #2"]
+
+
+def test_keys_of_a_report_are_unique_across_levels():
+    runs = read_runs([entry("direct", 0.4, 90), entry("direct", 0.3, 90, level=5)])
+    assert len({run.key for run in runs}) == 2
+    assert list(groups(runs)) == ["arithmetic level 4", "arithmetic level 5"]
+
+
+def test_a_missing_field_is_named():
+    broken = entry("direct", 0.4, 90)
+    del broken["tokens_per_problem"]
+    with pytest.raises(RecordError, match="'tokens_per_problem' is missing"):
+        read_runs([broken])
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 50)), min_size=1, max_size=20))
+def test_frontier_is_exactly_the_choices_that_no_other_dominates(pairs):
+    runs = [run_at(a / 20, float(t)) for a, t in pairs]
+    expected = {
+        (a / 20, float(t)) for a, t in pairs if not any((b >= a and u < t) or (b > a and u <= t) for b, u in pairs)
+    }
+    assert {(p.accuracy, p.tokens) for p in frontier(runs, "tokens")} == expected
+
+
+def test_pass_at_k_never_stands_on_the_frontier():
+    ceiling = Curve("pass", (Point(16, 0.99, None, None, 5.0, None),))
+    assert [p.accuracy for p in frontier([run_at(0.5, 10.0, ceiling)], "tokens")] == [0.5]
+
+
+def test_the_same_pool_is_drawn_once():
+    curve = Curve("majority", (Point(1, 0.4, None, None, 9.0, None), Point(2, 0.5, None, None, 18.0, None)))
+    drawn = drawn_curves([run_at(0.5, 18.0, curve), run_at(0.6, 36.0, curve)], "tokens")
+    assert [index for index, _ in drawn] == [0]
+    assert drawn_curves([run_at(0.5, 18.0, curve)], "flops") == []
+
+
+def test_headline_names_the_best_and_the_cheapest_with_intervals_and_prices():
+    runs = read_runs([entry("direct", 0.482, 95), entry("majority", 0.6, 900, 16), entry("tree", 0.713, 1449.6, 16)])
+    assert headline(runs) == (
+        "tree N=16 answers 71.3 % (68.3–74.3) of arithmetic level 4 for 1,450 tokens a problem; "
+        "direct answers 48.2 % (45.2–51.2) for 95."
+    )
+
+
+def test_headline_says_when_spending_more_did_not_help():
+    runs = read_runs([entry("direct", 0.5, 95), entry("majority", 0.45, 900, 16)])
+    assert "Spending more did not help: majority N=16 answers 45.0 %" in headline(runs)
+
+
+def test_headline_of_one_pool_compares_with_its_single_sample():
+    curve = [{"kind": "majority", "k": 1, "accuracy": 0.3, "low": 0.28, "high": 0.32, "tokens": 60, "flops": 1}]
+    (run,) = read_runs([entry("majority", 0.6, 900, 16, curve=curve)])
+    assert headline([run]).endswith("one sample of the same pool answers 30.0 % (28.0–32.0) for 60.")
+
+
+def test_overlapping_intervals_are_admitted():
+    near = read_runs([entry("direct", 0.50, 95), entry("majority", 0.52, 900, 16)])
+    far = read_runs([entry("direct", 0.50, 95), entry("majority", 0.72, 900, 16)])
+    assert any("overlap" in fact for fact in facts(near))
+    assert not any("overlap" in fact for fact in facts(far))
+
+
+def test_plain_table_is_aligned_and_leaves_out_empty_columns():
+    table = render_table([entry("direct", 0.482, 95), entry("tree", 0.713, 1450, 16, coverage=0.9)])
+    lines = table.splitlines()
+    head = next(line for line in lines if line.startswith("strategy"))
+    assert len({len(line) for line in lines[lines.index(head) :]}) == 1
+    assert "71.3 %" in table and "1,450" in table and "90.0 %" in table
+    assert "seconds" not in head
+
+
+def test_page_table_prints_the_summary_and_marks_the_best():
+    markup = html_table(read_runs([entry("direct", 0.482, 95), entry("tree", 0.713, 1450, 16)]))
+    best = re.search(r'<tr class="best">.*?</tr>', markup).group()
+    assert "tree N=16" in best and "71.3 %" in best and "68.3–74.3" in best
+
+
+def test_curve_csv_holds_every_point_unrounded():
+    curve = [{"kind": "majority", "k": 2, "accuracy": 1 / 3, "low": 0.3, "high": 0.4, "tokens": 60, "flops": None}]
+    rows = list(csv.DictReader(io.StringIO(curve_csv([entry("majority", 0.6, 900, 16, curve=curve)]))))
+    assert [row["kind"] for row in rows] == ["run", "majority"]
+    assert float(rows[1]["accuracy"]) == 1 / 3 and rows[1]["flops"] == ""
+
+
+def test_chart_draws_an_error_bar_and_a_label_for_each_run():
+    chart = accuracy_chart(read_runs([entry("direct", 0.482, 95), entry("tree", 0.713, 1450, 16)]), "tokens")
+    assert chart.count('class="error"') == 2
+    assert "tree N=16 · 71.3 %" in chart and 'class="frontier"' in chart
+    assert "tree N=16: 71.3 % (68.3–74.3), 1,450 tokens" in chart
+
+
+def test_chart_places_more_tokens_to_the_right_and_more_accuracy_higher():
+    chart = accuracy_chart(read_runs([entry("direct", 0.482, 95), entry("tree", 0.713, 1450, 16)]), "tokens")
+    xs = [float(x) for x in re.findall(r'<path class="error" d="M([\d.]+)', chart)]
+    corners = re.search(r'class="frontier" points="([^"]+)"', chart).group(1).split()
+    ys = [float(corner.split(",")[1]) for corner in corners]
+    assert xs[0] < xs[1] and ys[0] > ys[-1]
+
+
+def test_chart_without_costs_is_none():
+    free = entry("direct", 0.4, 0, flops_per_problem=None)
+    assert accuracy_chart(read_runs([free]), "tokens") is None
+    assert accuracy_chart(read_runs([free]), "flops") is None
+
+
+@given(st.floats(1e-3, 1e15), st.floats(1.01, 1e6))
+def test_log_ticks_stay_inside_and_few(low, factor):
+    ticks = log_ticks(low, low * factor, most=8)
+    assert len(ticks) <= 8 and all(low <= tick <= low * factor for tick in ticks)
+
+
+@given(st.floats(0, 0.9), st.floats(0.01, 1))
+def test_share_ticks_stay_inside(low, span):
+    ticks = share_ticks(low, min(low + span, 1.0))
+    assert len(ticks) <= 8 and all(low - 1e-6 <= tick <= low + span + 1e-6 for tick in ticks)
+
+
+@given(st.lists(st.integers(0, 16), max_size=50))
+def test_histogram_counts_every_problem_once_and_keeps_the_ends_apart(rights):
+    counts = histogram([right / 16 for right in rights])
+    assert len(counts) == NUM_BINS + 1 and sum(counts) == len(rights)
+    assert counts[0] == rights.count(0)
+
+
+def test_roles_split_generated_into_thinking_and_answer_and_leave_cached_out():
+    (run,) = read_runs([entry("direct", 0.4, 90)])
+    assert role_tokens(run) == {
+        "thinking": 72.0,
+        "answer": 18.0,
+        "scored": 0.0,
+        "judged": 0.0,
+        "prefilled": 3.0,
+        "overrun": 0.0,
+    }
+
+
+def test_numbers_print_missing_values_as_missing():
+    assert [show(None) for show in (percent, count, quantity, points)] == ["–"] * 4
+    assert interval(0.1, None) == "–"
+    assert (percent(0.7134), count(1449.6), quantity(3.2e12), points(-0.05)) == ("71.3 %", "1,450", "3.2 T", "−5.0")
+
+
+def test_png_is_written_for_several_groups(tmp_path):
+    from evals.report.png import write_png
+
+    path = tmp_path / "figure.png"
+    write_png(path, groups(read_runs([entry("direct", 0.4, 90), entry("tree", 0.7, 900, 16, level=5)])))
+    assert path.read_bytes().startswith(b"\x89PNG")
