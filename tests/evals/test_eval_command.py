@@ -1,0 +1,214 @@
+"""`ttc eval` from the outside: what it prints, writes, refuses, and how it is continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from evals.run import read_run
+from evals.summary import read_summary
+from ttc.cli import main
+
+SIMULATED = ["eval", "--task", "simulated", "--engine", "simulated", "--set", "engine.p=0.9"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main([*arguments])
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def json_lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_one_strategy_gives_records_summary_report_and_one_json_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    code, stdout, _ = run(
+        capsys, *SIMULATED, "--strategy", "majority", "--n", "8", "--limit", "20", "--out", str(out), "--json"
+    )
+    assert code == 0
+    (entry,) = json_lines(stdout)
+    assert stdout.splitlines()[-1].startswith("{")
+    assert (entry["strategy"], entry["n"], entry["problems"], entry["errors"]) == ("majority", 8, 20, 0)
+    assert entry["low"] <= entry["accuracy"] <= entry["high"]  # type: ignore[operator]
+    assert entry["tokens_per_problem"] > 8 and entry["seconds"] > 0  # type: ignore[operator]
+    assert {"records.jsonl", "run.json", "summary.json", "report.html", "curve.csv", "figure.png", "direct"} <= {
+        path.name for path in out.iterdir()
+    }
+    assert [(e["strategy"], e["records"]) for e in read_summary(out)] == [("direct", "direct"), ("majority", ".")]
+    assert read_summary(out)[0]["params"]["temperature"] == 0.0
+    records = read_run(out).records
+    assert len(records) == 20
+    assert sum(r.verdict.correct for r in records if r.verdict) / 20 == entry["accuracy"]
+    assert sum(r.answer.usage.tokens for r in records if r.answer) / 20 == entry["tokens_per_problem"]
+
+
+def test_several_strategies_have_a_folder_each_and_can_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    arguments = [*SIMULATED, "--strategy", "direct,majority", "--set", "majority.n=4", "--limit", "15"]
+    code, stdout, _ = run(capsys, *arguments, "--out", str(out), "--json")
+    assert code == 0
+    assert [(entry["strategy"], entry["n"]) for entry in json_lines(stdout)] == [("direct", 1), ("majority", 4)]
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"direct", "majority"}
+    code, stdout, _ = run(capsys, "compare", str(out))
+    assert code == 0 and "majority N=4 minus direct, 15 shared problems" in stdout
+
+
+def test_the_same_command_again_only_reads_and_another_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        *SIMULATED,
+        "--strategy",
+        "majority",
+        "--limit",
+        "5",
+        "--baseline",
+        "none",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    assert run(capsys, *arguments)[0] == 0
+    written = (tmp_path / "r" / "records.jsonl").read_bytes()
+    code, _, stderr = run(capsys, *arguments)
+    assert code == 0 and "5 problems were finished before" in stderr
+    assert (tmp_path / "r" / "records.jsonl").read_bytes() == written
+    code, _, stderr = run(capsys, *arguments, "--seed", "1")
+    assert code == 2 and "seed is 0 there and 1 here" in stderr
+
+
+def test_concurrency_does_not_change_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = []
+    for concurrency in ("1", "7", "64"):
+        arguments = [*SIMULATED, "--strategy", "majority", "--limit", "12", "--set", "engine.jitter=3", "--json"]
+        out = tmp_path / concurrency
+        (entry,) = json_lines(run(capsys, *arguments, "--concurrency", concurrency, "--out", str(out))[1])
+        results.append({k: v for k, v in entry.items() if "second" not in k and k != "out"})
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--strategy", "majorty"], "unknown strategy 'majorty'; did you mean 'majority'?"),
+        (["--task", "arithmatic"], "unknown task 'arithmatic'; did you mean 'arithmetic'?"),
+        (["--engine", "simulate"], "unknown engine 'simulate'; did you mean 'simulated'?"),
+        (["--set", "m=3"], "no parameter 'm'"),
+        (["--level", "2"], "simulated has no parameter 'level'"),
+        (["--task", "arithmetic", "--level", "hard"], "level"),
+        (["--limit", "many"], "--limit must be a whole number"),
+        (["--concurrency", "0"], "--concurrency must be >= 1"),
+        (["--budget", "token=5"], "unknown key 'budget.token'; did you mean 'tokens'?"),
+        (["--task", "none.jsonl"], "unknown task file 'none.jsonl'"),
+        (["--set", "task.split=test"], "simulated has no parameter 'split'"),
+    ],
+)
+def test_bad_input_is_refused_with_the_nearest_name_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    base = [*SIMULATED, "--strategy", "majority", "--out", str(tmp_path / "run")]
+    code, stdout, stderr = run(capsys, *base, *arguments)
+    assert code == 2 and stdout == ""
+    assert message in stderr and len(stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def write_task(folder: Path) -> tuple[Path, Path]:
+    """A task of three problems, and a script that knows two of the answers."""
+    task, script = folder / "mine.jsonl", folder / "replies.json"
+    messages = [[{"role": "user", "content": text}] for text in ("one?", "two?", "three?")]
+    rows = [{"id": f"p{i}", "messages": m, "answer": str(i + 1)} for i, m in enumerate(messages)]
+    task.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    replies = {"one?": ["\\boxed{1}"], "two?": ["It is \\boxed{2}."], "three?": ["\\boxed{4}"]}
+    script.write_text(json.dumps(replies))
+    return task, script
+
+
+def test_a_file_task_runs_on_the_scripted_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, script = write_task(tmp_path)
+    arguments = ["eval", "--task", str(task), "--engine", "scripted", "--model", str(script), "--strategy", "direct"]
+    code, stdout, _ = run(capsys, *arguments, "--out", str(tmp_path / "run"), "--json")
+    assert code == 0
+    (entry,) = json_lines(stdout)
+    assert entry["accuracy"] == pytest.approx(2 / 3) and entry["verdicts"] == {"correct": 2, "incorrect": 1}
+
+
+def test_a_gold_that_does_not_verify_is_named_before_the_engine_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, script = write_task(tmp_path)
+    task.write_text(task.read_text() + json.dumps({"id": "bad", "problem": "?", "answer": "1 or 4"}) + "\n")
+    arguments = ["eval", "--task", str(task), "--engine", "scripted", "--model", str(script), "--strategy", "direct"]
+    code, _, stderr = run(capsys, *arguments, "--out", str(tmp_path / "run"))
+    assert code == 2 and "'bad'" in stderr
+    assert not (tmp_path / "run").exists()
+
+
+STRATEGY = """
+async def picky(problem, session):
+    if problem.id == "p1":
+        raise RuntimeError("cannot think")
+    prompt = session.render()
+    (completion,) = await session.generate(prompt, 1)
+    chosen = session.candidate(prompt, completion)
+    return session.answer(chosen, [chosen])
+"""
+
+
+def test_failed_problems_are_data_and_give_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, script = write_task(tmp_path)
+    (tmp_path / "mine.py").write_text(STRATEGY)
+    arguments = ["eval", "--task", str(task), "--engine", "scripted", "--model", str(script), "--baseline", "none"]
+    arguments += ["--strategy", f"{tmp_path / 'mine.py'}:picky", "--out", str(tmp_path / "run"), "--json"]
+    code, stdout, stderr = run(capsys, *arguments)
+    assert code == 3
+    assert json_lines(stdout)[0]["errors"] == 1
+    assert "1 of 3 problems failed, the first with RuntimeError: cannot think" in stderr
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_an_interrupted_run_is_continued_by_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sent: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "run"
+    arguments = [*SIMULATED, "--strategy", "majority", "--n", "32", "--limit", "400", "--baseline", "none"]
+    command = [sys.executable, "-m", "ttc", *arguments, "--concurrency", "2", "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    records, deadline = out / "records.jsonl", time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline and not (records.exists() and records.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(sent)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    if sent == signal.SIGINT:
+        assert f"--out {out}" in stderr and "continue with: ttc eval" in stderr
+    assert 0 < len(read_run(out).records) < 400
+    assert run(capsys, *arguments, "--out", str(out))[0] == 0
+    assert run(capsys, *arguments, "--out", str(tmp_path / "whole"))[0] == 0
+    ours, whole = ([finals(record) for record in read_run(folder).records] for folder in (out, tmp_path / "whole"))
+    assert len(ours) == 400 and ours == whole
+
+
+def finals(record: object) -> object:
+    answer = record.answer  # type: ignore[attr-defined]
+    return record.problem.id, answer.final, answer.usage, answer.trace, [c.final for c in answer.candidates]  # type: ignore[attr-defined]
