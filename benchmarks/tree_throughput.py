@@ -1,0 +1,128 @@
+"""What the search runtime costs: tree search against the raw engine at the same number of live sequences.
+
+    python -m benchmarks.tree_throughput [--model FOLDER] [--threads 1] [--problems 64] [--save FILE.json]
+
+Tree search (beam, constant scorer, steps of `--step-tokens` tokens) runs on so many problems in flight. A wrapper around
+the engine integrates the number of draws in flight over time. The raw engine then runs whole draws of the same prompts,
+with that time-averaged number in flight. Both in one process, alternating, `--rounds` times; medians are given. The
+ratio is what controller, session, ledger, re-submission and the tail at selection cost together. Left out: scorers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from evals.tasks.arithmetic import arithmetic
+from ttc.core import Completion, Engine, Problem, Prompt, Sampling, UsageSink
+from ttc.engines.embedded import embedded
+from ttc.scorers.constant import constant
+from ttc.solve import solve
+from ttc.strategies.tree import tree
+
+NEVER = "\x00"
+"""A step delimiter that does not occur: steps end by their number of tokens."""
+
+
+class Watched:
+    """An engine that integrates its draws in flight over time."""
+
+    def __init__(self, inner: Engine) -> None:
+        self._inner = inner
+        self.draw_seconds = 0.0
+        self.tokens = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """Pass on, and count."""
+        started = time.perf_counter()
+        completions = await self._inner.generate(prompt, sampling, draws, on_usage)
+        self.draw_seconds += len(draws) * (time.perf_counter() - started)
+        self.tokens += sum(len(completion.token_ids) for completion in completions)
+        return completions
+
+
+async def run_tree(
+    engine: Engine, problems: Sequence[Problem], n: int, step_tokens: int, seed: int
+) -> tuple[float, float]:
+    """Return tokens per second and the time-averaged number of live draws."""
+    watched = Watched(engine)
+    strategy = partial(tree, scorer=constant(), n=n, step=NEVER, max_step_tokens=step_tokens)
+    started = time.perf_counter()
+    await asyncio.gather(*(solve(p, engine=watched, strategy=strategy, seed=seed) for p in problems))  # type: ignore[arg-type]
+    wall = time.perf_counter() - started
+    return watched.tokens / wall, watched.draw_seconds / wall
+
+
+async def run_raw(engine: Engine, problems: Sequence[Problem], live: int, draws: int, seed: int) -> float:
+    """Return tokens per second of whole draws with `live` of them in flight."""
+    watched = Watched(engine)
+    limit = asyncio.Semaphore(live)
+    sampling = Sampling(seed=seed)
+
+    async def one(problem: Problem, draw: int) -> None:
+        async with limit:
+            prompt = engine.render(problem.messages, None)
+            await watched.generate(prompt, sampling, range(draw, draw + 1), lambda usage: None)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(one(problem, draw) for draw in range(draws) for problem in problems))
+    return watched.tokens / (time.perf_counter() - started)
+
+
+async def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Alternate tree and raw rounds."""
+    engine = embedded(args.model, threads=args.threads, max_batch=args.max_batch)
+    problems = [item.problem for item in arithmetic().items(args.problems, args.seed)]
+    rounds: list[dict[str, float]] = []
+    try:
+        await run_raw(engine, problems[:8], 8, 2, 0)  # warm up
+        for seed in range(args.rounds):
+            tree_rate, live = await run_tree(engine, problems, args.n, args.step_tokens, seed)
+            raw_rate = await run_raw(engine, problems, max(1, round(live)), args.n, seed + 1000)
+            rounds.append({"tree": tree_rate, "live": live, "raw": raw_rate, "ratio": tree_rate / raw_rate})
+    finally:
+        await engine.close()
+    medians = {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
+    return {"rounds": rounds, **medians}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print one row and optionally save it with its conditions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--problems", type=int, default=64)
+    parser.add_argument("--n", type=int, default=16)
+    parser.add_argument("--step-tokens", type=int, default=16)
+    parser.add_argument("--max-batch", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--save", type=Path)
+    args = parser.parse_args(arguments)
+    result = asyncio.run(measure(args))
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    options = {k: v for k, v in vars(args).items() if k != "save"}
+    print(
+        f"tree {result['tree']:,.0f} tok/s, raw {result['raw']:,.0f} tok/s at {result['live']:.0f} live sequences:"
+        f" {100 * result['ratio']:.0f} %"
+    )
+    if args.save:
+        args.save.parent.mkdir(parents=True, exist_ok=True)
+        row = {"date": datetime.date.today().isoformat(), "commit": commit, **options, **result}
+        args.save.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
