@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evals.pools import exchangeable
-from evals.statistics import holm, mcnemar, mean_interval, minimum_detectable, standard_error
+from evals.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
 from evals.summary import cluster_of, curve_values, is_correct, total_usage
 from ttc.core import Record
 from ttc.errors import ConfigError
@@ -107,8 +107,8 @@ class _Paired:
         self.pool_size, self.flops_per_draw = _pool(self.rows_first)
 
     def result(self, p_holm: float, seed: int) -> Comparison:
-        differences = _minus(self.right_second, self.right_first)
-        interval = mean_interval(differences, self.clusters, seed=seed)
+        interval = paired_interval(self.right_first, self.right_second, self.clusters, seed=seed)
+        differences = [b - a for a, b in zip(self.right_first, self.right_second, strict=True)]
         count = len(self.clusters)
         cost_first, cost_second = total_usage(self.rows_first), total_usage(self.rows_second)
         k = math.ceil(cost_second.flops / self.flops_per_draw) if self.flops_per_draw else 0
@@ -135,7 +135,7 @@ class _Paired:
 
     def _equal_flops(self, k: int, ratio: float, seed: int) -> EqualFlops:
         vote = curve_values(self.rows_first, "majority", k, seed)
-        interval = mean_interval(_minus(self.right_second, vote), self.clusters, seed=seed)
+        interval = paired_interval(vote, self.right_second, self.clusters, seed=seed)
         return EqualFlops(k, ratio, interval.value, interval.low, interval.high)
 
 
@@ -158,10 +158,6 @@ def _check_same_targets(
     for name in shared:
         if ours[name].target != theirs[name].target:
             raise ConfigError(f"{first} and {second} have different targets for problem {name!r}: not the same task")
-
-
-def _minus(left: Sequence[float], right: Sequence[float]) -> list[float]:
-    return [a - b for a, b in zip(left, right, strict=True)]
 
 
 def _ratio(above: float, below: float) -> float | None:

@@ -18,7 +18,16 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Interval", "holm", "mcnemar", "mean_interval", "mean_intervals", "minimum_detectable", "standard_error"]
+__all__ = [
+    "Interval",
+    "holm",
+    "mcnemar",
+    "mean_interval",
+    "mean_intervals",
+    "minimum_detectable",
+    "paired_interval",
+    "standard_error",
+]
 
 DRAWS = 2000
 _CHUNK = 200
@@ -37,14 +46,31 @@ class Interval:
 def mean_interval(
     values: Sequence[float], clusters: Sequence[Hashable], *, seed: int, draws: int = DRAWS, level: float = 0.95
 ) -> Interval:
-    """Return the mean of `values` with its clustered bootstrap interval; paired when values are differences."""
+    """Return the mean of `values`, shares in [0, 1], with its clustered bootstrap interval."""
     return mean_intervals(np.asarray(values, dtype=float)[:, None], clusters, seed=seed, draws=draws, level=level)[0]
 
 
+def paired_interval(
+    first: Sequence[float], second: Sequence[float], clusters: Sequence[Hashable], *, seed: int, draws: int = DRAWS
+) -> Interval:
+    """Return the mean of second - first, problem by problem, with its paired, clustered bootstrap interval."""
+    differences = np.asarray(second, dtype=float) - np.asarray(first, dtype=float)
+    return mean_intervals(differences[:, None], clusters, seed=seed, draws=draws, signed=True)[0]
+
+
 def mean_intervals(
-    values: Array, clusters: Sequence[Hashable], *, seed: int, draws: int = DRAWS, level: float = 0.95
+    values: Array,
+    clusters: Sequence[Hashable],
+    *,
+    seed: int,
+    draws: int = DRAWS,
+    level: float = 0.95,
+    signed: bool = False,
 ) -> list[Interval]:
-    """Return one interval per column of `values` (P, M); all columns share the resamples, so they stay paired."""
+    """Return one interval per column of `values` (P, M); all columns share the resamples, so they stay paired.
+
+    Values are shares in [0, 1], or differences of shares in [-1, 1] where `signed`.
+    """
     if len(values) == 0:
         return [Interval(math.nan, math.nan, math.nan)] * values.shape[1]
     sums, sizes = _by_cluster(values, clusters)
@@ -53,10 +79,13 @@ def mean_intervals(
     stretch = math.sqrt(len(sizes) / (len(sizes) - 1)) if len(sizes) > 1 else 1.0
     tails = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
     low, high = means + (tails - means) * stretch
-    return [
-        _unanimous(float(mean), len(sizes), level) if _is_unanimous(column) else _clip(column, mean, lo, hi)
-        for column, mean, lo, hi in zip(values.T, means, low, high, strict=True)
-    ]
+    floor = -1.0 if signed else 0.0
+    intervals = []
+    for column, mean, lower, upper in zip(values.T, means, low, high, strict=True):
+        if (column == column[0]).all() and abs(mean) in (0.0, 1.0):
+            lower, upper = _unanimous(float(mean), len(sizes), level, signed)
+        intervals.append(Interval(float(mean), max(float(lower), floor), min(float(upper), 1.0)))
+    return intervals
 
 
 def standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
@@ -120,19 +149,8 @@ def _resample(sums: Array, sizes: Array, draws: int, rng: np.random.Generator) -
     return np.concatenate(parts)
 
 
-def _is_unanimous(column: Array) -> bool:
-    return bool((column == 0.0).all() or (column == 1.0).all())
-
-
-def _unanimous(mean: float, num_clusters: int, level: float) -> Interval:
-    """Clopper-Pearson where all or none of the clusters are right."""
-    far = ((1 - level) / 2) ** (1 / num_clusters)
-    return Interval(1.0, far, 1.0) if mean == 1.0 else Interval(0.0, 0.0, 1.0 - far)
-
-
-def _clip(column: Array, mean: float, low: float, high: float) -> Interval:
-    """Keep an interval inside the range that the values themselves can have: [0, 1] or [-1, 1] for such values."""
-    smallest, largest = float(column.min()), float(column.max())
-    floor = 0.0 if smallest >= 0 else -1.0 if smallest >= -1 else -math.inf
-    ceiling = 1.0 if largest <= 1 else math.inf
-    return Interval(float(mean), max(float(low), floor), min(float(high), ceiling))
+def _unanimous(mean: float, num_clusters: int, level: float, signed: bool) -> tuple[float, float]:
+    """Clopper-Pearson where no cluster differs from the others; signed ones may differ to both sides."""
+    rare = 1.0 - ((1 - level) / 2) ** (1 / num_clusters)  # largest share of others that may have stayed unseen
+    reach = rare * (1.0 + abs(mean)) if signed else rare
+    return mean - reach, mean + reach
