@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import pathlib
+import pkgutil
 
 import pytest
 
@@ -44,3 +46,17 @@ def test_an_unknown_attribute_is_an_attribute_error() -> None:
 
 def test_the_version_is_that_of_the_distribution() -> None:
     assert ttc.__version__ == importlib.metadata.version("ttckit")
+
+
+def test_the_example_of_the_package_runs_with_the_simulated_engine() -> None:
+    engine = ttc.ENGINES.load("simulated")()
+    majority = functools.partial(ttc.STRATEGIES.load("majority"), n=8)
+    answer = ttc.run("12+30*2", engine=engine, strategy=majority, seed=1)
+    assert answer.final
+    assert answer.usage.calls == 8
+
+
+def test_no_public_name_is_also_a_module() -> None:
+    """Importing the module would replace the name."""
+    modules = {info.name for info in pkgutil.iter_modules(ttc.__path__)}
+    assert not modules & set(ttc.__all__)

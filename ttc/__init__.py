@@ -1,12 +1,13 @@
 """Test-time compute: spend it, measure exactly what it bought, distil the gain into a smaller model.
 
-    import asyncio, ttc
+    import functools, ttc
 
     engine = ttc.ENGINES.load("embedded")()
-    direct = ttc.STRATEGIES.load("direct")
-    problem = ttc.Problem("p1", (ttc.Message("user", "12+30*2"),))
-    answer = asyncio.run(ttc.solve(problem, engine=engine, strategy=direct, seed=1))
+    majority = functools.partial(ttc.STRATEGIES.load("majority"), n=8)
+    answer = ttc.run("12+30*2", engine=engine, strategy=majority, seed=1)
     print(answer.final, answer.usage.tokens)
+
+`ttc.solve.solve` is the asynchronous form, `solve_all` runs many problems at once.
 
 Names are resolved on first use: `import ttc` itself loads neither torch nor anything else that is heavy.
 """
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from ttc.errors import TTCError
     from ttc.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS
     from ttc.session import Session
-    from ttc.solve import solve
+    from ttc.solve import run, solve_all
     from ttc.thinking import Thinking
 
 __version__ = "0.1.0"
@@ -67,14 +68,15 @@ __all__ = [
     "Usage",
     "Verdict",
     "Verifier",
-    "solve",
+    "run",
+    "solve_all",
 ]
 
 _HOMES = {
     "ttc.errors": ("TTCError",),
     "ttc.registry": ("ENGINES", "SCORERS", "STRATEGIES", "VERIFIERS"),
     "ttc.session": ("Session",),
-    "ttc.solve": ("solve",),
+    "ttc.solve": ("run", "solve_all"),
     "ttc.thinking": ("Thinking",),
 }
 
