@@ -2,7 +2,7 @@
 
     python -m benchmarks.tree_throughput [--model FOLDER] [--threads 1] [--problems 64] [--save FILE.json]
 
-Tree search (beam, constant scorer, steps of `--step-tokens` tokens) runs on so many problems in flight. A wrapper around
+Tree search (beam, constant scorer, steps of `--step-tokens` tokens) runs on so many problems at once. A wrapper around
 the engine integrates the number of draws in flight over time. The raw engine then runs whole draws of the same prompts,
 with that time-averaged number in flight. Both in one process, alternating, `--rounds` times; medians are given. The
 ratio is what controller, session, ledger, re-submission and the tail at selection cost together. Left out: scorers.
@@ -22,9 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ttc.engines.embedded import embedded
+
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Completion, Engine, Problem, Prompt, Sampling, UsageSink
-from ttc.engines.embedded import embedded
 from ttc.scorers.constant import constant
 from ttc.solve import solve
 from ttc.strategies.tree import tree

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from ttc import answers, seeds
+from ttc.concurrent import gather
 from ttc.core import (
     Answer,
     Budget,
@@ -228,16 +229,3 @@ class Session:
         except TimeoutError as exc:
             self._meter.exhaust()
             raise BudgetExceeded("budget.seconds is spent") from exc
-
-
-async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines at once and return results in order; the first failure cancels the rest and is raised bare."""
-    todo = list(coroutines)
-    if len(todo) == 1:
-        return [await todo[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in todo]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
-    return [task.result() for task in tasks]

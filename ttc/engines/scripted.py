@@ -14,12 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ttc import seeds
+from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, ModelShape, Path, Prompt, Sampling, Usage, UsageSink
 from ttc.engines import _chartext as chartext
 from ttc.errors import ConfigError, PromptTooLong
 
 Script = Callable[[Prompt, Path, int], str]
 """(prompt, path of the draw, its 64-bit key) -> the text that follows the prompt; `<eos>` is appended."""
+
+SHAPE = ModelShape(num_params=1000, num_layers=1, attention_width=1)
+"""A nominal model, so that FLOPs are counted here too."""
 
 
 class ScriptedEngine:
@@ -46,7 +50,7 @@ class ScriptedEngine:
             think_open=(chartext.THINK_OPEN,),
             think_close=(chartext.THINK_CLOSE,),
             eos_ids=(chartext.EOS,),
-            shape=ModelShape(num_params=1000, num_layers=1, attention_width=1),
+            shape=SHAPE,
             max_concurrency=max_concurrency,
         )
 
@@ -92,20 +96,20 @@ class ScriptedEngine:
             raise PromptTooLong(
                 f"prompt has {len(prompt.token_ids)} tokens, context is {self._capabilities.max_context}"
             )
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._draw(prompt, sampling, draw, on_usage)) for draw in draws]
-        return [task.result() for task in tasks]
+        context = len(prompt.token_ids)
+        return await gather(self._draw(prompt, context, sampling, draw, on_usage) for draw in draws)
 
-    async def _draw(self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink) -> Completion:
+    async def _draw(
+        self, prompt: Prompt, context: int, sampling: Sampling, draw: int, on_usage: UsageSink
+    ) -> Completion:
         path = (*prompt.path, draw)
         key = seeds.derive(sampling.seed or 0, path)
         ids = (*chartext.encode(self._script(prompt, path, key)), chartext.EOS)
-        assert prompt.token_ids is not None
         stop = chartext.first_stop(ids[: sampling.max_tokens], sampling.stop, sampling.stop_token_ids)
         kept = ids[: stop[0] if stop else sampling.max_tokens]
         self._live += 1
         self.max_live = max(self.max_live, self._live)
-        usage = Usage(prompt=len(prompt.token_ids), calls=1, attempts=1)
+        usage = Usage(prompt=context, calls=1, attempts=1)
         try:
             await self._wait(path)
         except asyncio.CancelledError:
@@ -113,9 +117,7 @@ class ScriptedEngine:
             raise
         finally:
             self._live -= 1
-        shape = self._capabilities.shape
-        assert shape is not None
-        usage = replace(usage, generated=len(kept), flops=shape.flops(len(prompt.token_ids) + len(kept), 0))
+        usage = replace(usage, generated=len(kept), flops=SHAPE.flops(context + len(kept), 0))
         self._report(usage, on_usage)
         reason = stop[1] if stop else None
         return Completion(

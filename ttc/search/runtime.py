@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ttc.aggregate import How, aggregate
+from ttc.concurrent import gather
 from ttc.core import Completion, Prompt, Sampling, Scorer
 from ttc.errors import BudgetExceeded
 from ttc.search.policy import Policy
-from ttc.session import Session, gather
+from ttc.session import Session
 
 NO_VERDICT = float("-inf")
 

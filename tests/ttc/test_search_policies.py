@@ -1,0 +1,47 @@
+"""Allocation policies: pure, exact, and monotone in the scores."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ttc.errors import ConfigError
+from ttc.registry import POLICIES
+from ttc.search.policies.beam import beam
+from ttc.search.policies.dvts import dvts
+
+SCORES = st.lists(st.one_of(st.floats(0, 1), st.just(float("-inf"))), min_size=1, max_size=40)
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+@given(scores=SCORES, width=st.integers(1, 64), m=st.integers(1, 9))
+def test_the_width_is_used_exactly_and_better_nodes_get_no_fewer_children(
+    name: str, scores: list[float], width: int, m: int
+) -> None:
+    counts = POLICIES.load(name)(beam_width=m).allocate(scores, width)
+    assert sum(counts) == width and min(counts) >= 0 and len(counts) == len(scores)
+    for i, a in enumerate(scores):
+        for j, b in enumerate(scores):
+            if a > b or (a == b and i < j):
+                assert counts[i] >= counts[j]
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+@given(n=st.integers(1, 300), m=st.integers(1, 40))
+def test_subtrees_share_n_exactly(name: str, n: int, m: int) -> None:
+    widths = POLICIES.load(name)(beam_width=m).subtrees(n)
+    assert sum(widths) == n and min(widths) >= 1
+
+
+@given(SCORES, st.integers(1, 9), st.integers(1, 9))
+def test_beam_keeps_width_over_m_nodes_and_dvts_one(scores: list[float], keep: int, m: int) -> None:
+    counts = beam(beam_width=m).allocate(scores, keep * m)
+    assert sum(count > 0 for count in counts) == min(keep, len(scores))
+    assert sum(count > 0 for count in dvts(beam_width=m).allocate(scores, keep * m)) == 1
+
+
+@pytest.mark.parametrize("make", [beam, dvts])
+def test_a_beam_width_below_one_is_refused(make) -> None:
+    with pytest.raises(ConfigError, match="beam_width"):
+        make(beam_width=0)

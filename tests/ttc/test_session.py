@@ -1,0 +1,172 @@
+"""Sessions and solving: seconds, failures, cancellation, and what a candidate says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+
+import pytest
+
+from ttc.core import Budget, Message, Problem, Sampling, Score, Usage
+from ttc.engines.scripted import ScriptedEngine, replies
+from ttc.errors import ConfigError, EngineError
+from ttc.scorers.constant import constant
+from ttc.scorers.likelihood import likelihood
+from ttc.session import Session
+from ttc.solve import run, solve, solve_all
+from ttc.strategies.best_of_n import best_of_n
+from ttc.strategies.direct import direct
+from ttc.strategies.majority import majority
+from ttc.strategies.tree import tree
+from ttc.thinking import Thinking
+
+
+def ask(text: str, kind: str = "math") -> Problem:
+    return Problem(id=text, messages=(Message("user", text),), kind=kind)
+
+
+class Slow(ScriptedEngine):
+    """Takes its time, and remembers what was aborted."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(lambda prompt, path, key: r"\boxed{1}")
+        self.seconds = seconds
+
+    async def _wait(self, path) -> None:
+        await asyncio.sleep(self.seconds * (1 + path[-1]))
+
+
+def test_a_budget_in_seconds_aborts_in_the_engine_and_says_so() -> None:
+    engine = Slow(5.0)
+    started = time.perf_counter()
+    answer = asyncio.run(
+        solve(ask("q"), engine=engine, strategy=partial(majority, n=3), seed=0, budget=Budget(seconds=0.05))
+    )
+    assert time.perf_counter() - started < 2
+    assert answer.stop_cause == "budget" and answer.final is None
+    assert answer.usage.overrun == engine.counters().overrun > 0
+
+
+def test_cancelling_the_task_aborts_every_draw_and_the_ledger_still_balances() -> None:
+    engine, usages = Slow(5.0), []
+
+    async def go() -> None:
+        session = Session(ask("q"), engine, seed=0, sampling=Sampling())
+        task = asyncio.create_task(majority(ask("q"), session, n=4))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        usages.append(session.usage)
+
+    asyncio.run(go())
+    assert usages[0] == engine.counters() and usages[0].attempts == 4
+
+
+def test_one_failing_branch_fails_the_problem_with_its_own_error_and_no_group() -> None:
+    class Broken:
+        async def score(self, prompts, on_usage):
+            raise EngineError("scorer lost its device")
+
+        def release(self, problem_id: str) -> None:
+            pass
+
+    engine = ScriptedEngine(replies({"q": ["a\n\nb"]}))
+    with pytest.raises(EngineError, match="lost its device"):
+        asyncio.run(solve(ask("q"), engine=engine, strategy=partial(tree, scorer=Broken(), n=4), seed=0))
+
+
+def test_a_failed_problem_is_data_and_its_siblings_go_on() -> None:
+    def script(prompt, path, key):
+        if "bad" in prompt.text:
+            raise EngineError("no")
+        return r"\boxed{1}"
+
+    async def go():
+        problems = [ask("good 1"), ask("bad"), ask("good 2")]
+        stream = solve_all(problems, engine=ScriptedEngine(script), strategy=direct, seed=0)
+        return {problem.id: outcome async for problem, outcome in stream}
+
+    outcomes = asyncio.run(go())
+    assert isinstance(outcomes["bad"], BaseException)
+    assert outcomes["good 1"].final == outcomes["good 2"].final == "1"
+
+
+def test_a_configuration_error_is_raised_instead_of_failing_every_problem_alike() -> None:
+    async def go() -> None:
+        engine = ScriptedEngine(replies({"q": ["x"]}))
+        async for _ in solve_all([ask("q")], engine=engine, strategy=partial(majority, n=0), seed=0):
+            pass
+
+    with pytest.raises(ConfigError, match="n must be"):
+        asyncio.run(go())
+
+
+def test_thinking_budgets_are_refused_before_work_where_the_model_has_no_marker() -> None:
+    from dataclasses import replace
+
+    engine = ScriptedEngine(replies({"q": ["x"]}))
+    engine._capabilities = replace(engine.capabilities, think_open=(), think_close=())
+    with pytest.raises(ConfigError, match="marker"):
+        Session(ask("q"), engine, seed=0, sampling=Sampling(), thinking=Thinking(max_tokens=5))
+
+
+def test_likelihood_is_the_geometric_mean_probability_without_injected_tokens() -> None:
+    import math
+
+    def script(prompt, path, key):
+        return "A" if "</think>" in prompt.generated_text else "t" * 30
+
+    engine = ScriptedEngine(script, thinking=True)
+    answer = asyncio.run(
+        solve(
+            ask("q", "exact"),
+            engine=engine,
+            strategy=partial(best_of_n, scorer=likelihood(), n=2),
+            seed=0,
+            thinking=Thinking(max_tokens=5, handover="no time</think>"),
+        )
+    )
+    assert [c.score for c in answer.candidates] == pytest.approx([math.exp(-0.5)] * 2)
+
+
+def test_an_engine_without_logprobs_gives_no_verdict_rather_than_a_zero() -> None:
+    from dataclasses import replace
+
+    engine = ScriptedEngine(replies({"q": [r"\boxed{1}"]}))
+    session = Session(ask("q"), engine, seed=0, sampling=Sampling())
+
+    async def go() -> Score:
+        prompt = session.render()
+        (completion,) = await session.generate(prompt, 1)
+        blind = replace(prompt.then(replace(completion, logprobs=None)))
+        (score,) = await session.score(likelihood(), [blind])
+        return score
+
+    score = asyncio.run(go())
+    assert score.value is None and "reported no" in score.note
+
+
+def test_scorers_forget_a_problem_when_it_is_done() -> None:
+    released = []
+
+    class Watching(type(constant())):
+        def release(self, problem_id: str) -> None:
+            released.append(problem_id)
+
+    engine = ScriptedEngine(replies({"q": ["a\n\nb"]}))
+    asyncio.run(solve(ask("q"), engine=engine, strategy=partial(tree, scorer=Watching(), n=4), seed=0))
+    assert released == ["q"]
+
+
+def test_the_synchronous_door_answers_a_plain_question() -> None:
+    engine = ScriptedEngine(replies({"6*7": [r"\boxed{42}"]}))
+    assert run("6*7", engine=engine, strategy=direct, seed=0).final == "42"
+
+
+def test_usage_adds_column_by_column() -> None:
+    from dataclasses import fields
+
+    one = Usage(*range(1, 1 + len(fields(Usage))))
+    assert one + one == Usage(*(2 * value for value in range(1, 1 + len(fields(Usage)))))

@@ -1,0 +1,25 @@
+"""One way to run coroutines at once: results in order, the first failure bare, siblings cancelled and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines at once and return results in order; the first failure cancels the rest and is raised bare.
+
+    Unlike `asyncio.gather` it never leaves a sibling running; unlike `asyncio.TaskGroup` it raises no exception group.
+    """
+    todo = list(coroutines)
+    if len(todo) == 1:
+        return [await todo[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in todo]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
