@@ -26,13 +26,13 @@ def test_the_report_names_every_engine_and_the_next_command(capsys: pytest.Captu
 
 def test_the_text_shows_every_check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [
-        Check("machine", "a", "ok", "fine"),
-        Check("machine", "b", "missing", "absent", "pip install b"),
+        Check("engines", "embedded", "ok", "fine"),
+        Check("engines", "b", "missing", "absent", "pip install b"),
     ]
-    monkeypatch.setattr(doctor, "GROUPS", (("machine", lambda: checks),))
+    monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda: checks),))
     assert doctor.run(argparse.Namespace(json=False)) == 0
     assert capsys.readouterr().out == (
-        "machine\n  + a                fine\n  - b                absent\n      pip install b\n"
+        "engines\n  + embedded         fine\n  - b                absent\n      pip install b\n"
         "\nnext: ttc eval --strategy tree\n"
     )
 
@@ -44,6 +44,11 @@ def test_a_broken_default_engine_is_exit_code_1_and_says_what_to_do(
     monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda: [check]),))
     assert doctor.run(argparse.Namespace(json=True)) == 1
     assert json.loads(capsys.readouterr().out)["next"] == "pip install torch"
+
+
+def test_a_list_of_engines_that_cannot_be_read_is_not_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda: 1 / 0),))
+    assert doctor.run(argparse.Namespace(json=False)) == 1
 
 
 @pytest.mark.parametrize("error", [RuntimeError("driver"), OSError("no such library"), ImportError("torch")])

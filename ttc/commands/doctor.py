@@ -23,6 +23,7 @@ from typing import Any, Literal
 from ttc.config import dump
 from ttc.core import Message, Sampling
 from ttc.errors import ConfigError, MissingExtra
+from ttc.options import DEFAULT_ENGINE
 from ttc.registry import DISTRIBUTION, ENGINES
 
 State = Literal["ok", "ready", "missing", "broken"]
@@ -62,14 +63,15 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print every check; 0 when the default engine works, else 1."""
     checks = [check for group, function in GROUPS for check in _guarded(group, function)]
-    failed = next((check for check in checks if check.name == "embedded" and check.state != "ok"), None)
-    following = NEXT_COMMAND if failed is None else failed.command or REINSTALL
+    default = next((check for check in checks if check.name == DEFAULT_ENGINE), None)
+    works = default is not None and default.state == "ok"
+    following = NEXT_COMMAND if works else (default and default.command) or REINSTALL
     if args.json:
-        print(json.dumps({"checks": dump(checks), "next": following, "ok": failed is None}))
+        print(json.dumps({"checks": dump(checks), "next": following, "ok": works}))
     else:
         print("\n".join(_lines(checks)))
         print(f"\nnext: {following}")
-    return 0 if failed is None else 1
+    return 0 if works else 1
 
 
 def _guarded(group: str, function: Callable[[], list[Check]]) -> list[Check]:
