@@ -46,6 +46,7 @@ _NUMBER = re.compile(
 _TEXT = re.compile(
     r"\\(text|mbox|textrm|textbf|textit|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
 )
+_STYLED = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf)\s+([A-Za-z])(?![A-Za-z])")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
 _WORD = re.compile(r"[^\W\d_]+")
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([A-Za-z]+\*?)\}(?:\{[lcr|]*\})?")
@@ -100,6 +101,8 @@ def _command(text: str, at: int, spaced: bool) -> tuple[Token, int]:
         words = match[2].strip()
         plain_letter = len(words) == 1 and match[1] not in ("text", "mbox", "hbox")
         return Token("word" if plain_letter else "text", words, spaced), match.end()
+    if match := _STYLED.match(text, at):
+        return Token("word", match[1], spaced), match.end()
     if match := _ENVIRONMENT.match(text, at):
         return Token("cmd", rf"\{match[1]}{{{match[2]}}}", spaced), match.end()
     match = _COMMAND.match(text, at)

@@ -1,0 +1,62 @@
+"""Multiple choice: one letter, as in (C), C., option C, a boxed C, against the letter of the target.
+
+A target may also be the text of the right option in `alternatives`. Two letters ("B or C") are a hedge and no answer.
+Left out: options without letters, and several right letters (make the combination one option).
+
+Args:
+    allow_truncated: Whether a text that was cut may have an answer.
+"""
+
+from __future__ import annotations
+
+from ttc.answers import extract
+from ttc.answers.kinds import choice_key, choice_letter
+from ttc.core import Submission, Target, Verdict
+from ttc.errors import ConfigError
+from ttc.verifiers.reading import Clock, decided, read_answer, read_gold
+
+VERSION = "1"
+
+
+def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:
+    """Return the verifier of multiple-choice answers."""
+    return ChoiceVerifier(allow_truncated)
+
+
+class ChoiceVerifier:
+    """Compares letters; see the module."""
+
+    name = "choice"
+
+    def __init__(self, allow_truncated: bool) -> None:
+        self._allow_truncated = allow_truncated
+        self.version = f"choice-{VERSION}{'-truncated' if allow_truncated else ''}"
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
+        clock = Clock()
+        try:
+            gold = read_gold(target)
+        except ConfigError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+        found = read_answer(submission, "choice", self._allow_truncated)
+        if isinstance(found, Verdict):
+            return clock.stamp(found, self.version)
+        keys = {choice_key(answer) for answer in gold.answers}
+        equal = choice_key(found.final or "") in keys
+        return clock.stamp(decided(equal, found, "same" if equal else "different"), self.version)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when the target is not a letter that verifies against itself."""
+        where = f"{item}: " if item else ""
+        try:
+            answer = read_gold(target).answers[0]
+        except ConfigError as exc:
+            raise ConfigError(f"{where}{exc}") from exc
+        letter, second = choice_letter(answer)
+        found = extract(rf"\boxed{{{answer}}}", "choice").final
+        if not letter or second or found is None or choice_key(found) != letter:
+            raise ConfigError(f"{where}the gold {answer[:80]!r} does not verify against itself: it is not one letter")
+
+    async def close(self) -> None:
+        """Nothing to stop."""

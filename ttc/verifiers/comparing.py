@@ -1,0 +1,277 @@
+"""Compare the shapes of two answers under a policy: equal, different, or not decided without a numeric check.
+
+Symmetric: the gold answer and the submitted one are treated alike. Sets, tuples, intervals, bases and ratios are equal
+only to their own kind; sets in any order, tuples in order. What needs more than exact arithmetic is handed to
+`decide`, which the worker implements with many digits and this process leaves open.
+
+Policy:
+    percent    `either`: 50 % equals 50 and 0.5; `unit`: 50 % equals 50 only; `value`: 50 % equals 0.5 only
+    rounding   a decimal with at least so many significant digits and decimal places equals the exact value that it
+               approximates to one unit in its last place; 0 turns this off. Two decimals are never equal by rounding
+    relative, absolute    tolerances on numbers
+    reading    what a bracketed or bare list is: as written (empty), always a `set`, always a `tuple`
+
+An answer without a unit equals one with; two units must agree (5 cm is not 5 m, 500 cm is 5 m).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
+from ttc.answers.canonical import text_key
+from ttc.answers.nodes import Node
+from ttc.answers.numeric import exact
+from ttc.answers.units import unit
+
+Ternary: TypeAlias = bool | None
+"""True, False, or None: not decided."""
+Percent: TypeAlias = Literal["either", "unit", "value"]
+Reading: TypeAlias = Literal["", "set", "tuple"]
+MAX_MATCHED = 64
+"""Members of a set beyond which only exact arithmetic compares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What counts as equal; see the module."""
+
+    percent: Percent = "either"
+    rounding: int = 6
+    relative: float = 0.0
+    absolute: float = 0.0
+    reading: Reading = ""
+
+
+class Decide:
+    """Leaves open what exact arithmetic cannot decide; the worker's subclass computes."""
+
+    def equal(self, left: Node, right: Node, slack: Fraction) -> Ternary:
+        """Whether two expressions have the same value, to within `slack`."""
+        return None
+
+    def proportional(self, left: Node, right: Node, positive: bool) -> Ternary:
+        """Whether left = c * right for one constant c (of positive sign)."""
+        return None
+
+
+class Comparison:
+    """One policy and one way to decide; `same` compares two shapes."""
+
+    def __init__(self, policy: Policy, decide: Decide) -> None:
+        self.policy, self.decide = policy, decide
+
+    def same(self, left: Node, right: Node) -> Ternary:
+        """Compare two shapes."""
+        if left == right:
+            return True
+        if left.op == "named" or right.op == "named":
+            return self._named(left, right)
+        if {left.op, right.op} == {"scalar", "quantity"} or left.op == right.op == "quantity":
+            return self._quantities(left, right)
+        left, right = self._read(left), self._read(right)
+        if left.op != right.op:
+            return False
+        rules: dict[str, Callable[[Node, Node], Ternary]] = {
+            "scalar": lambda a, b: self.scalars(a.args[0], b.args[0]),
+            "set": lambda a, b: self._unordered(a.args, b.args),
+            "union": lambda a, b: self._unordered(a.args, b.args),
+            "tuple": lambda a, b: self._ordered(a.args, b.args),
+            "brackets": lambda a, b: self._ordered(a.args, b.args),
+            "interval": lambda a, b: a.args[2:] == b.args[2:] and self._ordered(a.args[:2], b.args[:2]),
+            "matrix": self._matrices,
+            "ratio": self._ratios,
+            "rel": self._relations,
+            "text": lambda a, b: text_key(a.args[0]) == text_key(b.args[0]),
+        }
+        rule = rules.get(left.op)
+        return rule(left, right) if rule else False
+
+    def _read(self, node: Node) -> Node:
+        listing = self.policy.reading and node.op in ("set", "tuple", "brackets")
+        return Node(self.policy.reading, node.args) if listing else node
+
+    # -- numbers ---------------------------------------------------------------------------------------------------
+    def scalars(self, left: Node, right: Node) -> Ternary:
+        """Compare two expressions."""
+        if left == right:
+            return True
+        if left.has("inf") or right.has("inf"):
+            return False
+        first, second = exact(left), exact(right)
+        if first is not None and second is not None:
+            return first == second or abs(first - second) <= self._slack(left, right, first, second)
+        known = first if first is not None else second
+        return self.decide.equal(left, right, self._slack(left, right, known, known))
+
+    def _slack(self, left: Node, right: Node, first: Fraction | None, second: Fraction | None) -> Fraction:
+        scale = max((abs(value) for value in (first, second) if value is not None), default=Fraction(0))
+        allowed = max(Fraction(self.policy.absolute), Fraction(self.policy.relative) * scale)
+        return max(allowed, self._last_place(left, right, first, second))
+
+    def _last_place(self, left: Node, right: Node, first: Fraction | None, second: Fraction | None) -> Fraction:
+        """One unit in the last place of the decimal, when one side is a long decimal and the other is exact."""
+        digits = [_digits(left), _digits(right)]
+        if (digits[0] is None) == (digits[1] is None) or not self.policy.rounding:
+            return Fraction(0)
+        decimal, others, value = (left, right, first) if digits[0] is not None else (right, left, second)
+        count = digits[0] if digits[0] is not None else digits[1]
+        other = exact(others)
+        value = value if value is not None else exact(decimal)
+        if count is None or count < self.policy.rounding or not value or (other is not None and _terminates(other)):
+            return Fraction(0)
+        last = _magnitude(value) + 1 - count
+        return Fraction(10) ** last if last <= -self.policy.rounding else Fraction(0)
+
+    def _quantities(self, left: Node, right: Node) -> Ternary:
+        (first, first_unit), (second, second_unit) = _with_unit(left), _with_unit(right)
+        if "%" in (first_unit, second_unit) and first_unit != second_unit:
+            return self._percents(first, first_unit, second, second_unit)
+        if not first_unit or not second_unit or first_unit == second_unit:
+            return self.scalars(first, second)
+        factors = _conversion(first_unit, second_unit)
+        if factors is None:
+            return False
+        return self.scalars(_scaled(first, factors[0]), _scaled(second, factors[1]))
+
+    def _percents(self, first: Node, first_unit: str, second: Node, second_unit: str) -> Ternary:
+        if first_unit and second_unit:
+            return False
+        percent, bare = (first, second) if first_unit else (second, first)
+        readings = {"unit": (percent,), "value": (_scaled(percent, Fraction(1, 100)),)}
+        accepted = readings.get(self.policy.percent, readings["unit"] + readings["value"])
+        return any_of([self.scalars(reading, bare) for reading in accepted])
+
+    # -- structures ------------------------------------------------------------------------------------------------
+    def _named(self, left: Node, right: Node) -> Ternary:
+        names = [node.args[0] if node.op == "named" else "" for node in (left, right)]
+        if "rel" in (left.op, right.op):
+            equations = [_equation(node) for node in (left, right)]
+            both = equations[0] is not None and equations[1] is not None
+            return self._relations(equations[0], equations[1]) if both else False  # type: ignore[arg-type]
+        if all(len(name) == 1 for name in names) and names[0] != names[1]:
+            return False
+        bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
+        return self.same(bodies[0], bodies[1])
+
+    def _ordered(self, left: Sequence[Node], right: Sequence[Node]) -> Ternary:
+        if len(left) != len(right):
+            return False
+        return all_of([self.same(a, b) for a, b in zip(left, right, strict=True)])
+
+    def _unordered(self, left: Sequence[Node], right: Sequence[Node]) -> Ternary:
+        """Equality of sets: every member of each has an equal in the other."""
+        left, right = list(dict.fromkeys(left)), list(dict.fromkeys(right))
+        common = set(left) & set(right)
+        rest_left = [item for item in left if item not in common]
+        rest_right = [item for item in right if item not in common]
+        if len(rest_left) > MAX_MATCHED or len(rest_right) > MAX_MATCHED:
+            return False
+        table = [[self.same(a, b) for b in right] for a in rest_left]
+        back = [[self.same(a, b) for a in left] for b in rest_right]
+        return all_of([any_of(row) for row in (*table, *back)])
+
+    def _matrices(self, left: Node, right: Node) -> Ternary:
+        if [len(row) for row in left.args] != [len(row) for row in right.args]:
+            return False
+        return all_of([self._ordered(a, b) for a, b in zip(left.args, right.args, strict=True)])
+
+    def _ratios(self, left: Node, right: Node) -> Ternary:
+        if len(left.args) != len(right.args):
+            return False
+        sides = [[_with_unit(item)[0] for item in node.args] for node in (left, right)]
+        base = [side[0] for side in sides]
+        return all_of(
+            [
+                self.scalars(Node("mul", (a, base[1])), Node("mul", (b, base[0])))
+                for a, b in zip(sides[0], sides[1], strict=True)
+            ]
+        )
+
+    def _relations(self, left: Node, right: Node) -> Ternary:
+        first, second = _difference(left), _difference(right)
+        if first is None or second is None or first[0] != second[0]:
+            return False
+        return self.decide.proportional(first[1], second[1], positive=first[0] not in ("=", "!="))
+
+
+def all_of(values: Sequence[Ternary]) -> Ternary:
+    """False if one is False, else None if one is open, else True."""
+    return False if False in values else None if None in values else True
+
+
+def any_of(values: Sequence[Ternary]) -> Ternary:
+    """True if one is True, else None if one is open, else False."""
+    return True if True in values else None if None in values else False
+
+
+def _digits(node: Node) -> int | None:
+    """Significant digits of a decimal literal; None for anything else."""
+    inner = node.args[0] if node.op == "neg" else node
+    digits: int | None = inner.args[1] if inner.op == "num" else None
+    return digits
+
+
+def _terminates(value: Fraction) -> bool:
+    """Whether the decimal expansion of a rational ends, so that rounding is no excuse."""
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return rest == 1
+
+
+def _magnitude(value: Fraction) -> int:
+    """The power of ten of the first significant digit."""
+    value = abs(value)
+    guess = int((value.numerator.bit_length() - value.denominator.bit_length()) * math.log10(2)) - 2
+    while Fraction(10) ** (guess + 1) <= value:
+        guess += 1
+    return guess
+
+
+def _with_unit(node: Node) -> tuple[Node, str]:
+    inner: Node = node.args[0]
+    return inner, node.args[1] if node.op == "quantity" else ""
+
+
+def _scaled(node: Node, factor: Fraction) -> Node:
+    return node if factor == 1 else Node("mul", (node, Node("num", (factor, None))))
+
+
+def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
+    """Factors that bring two units to a common one; None when they do not agree."""
+    left, right = unit(first), unit(second)
+    if left.dimension and right.dimension:
+        agree = left.dimension == right.dimension and left.factor and right.factor
+        return (left.factor, right.factor) if agree else None
+    shared = _words(first) & _words(second)
+    unitless = {"unit"} in (_words(first), _words(second))
+    return (Fraction(1), Fraction(1)) if shared or unitless else None
+
+
+def _words(text: str) -> set[str]:
+    words = text.lower().replace("^", " ").replace("/", " ").replace("square ", "").split()
+    return {word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha()}
+
+
+def _equation(node: Node) -> Node | None:
+    """An equation as a relation: y = 2x + 1 has been read as the name y of a scalar."""
+    if node.op == "rel":
+        return node
+    if node.op == "named" and node.args[1].op == "scalar" and len(node.args[0]) == 1:
+        return Node("rel", (("=",), Node("sym", (node.args[0],)), node.args[1].args[0]))
+    return None
+
+
+def _difference(node: Node) -> tuple[str, Node] | None:
+    """A relation between two sides as an operator and left minus right; None for chains."""
+    operators, *sides = node.args
+    if len(sides) != 2 or operators[0] == "in":
+        return None
+    flipped = {">": "<", ">=": "<="}.get(operators[0])
+    first, second = (sides[1], sides[0]) if flipped else (sides[0], sides[1])
+    return flipped or operators[0], Node("add", (first, Node("neg", (second,))))

@@ -1,0 +1,115 @@
+"""The form of a text: thinking first and closed, one answer where it belongs, a length; whatever the answer is.
+
+A target is None or anything: the form does not depend on it. The score is the share of the required parts that hold,
+and the verdict is correct when all do. Left out: natural-language instructions (IFEval), language detection.
+
+Args:
+    thinking: Whether thinking is required, forbidden, or either.
+    answer: Where the one answer must be: in a box, a tag, a hash (####) line, any place that is found, or free.
+    min_chars: Fewest characters of the answer part.
+    max_chars: Most characters of the answer part.
+    allow_truncated: Whether a text that was cut may pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from ttc.answers import extract
+from ttc.answers.extract import answer_start, boxes
+from ttc.core import Submission, Target, Verdict
+from ttc.errors import ConfigError
+from ttc.verifiers.reading import Clock, unfinished
+
+VERSION = "1"
+Thinking: TypeAlias = Literal["required", "forbidden", "either"]
+Place: TypeAlias = Literal["box", "tag", "hash", "any", "free"]
+
+_MARKER = re.compile(r"</?think(?:ing)?>", re.IGNORECASE)
+_TAG = re.compile(r"<answer>(?:(?!<answer>|</answer>).)*</answer>", re.DOTALL)
+_OPENING_TAG = re.compile(r"</?answer>")
+_HASH = re.compile(r"^####[ \t]*\S", re.MULTILINE)
+
+
+def format(
+    *,
+    thinking: Thinking = "either",
+    answer: Place = "box",
+    min_chars: int = 0,
+    max_chars: int | None = None,
+    allow_truncated: bool = False,
+) -> FormatVerifier:
+    """Return the verifier of form."""
+    if min_chars < 0 or (max_chars is not None and max_chars < min_chars):
+        raise ConfigError("format: needs 0 <= min_chars <= max_chars")
+    return FormatVerifier(thinking, answer, min_chars, max_chars, allow_truncated)
+
+
+class FormatVerifier:
+    """Judges the form; see the module."""
+
+    name = "format"
+
+    def __init__(
+        self, thinking: Thinking, answer: Place, min_chars: int, max_chars: int | None, allow_truncated: bool
+    ) -> None:
+        self._thinking, self._answer, self._min, self._max = thinking, answer, min_chars, max_chars
+        self._allow_truncated = allow_truncated
+        self.version = f"format-{VERSION}-{thinking}-{answer}-{min_chars}-{max_chars}-{'ny'[allow_truncated]}"
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Judge the form of `submission`; `parts` tells which requirement holds."""
+        clock = Clock()
+        if cut := unfinished(submission, self._allow_truncated):
+            return clock.stamp(Verdict("no_answer", reason=cut), self.version)
+        parts = {name: float(holds) for name, holds in self._parts(submission).items()}
+        broken = [name for name, holds in parts.items() if not holds]
+        score = sum(parts.values()) / len(parts)
+        verdict = Verdict("incorrect" if broken else "correct", score, parts, ", ".join(broken) or "all parts hold")
+        return clock.stamp(verdict, self.version)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Accept any target: the form does not depend on it."""
+
+    async def close(self) -> None:
+        """Nothing to stop."""
+
+    def _parts(self, submission: Submission) -> dict[str, bool]:
+        start = answer_start(submission.text)
+        body = "" if start is None else submission.text[start:]
+        inside = submission.text[:start] if start is not None else submission.text
+        thought = submission.thinking.strip() or _MARKER.sub("", inside).strip()
+        wanted = {"required": bool(thought), "forbidden": not thought, "either": True}
+        return {
+            "thinking": wanted[self._thinking],
+            "closed": start is not None and _MARKER.search(body) is None,
+            "answer": _PLACES[self._answer](body),
+            "length": self._min <= len(body.strip()) and (self._max is None or len(body.strip()) <= self._max),
+        }
+
+
+def _one_box(body: str) -> bool:
+    return len(boxes(body, 0)) == 1
+
+
+def _one_tag(body: str) -> bool:
+    return len(_OPENING_TAG.findall(body)) == 2 and _TAG.search(body) is not None
+
+
+def _one_hash(body: str) -> bool:
+    return len(_HASH.findall(body)) == 1
+
+
+def _any_answer(body: str) -> bool:
+    return extract(body, "math").final is not None
+
+
+def _free(_body: str) -> bool:
+    return True
+
+
+_PLACES: Mapping[str, Callable[[str], bool]] = {
+    "box": _one_box, "tag": _one_tag, "hash": _one_hash, "any": _any_answer, "free": _free,
+}  # fmt: skip

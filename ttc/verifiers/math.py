@@ -1,0 +1,191 @@
+"""Mathematics: fractions to intervals, exactly where possible, numerically and by `math-verify` where not.
+
+The cascade, from cheap to dear: the spelling, exact and structural comparison in this process (tens of microseconds),
+values with 60 and 130 digits in a killable worker (about 1 ms), `math-verify` there (about 10 ms). Text of the model is
+parsed, never evaluated. Symmetric in the two answers. Left out: proofs, geometry, answers in sentences.
+
+Args:
+    timeout_s: Wall limit of one verdict in the worker, in seconds.
+    workers: Worker processes, started when first needed.
+    percent: What 50 % equals: 50 and 0.5 (either), 50 (unit), 0.5 (value).
+    rounding: Significant digits from which a decimal may stand for an exact value; 0 for never.
+    tolerance: Relative tolerance on numbers.
+    kind: How answers are found: math, or number (then the last number of the text counts).
+    allow_truncated: Whether a text that was cut may have an answer.
+    memory_mb: Address space of a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+from typing import Literal
+
+from ttc.answers import Extraction, extract
+from ttc.answers.canonical import spelling_key
+from ttc.answers.grammar import parse
+from ttc.answers.nodes import Node
+from ttc.answers.plain import plain
+from ttc.answers.shapes import shape
+from ttc.answers.tokens import TooLarge, Unparsed
+from ttc.core import Status, Submission, Target, Verdict
+from ttc.errors import ConfigError
+from ttc.verifiers.comparing import Comparison, Decide, Percent, Policy, Ternary
+from ttc.verifiers.pool import Pool, Reply
+from ttc.verifiers.reading import Clock, Gold, decided, read_answer, read_gold
+
+VERSION = "1"
+LONG_TEXT = 50_000
+"""Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
+
+
+def math(
+    *,
+    timeout_s: float = 1.5,
+    workers: int = 2,
+    percent: Percent = "either",
+    rounding: int = 6,
+    tolerance: float = 0.0,
+    kind: Literal["math", "number"] = "math",
+    allow_truncated: bool = False,
+    memory_mb: int = 2048,
+) -> MathVerifier:
+    """Return the verifier of mathematical answers."""
+    if rounding < 0 or not tolerance >= 0:
+        raise ConfigError("math: rounding and tolerance must be >= 0")
+    policy = Policy(percent, rounding, tolerance)
+    return MathVerifier(policy, Pool(workers=workers, timeout_s=timeout_s, memory_mb=memory_mb), kind, allow_truncated)
+
+
+class MathVerifier:
+    """Compares final answers with a target; see the module."""
+
+    name = "math"
+
+    def __init__(self, policy: Policy, pool: Pool, kind: str, allow_truncated: bool) -> None:
+        self._policy, self._pool, self._kind, self._allow_truncated = policy, pool, kind, allow_truncated
+        settings = json.dumps([dataclasses.asdict(policy), kind, allow_truncated])
+        digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
+        self.version = f"math-{VERSION} math-verify-{importlib.metadata.version('math-verify')} policy-{digest}"
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
+        clock = Clock()
+        try:
+            gold = read_gold(target)
+        except ConfigError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+        if len(submission.text) > LONG_TEXT:
+            found = await asyncio.to_thread(read_answer, submission, self._kind, self._allow_truncated)
+        else:
+            found = read_answer(submission, self._kind, self._allow_truncated)
+        if isinstance(found, Verdict):
+            return clock.stamp(found, self.version)
+        verdict, waited = await self._compare(gold, found)
+        return clock.stamp(verdict, self.version, waited)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when a target cannot be read or does not verify against itself."""
+        where = f"{item}: " if item else ""
+        try:
+            gold = read_gold(target)
+        except ConfigError as exc:
+            raise ConfigError(f"{where}{exc}") from exc
+        for text in gold.answers:
+            hit = extract(rf"\boxed{{{text}}}", "math")
+            if hit.final is None:
+                raise ConfigError(f"{where}the gold {text[:80]!r} does not verify against itself: {hit.reason}")
+            try:
+                same = quick(_bare(text), hit.final, self._policy_for(gold))
+            except TooLarge as exc:
+                raise ConfigError(f"{where}the gold {text[:80]!r} is too large: {exc}") from exc
+            if same is not True:
+                raise ConfigError(f"{where}the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
+
+    async def close(self) -> None:
+        """End the workers."""
+        await asyncio.to_thread(self._pool.close)
+
+    def _policy_for(self, gold: Gold) -> Policy:
+        return dataclasses.replace(self._policy, absolute=gold.tolerance, reading=gold.type)
+
+    async def _compare(self, gold: Gold, found: Extraction) -> tuple[Verdict, float]:
+        """The verdict on a final answer and the seconds it waited for a worker."""
+        final = found.final or ""
+        policy = self._policy_for(gold)
+        texts = [_bare(text) + (f" \\text{{{gold.unit}}}" if gold.unit else "") for text in gold.answers]
+        try:
+            results = [quick(text, final, policy) for text in texts]
+        except TooLarge as exc:
+            return Verdict("limit", reason=str(exc), extracted=found.final, span=found.span), 0.0
+        if True in results:
+            return decided(True, found, "exact"), 0.0
+        open_texts = [text for text, result in zip(texts, results, strict=True) if result is None]
+        if not open_texts:
+            return decided(False, found, "different"), 0.0
+        return await self._ask(open_texts, found, policy)
+
+    async def _ask(self, texts: list[str], found: Extraction, policy: Policy) -> tuple[Verdict, float]:
+        waited, undecided = 0.0, Verdict("unparseable", extracted=found.final, span=found.span)
+        rejected = False
+        for text in texts:
+            request = {"call": "maths", "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
+            reply = await self._pool.run(request)
+            waited += reply.waited
+            equal = reply.data.get("equal")
+            if equal is True:
+                return decided(True, found, str(reply.data["reason"])), waited
+            if equal is False:
+                rejected = True
+            else:
+                undecided = dataclasses.replace(undecided, status=_status(reply), reason=_reason(reply))
+        # One alternative without a verdict leaves the whole without one, when no other was met.
+        all_rejected = rejected and not undecided.reason
+        return (decided(False, found, "different") if all_rejected else undecided), waited
+
+
+def _status(reply: Reply) -> Status:
+    known: dict[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
+    return known.get(reply.status, "unparseable")
+
+
+def _reason(reply: Reply) -> str:
+    return str(reply.data.get("reason") or reply.status)
+
+
+def quick(gold: str, answer: str, policy: Policy) -> Ternary:
+    """Compare two answers in this process; None when it takes a worker. Raises TooLarge beyond the grammar's caps."""
+    left, right = _plain(gold), _plain(answer)
+    if left and spelling_key(left) == spelling_key(right):
+        return True
+    first, second = _shape(left), _shape(right)
+    if first is None or second is None:
+        return None
+    return Comparison(policy, Decide()).same(first, second)
+
+
+def _bare(gold: str) -> str:
+    """A gold without the box, tag or #### that a dataset may have left around it."""
+    if "boxed" not in gold and "####" not in gold and "<answer>" not in gold:
+        return gold
+    return extract(gold, "math").final or gold
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain(text: str) -> str:
+    return plain(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shape(text: str) -> Node | None:
+    try:
+        return shape(parse(text))
+    except TooLarge:
+        raise
+    except Unparsed:
+        # Not in the grammar; a size cap, which is an Unparsed too, has been passed on.
+        return None
