@@ -6,22 +6,20 @@ arm. Golds are checked against themselves and run folders against their configur
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import ttc
 from evals.run import check_folder, evaluate
 from evals.summary import summarise, write_summary
 from evals.task import Item, Task
 from ttc.config import dump
-from ttc.core import Budget, Engine, Record, Sampling, Scorer, Submission, Target, Verdict, Verifier
-from ttc.errors import ConfigError
+from ttc.core import Budget, Engine, Record, Sampling, Scorer, Target, Verifier
 from ttc.options import PartChoice, StrategyChoice
 from ttc.solve import solve
 from ttc.thinking import Thinking
@@ -119,7 +117,7 @@ async def execute(
     async with AsyncExitStack() as stack:
         verifier = experiment.verifier.create_verifier()
         stack.push_async_callback(verifier.close)
-        await check_golds(experiment.items, verifier, experiment.task)
+        check_golds(experiment.items, verifier, experiment.task)
         engine = experiment.engine.create_engine()
         stack.push_async_callback(engine.close)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
@@ -176,28 +174,20 @@ async def _run_arm(
     return Result(arm, entry, records)
 
 
-async def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:
+@runtime_checkable
+class GoldChecker(Protocol):
+    """A verifier that can tell whether it could ever accept an answer to a target."""
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when `target` does not verify against itself."""
+        ...
+
+
+def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:
     """Refuse targets that do not verify against themselves; raises ConfigError naming the first of them."""
-    if task.kind == "format":  # its targets are rules, not answers
-        return
-    verdicts = await asyncio.gather(*(_verify_gold(item.target, verifier) for item in items))
-    for item, verdict in zip(items, verdicts, strict=True):
-        if verdict is not None and not verdict.correct:
-            raise ConfigError(
-                f"task {task.name}: the gold of {item.problem.id!r} does not verify against itself "
-                f"({verdict.status}{': ' + verdict.reason if verdict.reason else ''}): {item.target!r}"
-            )
-
-
-async def _verify_gold(target: Target, verifier: Verifier) -> Verdict | None:
-    gold = _gold(target)
-    return None if gold is None else await verifier.verify(target, Submission(f"\\boxed{{{gold}}}"))
-
-
-def _gold(target: Target) -> str | None:
-    """Return the answer that a target asks for, or None where it is not a single text."""
-    answer = target.get("answer") if isinstance(target, Mapping) else target
-    return answer if isinstance(answer, str) else None
+    if isinstance(verifier, GoldChecker):
+        for item in items:
+            verifier.check_gold(item.target, f"task {task.name}: problem {item.problem.id!r}")
 
 
 def _all_params(choice: StrategyChoice) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttc.errors import ConfigError, MissingExtra, RecordError
+from ttc.errors import ConfigError, RecordError
 
 __all__ = ["Row", "Source", "json_lines", "rows_from"]
 
@@ -92,10 +92,8 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
 
 
 def _hub_rows(source: Source, repository: str) -> Iterator[Row]:
-    try:
-        import datasets
-    except ImportError as exc:
-        raise MissingExtra("datasets", "test") from exc
+    import datasets  # takes a second; only the hub's format needs it
+
     try:
         table = datasets.load_dataset(repository, source.config, split=source.split)
     except Exception as exc:  # foreign errors of many kinds: no network, no such name, broken files

@@ -44,7 +44,7 @@ class Check:
 
 CHECKS: Mapping[str, Check] = {
     "math": Check("math"),
-    "number": Check("math"),
+    "number": Check("math", {"kind": "number"}),
     "choice": Check("choice"),
     "exact": Check("exact"),
     "format": Check("format"),

@@ -183,7 +183,7 @@ def test_an_interrupted_run_is_continued_by_the_same_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sent: signal.Signals, code: int
 ) -> None:
     out = tmp_path / "run"
-    arguments = [*SIMULATED, "--strategy", "majority", "--n", "32", "--limit", "400", "--baseline", "none"]
+    arguments = [*SIMULATED, "--strategy", "majority", "--n", "8", "--limit", "200", "--baseline", "none"]
     command = [sys.executable, "-m", "ttc", *arguments, "--concurrency", "2", "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -202,11 +202,11 @@ def test_an_interrupted_run_is_continued_by_the_same_command(
     assert process.returncode == code
     if sent == signal.SIGINT:
         assert f"--out {out}" in stderr and "continue with: ttc eval" in stderr
-    assert 0 < len(read_run(out).records) < 400
+    assert 0 < len(read_run(out).records) < 200
     assert run(capsys, *arguments, "--out", str(out))[0] == 0
     assert run(capsys, *arguments, "--out", str(tmp_path / "whole"))[0] == 0
     ours, whole = ([finals(record) for record in read_run(folder).records] for folder in (out, tmp_path / "whole"))
-    assert len(ours) == 400 and ours == whole
+    assert len(ours) == 200 and ours == whole
 
 
 def finals(record: object) -> object:
