@@ -132,7 +132,9 @@ def _role_row(label: str, roles: Mapping[str, float], present: Sequence[tuple[st
     ]
     spelled = ", ".join(f"{name} {count(roles[key])}" for key, name in present if roles[key] > 0)
     bar = element("div", *parts, class_="bar", role="img", aria_label=f"{label}: {spelled}")
-    total = element("div", text(count(sum(roles.values()))), class_="total", title=spelled)
+    beside = roles["prefilled"] + roles["overrun"]
+    sums = count(sum(roles.values()) - beside) + (f" + {count(beside)}" if beside > 0 else "")
+    total = element("div", text(sums), class_="total", title=spelled)
     return element("div", element("div", text(label), class_="who"), bar, total, class_="role")
 
 

@@ -32,7 +32,7 @@ class Frame:
     cost_high: float
     share_low: float
     share_high: float
-    left: int = 56
+    left: int = 66
     right: int = 22
     top: int = 30
     bottom: int = 50

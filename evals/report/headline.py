@@ -40,9 +40,9 @@ def facts(runs: Sequence[Run]) -> list[str]:
     found += [f"seed {', '.join(sorted(seeds))}"] if seeds else []
     detectable = [mde for run in runs if (mde := run.share("mde")) is not None]
     if detectable:
-        found.append(f"differences under about {points(max(detectable)).lstrip('+')} points are within noise")
+        found.append(f"an unpaired difference of {points(max(detectable)).lstrip('+')} points would be detected")
     if _overlaps(runs):
-        found.append("the two intervals overlap: `ttc compare` gives the paired test")
+        found.append("the two intervals overlap (ttc compare gives the paired test)")
     return found
 
 

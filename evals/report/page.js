@@ -156,8 +156,9 @@
     path.forEach((node, level) => {
       const head = h("div", { class: "step-head" }, h("span", {}, path.length > 1 ? `step ${level + 1}` : `sample ${node.id}`), h("span", {}, `${number(node.tokens || 0)} tokens`));
       if (node.injected) head.append(h("span", {}, `${node.injected} injected`));
-      if (node.score !== undefined) head.append(h("span", {}, `score ${node.score.toFixed(3)} `), h("span", { class: "meter" }, h("i", { style: `width:${Math.round(100 * share(node.score))}%` })));
-      if (node.steps && node.steps.length > 1) head.append(h("span", {}, `per step: ${node.steps.slice(-24).join("  ")}`));
+      if (node.score !== undefined) head.append(h("span", { class: "nowrap" }, `score ${node.score.toFixed(3)} `, h("span", { class: "meter" }, h("i", { style: `width:${Math.round(100 * share(node.score))}%` }))));
+      // In a tree every step is a node of its own, so its score is already there.
+      if (path.length === 1 && node.steps && node.steps.length > 1) head.append(h("span", {}, `per step: ${node.steps.slice(-24).join("  ")}`));
       const texts = (node.parts || []).map(([thinking, text]) => {
         const title = thinking === before ? null : h("b", {}, thinking ? "thinking" : "answer");
         before = thinking;

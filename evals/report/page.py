@@ -28,7 +28,8 @@ from ttc.core import Record
 DETAILS = (
     (
         "Where the tokens went",
-        "Per problem, pruned branches included; cached prompt tokens are not computed again and are left out.",
+        "Per problem, pruned branches included: what the budget counts + prompt and dropped tokens, which stand beside "
+        "it. Cached prompt tokens are left out.",
         "card",
     ),
     ("By difficulty", "Accuracy with its 95 % interval.", "card"),
