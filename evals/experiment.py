@@ -24,7 +24,7 @@ from ttc.options import PartChoice, StrategyChoice
 from ttc.solve import solve
 from ttc.thinking import Thinking
 
-__all__ = ["Arm", "Experiment", "Result", "Watcher", "arm_config", "check_golds", "execute"]
+__all__ = ["Arm", "Experiment", "Result", "Watcher", "all_params", "arm_config", "check_golds", "execute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def arm_config(experiment: Experiment, arm: Arm) -> dict[str, Any]:
         "level": experiment.task.params.get("level"),
         "limit": experiment.limit,
         "strategy": arm.choice.name,
-        "params": _all_params(arm.choice),
+        "params": all_params(arm.choice),
         "engine": experiment.engine.name,
         "engine_params": dump(experiment.engine.params),
         "model": experiment.engine.model,
@@ -190,7 +190,7 @@ def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:
             verifier.check_gold(item.target, f"task {task.name}: problem {item.problem.id!r}")
 
 
-def _all_params(choice: StrategyChoice) -> dict[str, Any]:
+def all_params(choice: StrategyChoice) -> dict[str, Any]:
     """Return the strategy's parameters with the defaults of its signature filled in."""
     keywords = [p for p in inspect.signature(choice.function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     defaults = {p.name: p.default for p in keywords if p.default is not p.empty and p.name != "scorer"}

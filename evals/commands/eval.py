@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evals.experiment import Arm, Experiment, Result, execute
+from evals.experiment import Arm, Experiment, Result, all_params, execute
 from evals.progress import Progress
 from evals.report import render_table, write_report
 from evals.summary import write_summary
@@ -188,30 +188,24 @@ def _folder_name(choice: StrategyChoice) -> str:
 
 
 def _baselines(args: argparse.Namespace, asked: Sequence[StrategyChoice], temperature: float) -> list[StrategyChoice]:
-    """Return what to compare with: greedy decoding, and the vote of as many samples where that is cheap."""
+    """Return what a lone strategy is compared with: greedy decoding, and the vote of as many samples where cheap."""
     if len(asked) != 1:
         if args.baseline not in (None, "none"):
             raise ConfigError("--baseline is for a single strategy; name it in --strategy")
         return []
-    n = asked[0].params.get("n", _default_n(asked[0]))
+    n = all_params(asked[0]).get("n")
+    votes = isinstance(n, int) and n > 1 and temperature > 0
     packaged = args.model is None and (args.engine or DEFAULT_ENGINE) == DEFAULT_ENGINE
-    votes = n is not None and n > 1 and temperature > 0
-    default = ["direct", "majority"] if packaged and votes else ["direct"]
-    names = default if args.baseline is None else [name for name in args.baseline.split(",") if name != "none"]
+    usual = "direct,majority" if packaged and votes else "direct"
+    names = [name.strip() for name in (args.baseline or usual).split(",")]
     fixed: dict[str, dict[str, object]] = {"direct": {"temperature": 0.0}, "majority": {"n": n} if votes else {}}
-    choices = []
-    for name in names:
-        function = STRATEGIES.load(name)
-        if name != asked[0].name:
-            choices.append(
-                StrategyChoice(name, name, function, bind(function, fixed.get(name, {}), supply={"scorer": None}))
-            )
-    return [replace(choice, params={k: v for k, v in choice.params.items() if k != "scorer"}) for choice in choices]
+    return [_baseline(name, fixed.get(name, {})) for name in names if name not in ("none", asked[0].name)]
 
 
-def _default_n(choice: StrategyChoice) -> int | None:
-    found = STRATEGIES.describe(choice.name).parameters
-    return next((parameter.default for parameter in found if parameter.name == "n"), None)
+def _baseline(name: str, params: Mapping[str, object]) -> StrategyChoice:
+    function = STRATEGIES.load(name)
+    bound = bind(function, params, supply={"scorer": None})
+    return StrategyChoice(name, name, function, {key: value for key, value in bound.items() if key != "scorer"})
 
 
 def _default_out(args: argparse.Namespace) -> str:

@@ -1,0 +1,192 @@
+"""What no schedule may change, what every ledger must equal, and what no strategy may see."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import types
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evals.run import RECORDS, evaluate, read_run
+from evals.summary import total_usage
+from evals.task import Item
+from evals.tasks.simulated import simulated as simulated_task
+from ttc.core import (
+    Answer,
+    Engine,
+    Problem,
+    Prompt,
+    Record,
+    Sampling,
+    Score,
+    Submission,
+    Target,
+    Usage,
+    UsageSink,
+    Verdict,
+)
+from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.simulated import simulated
+from ttc.registry import STRATEGIES
+from ttc.scorers.simulated import simulated as simulated_scorer
+from ttc.session import Session
+from ttc.solve import solve
+
+STRATEGY_PARAMS = {
+    "direct": {},
+    "majority": {"n": 6},
+    "best_of_n": {"n": 6},
+    "tree": {"n": 8, "beam_width": 2},
+    "tree dvts": {"n": 8, "beam_width": 2, "policy": "dvts"},
+}
+COUNT = 14
+
+
+class Exact:
+    """Right when the text ends with the boxed target."""
+
+    name = "exact"
+    version = "1"
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        return Verdict("correct" if submission.text.endswith(f"\\boxed{{{target}}}") else "incorrect")
+
+    async def close(self) -> None:
+        pass
+
+
+def bound(label: str) -> Any:
+    function = STRATEGIES.load(label.split()[0])
+    supply = {"scorer": simulated_scorer(noise=1.0, seed=5)} if label not in ("direct", "majority") else {}
+    return partial(function, **STRATEGY_PARAMS[label], **supply)
+
+
+def run(
+    folder: Path, label: str, items: list[Item], concurrency: int, jitter: int | None = None
+) -> tuple[list[Record], Engine]:
+    engine = simulated(p=0.85, steps=5, jitter=jitter)
+    solver = partial(solve, engine=engine, strategy=bound(label), seed=11, sampling=Sampling())
+    records = asyncio.run(evaluate(folder, {"strategy": label}, items, solver, Exact(), concurrency=concurrency))
+    return records, engine
+
+
+def timeless(records: list[Record]) -> dict[str, Record]:
+    def strip(record: Record) -> Record:
+        answer = record.answer and dataclasses.replace(record.answer, seconds=0.0)
+        return dataclasses.replace(record, answer=answer, provenance={})
+
+    return {record.problem.id: strip(record) for record in records}
+
+
+@pytest.mark.parametrize("label", STRATEGY_PARAMS)
+def test_trees_answers_and_ledgers_do_not_depend_on_the_schedule(tmp_path: Path, label: str) -> None:
+    items = simulated_task().items(COUNT, 0)
+    expected = timeless(run(tmp_path / "straight", label, items, 1)[0])
+    for concurrency, jitter in [(7, 1), (64, 2)]:
+        random.Random(jitter).shuffle(items)
+        found, _ = run(tmp_path / str(concurrency), label, items, concurrency, jitter)
+        assert timeless(found) == expected
+
+
+@pytest.mark.parametrize("label", STRATEGY_PARAMS)
+def test_a_run_cut_anywhere_ends_the_same(tmp_path: Path, label: str) -> None:
+    items = simulated_task().items(COUNT, 0)
+    expected = timeless(run(tmp_path / "whole", label, items, 4)[0])
+    whole = (tmp_path / "whole" / RECORDS).read_bytes()
+    folder = tmp_path / "cut"
+    run(folder, label, items, 4)
+    for cut in (0, len(whole) // 3, len(whole) - 1):
+        (folder / RECORDS).write_bytes(whole[:cut])
+        run(folder, label, items, 3, jitter=cut)
+        assert timeless(list(read_run(folder).records)) == expected
+
+
+@pytest.mark.parametrize("label", STRATEGY_PARAMS)
+def test_the_sum_of_the_records_equals_the_engines_counters_to_the_token(tmp_path: Path, label: str) -> None:
+    records, engine = run(tmp_path / "run", label, simulated_task().items(COUNT, 0), 5)
+    ledger, counters = total_usage(records), engine.counters()
+    scored = dataclasses.replace(ledger, scored=0, thinking=0, judged=0)
+    assert dataclasses.replace(scored, flops=0.0) == dataclasses.replace(counters, flops=0.0)
+    assert scored.flops == pytest.approx(counters.flops)
+
+
+CANARY = "canary-8c1f2e"
+
+
+class Nosy:
+    """A scorer that searches everything it is given."""
+
+    def __init__(self) -> None:
+        self.saw: list[bool] = []
+
+    async def score(self, prompts: list[Prompt], on_usage: UsageSink) -> list[Score]:
+        self.saw.append(reaches(prompts, CANARY) or reaches(on_usage, CANARY))
+        return [Score(0.5) for _ in prompts]
+
+    def release(self, problem_id: str) -> None:
+        pass
+
+
+def test_neither_strategies_nor_scorers_can_reach_a_target(tmp_path: Path) -> None:
+    scorer = Nosy()
+    saw: list[bool] = []
+
+    async def nosy(problem: Problem, session: Session) -> Answer:
+        prompt = session.render()
+        (completion,) = await session.generate(prompt, 1)
+        await session.score(scorer, [prompt.then(completion)])
+        saw.append(reaches((problem, session, prompt, completion), CANARY))
+        assert reaches((problem, session), problem.messages[0].content), "the search itself must work"
+        return session.answer(session.candidate(prompt, completion), [])
+
+    engine = ScriptedEngine(lambda prompt, path, key: "\\boxed{1}")
+    items = [dataclasses.replace(item, target=CANARY) for item in simulated_task().items(3, 0)]
+    solver = partial(solve, engine=engine, strategy=nosy, seed=0, sampling=Sampling())
+    records = asyncio.run(evaluate(tmp_path / "run", {}, items, solver, Exact(), concurrency=2))
+    assert [record.error for record in records] == [None] * 3
+    assert saw == scorer.saw == [False] * 3
+    assert reaches(items, CANARY)
+
+
+def reaches(start: object, text: str) -> bool:
+    """Whether `text` is in any string that can be reached from `start` by attributes, items or closures."""
+    todo, seen = [start], set()
+    while todo:
+        value = todo.pop()
+        if id(value) in seen or isinstance(value, type | types.ModuleType):
+            continue
+        seen.add(id(value))
+        if isinstance(value, str) and text in value:
+            return True
+        todo += _inside(value)
+    return False
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, str | bytes | int | float):
+        return []
+    if isinstance(value, dict | types.MappingProxyType):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    found = list(vars(value).values()) if hasattr(value, "__dict__") else []
+    found += [getattr(value, name) for name in getattr(type(value), "__slots__", ()) if hasattr(value, name)]
+    if isinstance(value, types.MethodType):
+        found.append(value.__self__)
+    if isinstance(value, types.FunctionType):
+        found += [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+    if isinstance(value, partial):
+        found += [value.func, value.args, value.keywords]
+    return found
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
