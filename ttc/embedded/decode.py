@@ -1,0 +1,347 @@
+"""One decoding step for many branches, on a CPU: the keys of a shared prefix are read once per group of branches.
+
+Every live branch is a row. A row belongs to a group (the draws of one prompt), whose prefix lives once in a
+`_Prefixes` bank; the tokens a row sampled itself live in the `_Rows` bank. Attention multiplies all queries of a group
+with the prefix at once, each row with its own keys, and takes one softmax over both parts (the same sharing as
+Hydragen, Juravsky et al. 2024, arXiv 2402.05099).
+
+All rows write their new key at the same column, so appending is one strided copy; a row that came later masks the
+columns before its start. Left out: prefixes longer than memory; rows of very different age share one rectangle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ttc.embedded.cache import Segment
+from ttc.embedded.model import Body
+
+__all__ = ["Decoder", "Group", "SharedDecoder"]
+
+
+class Group:
+    """The draws of one prompt: a handle owned by the decoder that made it; `length` is its prefix in tokens."""
+
+    __slots__ = ("bank", "length", "slot")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.bank = -1
+        self.slot = -1
+
+
+class Decoder(Protocol):
+    """What the scheduler needs. Rows are always 0 .. num_rows - 1; removing one moves the last into its place."""
+
+    num_rows: int
+
+    def open(self, prefix: Segment | None, num_draws: int) -> Group:
+        """Make the prefix ready for about `num_draws` rows; raises nothing, copies the prefix once."""
+        ...
+
+    def close(self, group: Group) -> None:
+        """Free a group without rows."""
+        ...
+
+    def add(self, group: Group) -> int:
+        """Add a row that continues the group's prefix; returns its number."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its number."""
+        ...
+
+    def absorb(self, row: int) -> None:
+        """Append the one token of `row` to its group's prefix (no other row of the group may exist)."""
+        ...
+
+    def taken(self, row: int, count: int) -> torch.Tensor:
+        """Copy the last `count` keys and values of `row`: (layers, 2, kv heads, count, head size)."""
+        ...
+
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """Feed one token per row, keep its keys and values; returns hidden states (num_rows, D)."""
+        ...
+
+
+@dataclass(slots=True)
+class _Grid:
+    """How the rows of one bank are laid out as (groups, most rows of a group)."""
+
+    rows: torch.Tensor | None  # (groups * most) row of every cell, padded; None when it is 0 .. n-1
+    members: torch.Tensor | None  # (count) the rows, in cell order; None when it is 0 .. n-1
+    cells: torch.Tensor | None  # (count) the cell of every member; None without padding
+    groups: int
+    most: int
+    mask: torch.Tensor | None  # (groups, 1, cap) additive; None when every prefix fills the bank
+
+
+class _Prefixes:
+    """Prefix keys (layers, slots, kv heads, D, cap) and values (layers, slots, kv heads, cap, D)."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.members: list[tuple[Group, list[int]]] = []  # per slot: the group and its rows
+        self.keys, self.values = self._allocate(1, 32)
+
+    def _allocate(self, slots: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        dims = self.body.dims
+        lead = (dims.num_layers, slots, dims.num_kv_heads)
+        kind = {"dtype": self.body.dtype, "device": self.body.device}
+        return torch.zeros(*lead, dims.head_dim, length, **kind), torch.zeros(*lead, length, dims.head_dim, **kind)
+
+    def _reserve(self, slots: int, length: int) -> None:
+        have_slots, have = self.keys.shape[1], self.keys.shape[4]
+        longest = max((group.length for group, _ in self.members), default=0)
+        cap = _room(max(length, longest))
+        if slots <= have_slots and cap <= have <= 2 * cap:
+            return
+        old_keys, old_values, used = self.keys, self.values, len(self.members)
+        self.keys, self.values = self._allocate(have_slots if slots <= have_slots else max(slots, 2 * have_slots), cap)
+        self.keys[:, :used, :, :, :longest] = old_keys[:, :used, :, :, :longest]
+        self.values[:, :used, :, :longest] = old_values[:, :used, :, :longest]
+
+    def open(self, group: Group, prefix: Segment | None) -> None:
+        self._reserve(len(self.members) + 1, group.length + 1)
+        group.slot = len(self.members)
+        self.members.append((group, []))
+        if prefix is not None:
+            prefix.write_to(self.keys[:, group.slot].transpose(2, 3), self.values[:, group.slot])
+
+    def close(self, group: Group) -> None:
+        last, slot = len(self.members) - 1, group.slot
+        if slot != last:
+            moved = self.members[last][0]
+            span = slice(0, moved.length)
+            self.keys[:, slot, :, :, span] = self.keys[:, last, :, :, span]
+            self.values[:, slot, :, span] = self.values[:, last, :, span]
+            self.members[slot] = self.members[last]
+            moved.slot = slot
+        self.members.pop()
+        group.slot = -1
+
+    def append(self, group: Group, kv: torch.Tensor) -> None:
+        """kv: (layers, 2, kv heads, 1, D)."""
+        self._reserve(len(self.members), group.length + 1)
+        self.keys[:, group.slot, :, :, group.length] = kv[:, 0, :, 0]
+        self.values[:, group.slot, :, group.length] = kv[:, 1, :, 0]
+        group.length += 1
+
+    def grid(self, num_rows: int) -> _Grid:
+        device = self.body.device
+        most = max(len(rows) for _, rows in self.members)
+        members = [row for _, rows in self.members for row in rows]
+        padded = [row for _, rows in self.members for row in rows + [0] * (most - len(rows))]
+        cells = [i * most + j for i, (_, rows) in enumerate(self.members) for j in range(len(rows))]
+        lengths = [group.length for group, _ in self.members]
+        cap = self.keys.shape[4]
+        mask = None
+        if min(lengths) < cap:
+            beyond = torch.arange(cap)[None] >= torch.tensor(lengths)[:, None]
+            mask = torch.zeros(beyond.shape, dtype=self.body.dtype).masked_fill_(beyond, _NEVER)
+            mask = mask[:, None].to(device)
+        whole = len(cells) == len(padded)
+        same = members == list(range(num_rows))
+        return _Grid(
+            rows=None if same and whole else torch.tensor(padded, device=device),
+            members=None if same else torch.tensor(members, device=device),
+            cells=None if whole else torch.tensor(cells, device=device),
+            groups=len(self.members),
+            most=most,
+            mask=mask,
+        )
+
+
+class _Rows:
+    """Own keys (layers, rows, kv heads, D, columns) and values (layers, rows, kv heads, columns, D)."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.column = 0
+        self.starts: list[int] = []
+        self.keys, self.values = self._allocate(4, 32)
+        self.mask = torch.zeros(0)
+
+    def _allocate(self, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        dims = self.body.dims
+        lead = (dims.num_layers, rows, dims.num_kv_heads)
+        kind = {"dtype": self.body.dtype, "device": self.body.device}
+        return torch.zeros(*lead, dims.head_dim, columns, **kind), torch.zeros(*lead, columns, dims.head_dim, **kind)
+
+    def reserve(self, rows: int) -> None:
+        """Make room for `rows` rows and one more column; columns that no row needs any more are dropped."""
+        have_rows, have = self.keys.shape[1], self.keys.shape[4]
+        if rows <= have_rows and self.column < have:
+            return
+        first = min(self.starts, default=self.column)
+        used, live = self.column - first, len(self.starts)
+        keys, values = self._allocate(have_rows if rows <= have_rows else max(rows, 2 * have_rows), _room(used + 1))
+        keys[:, :live, :, :, :used] = self.keys[:, :live, :, :, first : self.column]
+        values[:, :live, :, :used] = self.values[:, :live, :, first : self.column]
+        self.keys, self.values, self.column = keys, values, used
+        self.starts = [start - first for start in self.starts]
+
+    def move(self, source: int, target: int) -> None:
+        span = slice(self.starts[source], self.column)
+        self.keys[:, target, :, :, span] = self.keys[:, source, :, :, span]
+        self.values[:, target, :, span] = self.values[:, source, :, span]
+        self.starts[target] = self.starts[source]
+
+    def build_mask(self) -> None:
+        """Make the additive mask (rows, 1, columns): hides columns before a row's start and not yet written ones."""
+        columns = torch.arange(self.keys.shape[4])[None]
+        outside = (columns < torch.tensor(self.starts)[:, None]) | (columns >= self.column)
+        mask = torch.zeros(outside.shape, dtype=self.body.dtype).masked_fill_(outside, _NEVER)
+        self.mask = mask[:, None].to(self.body.device)
+
+
+def _room(length: int) -> int:
+    """Capacity for `length` columns: matrix products run over all of it, so little more than asked."""
+    step = 32
+    while step * 8 < length:
+        step *= 2
+    return -(-length // step) * step
+
+
+class SharedDecoder:
+    """The `Decoder` for CPUs: prefixes shared by groups, own keys per row. See the module docstring."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.num_rows = 0
+        self._groups: list[Group] = []  # per row
+        self._rows = _Rows(body)
+        self._banks = tuple(_Prefixes(body) for _ in _BANKS)
+        self._grids: list[tuple[_Prefixes, _Grid]] | None = None
+
+    def open(self, prefix: Segment | None, num_draws: int) -> Group:
+        """See `Decoder.open`."""
+        group = Group(prefix.end if prefix is not None else 0)
+        group.bank = next(i for i, most in enumerate(_BANKS) if num_draws <= most)
+        self._banks[group.bank].open(group, prefix)
+        self._grids = None
+        return group
+
+    def close(self, group: Group) -> None:
+        """See `Decoder.close`."""
+        self._banks[group.bank].close(group)
+        self._grids = None
+
+    def add(self, group: Group) -> int:
+        """See `Decoder.add`."""
+        row = self.num_rows
+        self._rows.reserve(row + 1)
+        self._rows.starts.append(self._rows.column)
+        self._groups.append(group)
+        self._members(row).append(row)
+        self.num_rows += 1
+        self._grids = None
+        return row
+
+    def remove(self, row: int) -> None:
+        """See `Decoder.remove`."""
+        last = self.num_rows - 1
+        self._members(row).remove(row)
+        if row != last:
+            self._rows.move(last, row)
+            members = self._members(last)
+            members[members.index(last)] = row
+            self._groups[row] = self._groups[last]
+        self._groups.pop()
+        self._rows.starts.pop()
+        self.num_rows = last
+        self._grids = None
+
+    def absorb(self, row: int) -> None:
+        """See `Decoder.absorb`."""
+        group = self._groups[row]
+        self._banks[group.bank].append(group, self.taken(row, 1))
+        self._rows.starts[row] = self._rows.column
+        self._grids = None
+
+    def taken(self, row: int, count: int) -> torch.Tensor:
+        """See `Decoder.taken`."""
+        span = slice(self._rows.column - count, self._rows.column)
+        keys = self._rows.keys[:, row, :, :, span].transpose(2, 3)
+        return torch.stack((keys, self._rows.values[:, row, :, span]), 1)
+
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """See `Decoder.step`."""
+        if self._rows.column == self._rows.keys.shape[4]:
+            self._rows.reserve(self.num_rows)
+            self._grids = None
+        if self._grids is None:
+            self._rows.build_mask()
+            self._grids = [(bank, bank.grid(self.num_rows)) for bank in self._banks if any(m for _, m in bank.members)]
+        self._rows.mask[:, :, self._rows.column] = 0
+        device = self.body.device
+        hidden = self.body.forward(
+            torch.as_tensor(tokens, device=device), torch.as_tensor(positions, device=device), self._attend
+        )
+        self._rows.column += 1
+        return hidden
+
+    def _members(self, row: int) -> list[int]:
+        group = self._groups[row]
+        return self._banks[group.bank].members[group.slot][1]
+
+    def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        dims, rows, num = self.body.dims, self._rows, self.num_rows
+        rows.keys[layer, :num, :, :, rows.column] = k
+        rows.values[layer, :num, :, rows.column] = v
+        keys, values = rows.keys[layer, :num].flatten(0, 1), rows.values[layer, :num].flatten(0, 1)
+        scores = torch.bmm(q.reshape(num * dims.num_kv_heads, dims.group, -1), keys)
+        scores.view(num, dims.num_heads, -1).add_(rows.mask)
+        own, own_mass = _weigh(scores, values)
+        own, own_mass = own.view(num, dims.num_heads, -1), own_mass.view(num, dims.num_heads, 1)
+        for bank, grid in self._grids or ():
+            members = grid.members
+            part, mass = self._prefix(layer, bank, grid, q)
+            if members is None:
+                return torch.lerp(own, part, torch.sigmoid(mass - own_mass).to(own.dtype)).view(num, -1)
+            mine = own.index_select(0, members)
+            share = torch.sigmoid(mass - own_mass.index_select(0, members)).to(own.dtype)
+            own.index_copy_(0, members, torch.lerp(mine, part, share))
+        return own.view(num, -1)
+
+    def _prefix(
+        self, layer: int, bank: _Prefixes, grid: _Grid, q: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One bank's rows over their prefixes: outputs (count, H, D) and log-masses (count, H, 1)."""
+        dims, groups, most = self.body.dims, grid.groups, grid.most
+        keys, values = bank.keys[layer, :groups].flatten(0, 1), bank.values[layer, :groups].flatten(0, 1)
+        if grid.rows is not None:
+            q = q.index_select(0, grid.rows)
+        q = q.reshape(groups, most, dims.num_kv_heads, dims.group, -1).transpose(1, 2)
+        scores = torch.bmm(q.reshape(groups * dims.num_kv_heads, most * dims.group, -1), keys)
+        if grid.mask is not None:
+            scores.view(groups, -1, scores.shape[2]).add_(grid.mask)
+
+        def to_rows(x: torch.Tensor) -> torch.Tensor:
+            x = x.view(groups, dims.num_kv_heads, most, dims.group, -1).transpose(1, 2)
+            x = x.reshape(groups * most, dims.num_heads, -1)
+            return x if grid.cells is None else x.index_select(0, grid.cells)
+
+        out, mass = _weigh(scores, values)
+        return to_rows(out), to_rows(mass)
+
+
+def _weigh(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax-weighted values (N, M, D) and the log of the softmax's denominator (N, M, 1).
+
+    The log-sum-exp is the largest score minus the log of its weight, which costs no second pass of exponentials.
+    """
+    weights = torch.softmax(scores, -1)
+    mass = scores.amax(-1, keepdim=True).float() - weights.amax(-1, keepdim=True).float().log()
+    return torch.bmm(weights, values), mass
+
+
+_NEVER = -1e30
+"""Hides a key; finite, so that a row whose prefix is empty stays a number."""
+
+_BANKS = (4, 32, 1 << 30)
+"""Groups are padded to the largest of their bank, so groups of like size share one: up to 4 rows, up to 32, more."""

@@ -1,0 +1,32 @@
+"""From a folder to a running scheduler: which body, which decoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ttc.embedded.decode import SharedDecoder
+from ttc.embedded.model import load_body
+from ttc.embedded.scheduler import Scheduler
+from ttc.embedded.text import Text
+
+__all__ = ["load"]
+
+
+def load(
+    folder: Path,
+    *,
+    device: str,
+    dtype: str,
+    threads: int,
+    max_batch: int,
+    max_context: int | None,
+    cache_bytes: int,
+    batch_invariant: bool,
+) -> tuple[Text, Scheduler]:
+    """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.embedded`."""
+    text = Text(folder)
+    body, _ = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=True)
+    scheduler = Scheduler(
+        body, SharedDecoder, text.decode, max_batch=max_batch, cache_bytes=cache_bytes, threads=threads
+    )
+    return text, scheduler

@@ -1,0 +1,245 @@
+"""The embedded engine: torch in this process, on a CPU or one GPU, with nothing else installed.
+
+Runs any Hugging Face folder of the Llama, Qwen2 and Qwen3 families with its own decode core (`ttc.embedded`):
+continuous batching, prefix keys and values shared by all draws and branches, counter-based randomness. Other
+architectures run through transformers' own module: correct, without the shared-prefix speed. Cost: one worker
+thread; bf16 weights plus the caches. Left out: several GPUs, quantised weights, speculative decoding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttc import seeds
+from ttc.core import Capabilities, Completion, Engine, Message, Prompt, Sampling, Usage, UsageSink
+from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+
+if TYPE_CHECKING:
+    from ttc.embedded.scheduler import Scheduler
+    from ttc.embedded.text import Text
+
+__all__ = ["EmbeddedEngine", "embedded"]
+
+
+def embedded(
+    model: str | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    threads: int = 1,
+    max_batch: int = 256,
+    max_context: int | None = None,
+    cache_bytes: int = 1 << 30,
+    batch_invariant: bool = False,
+) -> Engine:
+    """Load a model into this process.
+
+    Args:
+        model: a model folder or a hub id; None is the packaged teacher.
+        device: "auto" (a GPU when there is one), "cpu" or "cuda".
+        dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
+        threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
+        max_batch: most sequences decoded at once.
+        max_context: a limit below the model's own, in tokens.
+        cache_bytes: memory for keys and values of prompts and branches that nobody is decoding.
+        batch_invariant: concurrency, batching and resume points cannot change a single bit; slower.
+
+    Raises:
+        ConfigError: the folder, a file in it, or an option cannot be used.
+    """
+    for name, value in (("threads", threads), ("max_batch", max_batch), ("cache_bytes", cache_bytes)):
+        if value < 1:
+            raise ConfigError(f"embedded: {name} must be at least 1, got {value}")
+    if max_context is not None and max_context < 2:
+        raise ConfigError(f"embedded: max_context must be at least 2, got {max_context}")
+    folder = _locate(model)
+
+    from ttc.embedded.loading import load
+
+    text, scheduler = load(
+        folder,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        max_batch=max_batch,
+        max_context=max_context,
+        cache_bytes=cache_bytes,
+        batch_invariant=batch_invariant,
+    )
+    return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, batch_invariant)
+
+
+class EmbeddedEngine:
+    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync over one scheduler."""
+
+    def __init__(self, name: str, text: Text, scheduler: Scheduler, max_batch: int, invariant: bool) -> None:
+        from ttc.embedded.stops import StopRule
+
+        self._text, self._scheduler = text, scheduler
+        self._rules: dict[tuple[tuple[str, ...], tuple[int, ...]], StopRule] = {}
+        self._pieces: list[str] = []
+        dims = scheduler.body.dims
+        self._capabilities = Capabilities(
+            model=name,
+            max_context=scheduler.body.max_context,
+            token_ids=True,
+            logprobs=True,
+            schedule_invariant=invariant,
+            think_open=text.think_open,
+            think_close=text.think_close,
+            eos_ids=text.eos_ids,
+            shape=dims.model_shape(dims.vocab),
+            max_concurrency=max_batch,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ttc.core.Engine`."""
+        return self._capabilities
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """See `ttc.core.Engine`."""
+        return self._text.render(messages, thinking)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """See `ttc.core.Engine`."""
+        return self._text.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `ttc.core.Engine`."""
+        return self._text.decode(ids)
+
+    async def generate(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
+    ) -> list[Completion]:
+        """See `ttc.core.Engine`."""
+        return await self._generate(prompt, sampling, draws, on_usage, None)
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        draw: int,
+        on_usage: UsageSink,
+        on_tokens: Callable[[tuple[int, ...]], None],
+    ) -> Completion:
+        """See `ttc.core.StreamingEngine`."""
+        return (await self._generate(prompt, sampling, range(draw, draw + 1), on_usage, on_tokens))[0]
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
+        if not 1 <= start <= len(token_ids):
+            raise ConfigError(f"logprobs: start must lie in 1..{len(token_ids)}, got {start}")
+        self._check_room(len(token_ids), 0)
+        ids = tuple(token_ids)
+        values, usage = await asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.logprobs(ids, start)))
+        on_usage(usage)
+        return values
+
+    async def load_weights(self, state: Mapping[str, Any]) -> None:
+        """See `ttc.core.WeightSync`; raises EngineError while requests run."""
+        await asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.swap(state)))
+
+    def counters(self) -> Usage:
+        """See `ttc.core.Engine`."""
+        return self._scheduler.counters()
+
+    async def close(self) -> None:
+        """See `ttc.core.Engine`; may be called twice."""
+        await asyncio.get_running_loop().run_in_executor(None, self._scheduler.close)
+
+    async def _generate(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        draws: range,
+        on_usage: UsageSink,
+        on_tokens: Callable[[tuple[int, ...]], None] | None,
+    ) -> list[Completion]:
+        from ttc.embedded.requests import Request
+
+        ids = prompt.token_ids
+        if not ids:
+            raise Unsupported("the embedded engine continues token ids: this prompt has none (render it first)")
+        if sampling.temperature > 0 and sampling.seed is None:
+            raise ConfigError("sampling.seed is missing: every run with temperature > 0 states one")
+        self._check_room(len(ids), sampling.max_tokens)
+        if not draws:
+            return []
+        loop = asyncio.get_running_loop()
+        seed = sampling.seed or 0
+        request = Request(
+            ids=tuple(ids),
+            path=prompt.path,
+            sampling=sampling,
+            draws=draws,
+            keys=tuple(seeds.derive(seed, (*prompt.path, d)) for d in draws),
+            rule=self._rule(sampling),
+            loop=loop,
+            future=loop.create_future(),
+            on_usage=on_usage,
+            on_tokens=on_tokens,
+        )
+        self._scheduler.submit(request)
+        try:
+            return await asyncio.shield(request.future)
+        except asyncio.CancelledError:
+            self._scheduler.abort(request)
+            await _settle(request.future)
+            raise
+
+    def _check_room(self, length: int, wanted: int) -> None:
+        limit = self._capabilities.max_context
+        if length + wanted > limit:
+            raise PromptTooLong(
+                f"{length} prompt tokens + {wanted} requested tokens exceed the context of {limit}: "
+                f"lower sampling.max_tokens to {max(limit - length, 0)} or shorten the prompt"
+            )
+
+    def _rule(self, sampling: Sampling) -> Any:
+        from ttc.embedded.stops import make_rule
+
+        name = (sampling.stop, sampling.stop_token_ids)
+        if name not in self._rules:
+            if sampling.stop and not self._pieces:
+                self._pieces = self._text.pieces()
+            self._rules[name] = make_rule(
+                sampling.stop, sampling.stop_token_ids, self._text.eos_ids, self._pieces, self._text.decode
+            )
+        return self._rules[name]
+
+
+async def _settle(future: asyncio.Future[Any]) -> None:
+    """Wait until the engine has let go of an aborted request, at most one step, whatever else is cancelled."""
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            continue
+        except EngineError:
+            return
+
+
+def _locate(model: str | None) -> Path:
+    """Folder of a model: the packaged teacher, a local folder, or a hub snapshot (downloaded when absent)."""
+    if model is None:
+        from ttc import nano
+
+        return Path(nano.path("teacher"))
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    parts = model.split("/")
+    if len(parts) != 2 or not all(parts) or model.startswith((".", "~")) or folder.exists():
+        raise ConfigError(f"model {model!r} is neither a folder nor a hub id such as Qwen/Qwen3-0.6B")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    files = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+    try:
+        return Path(snapshot_download(model, allow_patterns=files))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as exc:
+        raise ConfigError(f"model {model!r} is not a local folder and could not be fetched from the hub: {exc}") from exc
