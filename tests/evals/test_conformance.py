@@ -26,7 +26,6 @@ from ttc.core import (
     Score,
     Submission,
     Target,
-    Usage,
     UsageSink,
     Verdict,
 )
