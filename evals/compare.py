@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evals.pools import exchangeable
+from evals.pools import exchangeable, votes
 from evals.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
 from evals.summary import cluster_of, curve_values, is_correct, total_usage
 from ttc.core import Record
@@ -134,7 +134,7 @@ class _Paired:
         )
 
     def _equal_flops(self, k: int, ratio: float, seed: int) -> EqualFlops:
-        vote = curve_values(self.rows_first, "majority", k, seed)
+        vote = curve_values([votes(record) for record in self.rows_first], "majority", k, seed)
         interval = paired_interval(vote, self.right_second, self.clusters, seed=seed)
         return EqualFlops(k, ratio, interval.value, interval.low, interval.high)
 

@@ -1,7 +1,7 @@
 """From records to votes: which candidates a problem had, and what sub-sampling them may claim.
 
 A pool can be sub-sampled when its candidates are draws of one prompt (paths of length one), so any k of them are what a
-run with n = k would have drawn. The leaves of a tree are not: there only their union counts (`covered`).
+run with n = k would have drawn. The leaves of a tree are not: there only their union counts.
 """
 
 from __future__ import annotations
@@ -12,26 +12,23 @@ from evals.metrics import Vote
 from ttc import answers
 from ttc.core import Record
 
-__all__ = ["covered", "exchangeable", "votes"]
+__all__ = ["exchangeable", "votes"]
 
 
 def votes(record: Record) -> list[Vote]:
     """Return the candidates as voting sees them; one without a final answer abstains and its score is void."""
     if record.answer is None:
         return []
+    finals = {candidate.final for candidate in record.answer.candidates if candidate.final is not None}
+    keys = {final: answers.key(final, record.problem.kind) for final in finals}
     return [
         Vote(
-            key=None if candidate.final is None else answers.key(candidate.final, record.problem.kind),
+            key=None if candidate.final is None else keys[candidate.final],
             correct=candidate.final is not None and verdict.correct,
             score=None if candidate.final is None else candidate.score,
         )
         for candidate, verdict in zip(record.answer.candidates, record.verdicts, strict=True)
     ]
-
-
-def covered(record: Record) -> bool:
-    """Whether any candidate of the problem is right."""
-    return any(vote.correct for vote in votes(record))
 
 
 def exchangeable(records: Sequence[Record]) -> bool:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from evals.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
-from evals.pools import covered, exchangeable, votes
+from evals.pools import exchangeable, votes
 from evals.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
 from ttc import seeds
 from ttc.core import Record, Usage
@@ -57,8 +57,9 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
     clusters = [cluster_of(record) for record in records]
     accuracy = mean_interval(right, clusters, seed=seed)
     usage, count, seconds = total_usage(records), max(len(records), 1), _wall_seconds(records)
-    curve = _curve(records, clusters, seed)
-    coverage = sum(map(covered, records)) / count
+    pools = [votes(record) for record in records]
+    curve = _curve(records, pools, clusters, seed)
+    coverage = sum(any(vote.correct for vote in pool) for pool in pools) / count
     return {
         **{name: config.get(name) for name in IDENTITY},
         "n": _width(records, config),
@@ -95,10 +96,10 @@ def total_usage(records: Sequence[Record]) -> Usage:
     return sum((record.answer.usage for record in records if record.answer is not None), Usage())
 
 
-def curve_values(records: Sequence[Record], kind: str, k: int, seed: int) -> list[float]:
-    """Return per problem the expected accuracy of `kind` with k candidates; a failed problem counts 0."""
+def curve_values(pools: Sequence[Sequence[Vote]], kind: str, k: int, seed: int) -> list[float]:
+    """Return per problem the expected accuracy of `kind` with k of its candidates; without any it is 0."""
     rng = np.random.default_rng(seed)
-    return [_KINDS[kind](pool, k, rng) if (pool := votes(record)) else 0.0 for record in records]
+    return [_KINDS[kind](pool, k, rng) if pool else 0.0 for pool in pools]
 
 
 _KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]] = {
@@ -144,14 +145,16 @@ def _pool_size(records: Sequence[Record]) -> int:
     return min(sizes) if sizes and exchangeable(records) else 0
 
 
-def _curve(records: Sequence[Record], clusters: Sequence[str], seed: int) -> list[dict[str, Any]]:
+def _curve(
+    records: Sequence[Record], pools: Sequence[Sequence[Vote]], clusters: Sequence[str], seed: int
+) -> list[dict[str, Any]]:
     ladder = powers_of_two(_pool_size(records))
     if len(ladder) < 2:
         return []
     points = []
     usage = total_usage(records)
     for kind in _kinds_of(records):
-        columns = [curve_values(records, kind, k, seed) for k in ladder]
+        columns = [curve_values(pools, kind, k, seed) for k in ladder]
         intervals = mean_intervals(np.array(columns).T, clusters, seed=seed)
         points += [_point(kind, k, interval, usage, records) for k, interval in zip(ladder, intervals, strict=True)]
     return points

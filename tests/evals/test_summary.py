@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pools import FLOPS, SCORED, TOKENS, failed, make_record
 
+from evals.pools import votes
 from evals.summary import curve_values, read_summary, summarise, write_summary
 from ttc.errors import ConfigError, RecordError
 
@@ -86,7 +87,7 @@ def test_pools_of_different_sizes_are_sub_sampled_to_the_smallest() -> None:
     records = [make_record("a", ["1"] * 4), make_record("b", ["2", "1"]), failed("c")]
     majority = points(summarise(records, CONFIG), "majority")
     assert {k: p["accuracy"] for k, p in majority.items()} == pytest.approx({1: 0.5, 2: 0.5})
-    assert curve_values(records, "majority", 2, 0) == pytest.approx([1.0, 0.5, 0.0])
+    assert curve_values([votes(record) for record in records], "majority", 2, 0) == pytest.approx([1.0, 0.5, 0.0])
 
 
 def test_difficulties_are_reported_apart() -> None:
