@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 __all__ = ["Vote", "best_at_k", "majority_at_k", "pass_at_k", "powers_of_two", "weighted_at_k"]
 
-MAX_SUBSETS = 2000
+MAX_SUBSETS = 500
 """Up to so many subsets the weighted vote is enumerated; beyond it is sampled."""
 
 Array = npt.NDArray[np.float64]
