@@ -27,8 +27,8 @@ class Segment:
 
     def __init__(self, parent: Segment | None, kv: torch.Tensor) -> None:
         self.parent, self.kv = parent, kv
-        self.start = parent.end if parent is not None else 0
-        self.end = self.start + kv.shape[3]
+        self.start: int = parent.end if parent is not None else 0
+        self.end: int = self.start + kv.shape[3]
 
     def chain(self) -> list[Segment]:
         """The segments from the root to this one."""

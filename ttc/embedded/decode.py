@@ -91,8 +91,8 @@ class _Prefixes:
     def _allocate(self, slots: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.body.dims
         lead = (dims.num_layers, slots, dims.num_kv_heads)
-        kind = {"dtype": self.body.dtype, "device": self.body.device}
-        return torch.zeros(*lead, dims.head_dim, length, **kind), torch.zeros(*lead, length, dims.head_dim, **kind)
+        new = self.body.weights.embed.new_zeros
+        return new(*lead, dims.head_dim, length), new(*lead, length, dims.head_dim)
 
     def _reserve(self, slots: int, length: int) -> None:
         have_slots, have = self.keys.shape[1], self.keys.shape[4]
@@ -169,8 +169,8 @@ class _Rows:
     def _allocate(self, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.body.dims
         lead = (dims.num_layers, rows, dims.num_kv_heads)
-        kind = {"dtype": self.body.dtype, "device": self.body.device}
-        return torch.zeros(*lead, dims.head_dim, columns, **kind), torch.zeros(*lead, columns, dims.head_dim, **kind)
+        new = self.body.weights.embed.new_zeros
+        return new(*lead, dims.head_dim, columns), new(*lead, columns, dims.head_dim)
 
     def reserve(self, rows: int) -> None:
         """Make room for `rows` rows and one more column; columns that no row needs any more are dropped."""
@@ -308,9 +308,7 @@ class SharedDecoder:
             own.index_copy_(0, members, torch.lerp(mine, part, share))
         return own.view(num, -1)
 
-    def _prefix(
-        self, layer: int, bank: _Prefixes, grid: _Grid, q: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _prefix(self, layer: int, bank: _Prefixes, grid: _Grid, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One bank's rows over their prefixes: outputs (count, H, D) and log-masses (count, H, 1)."""
         dims, groups, most = self.body.dims, grid.groups, grid.most
         keys, values = bank.keys[layer, :groups].flatten(0, 1), bank.values[layer, :groups].flatten(0, 1)

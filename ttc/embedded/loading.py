@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ttc.embedded.decode import SharedDecoder
-from ttc.embedded.model import load_body
+from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention
+from ttc.embedded.model import load_body, softmax_attention
 from ttc.embedded.scheduler import Scheduler
 from ttc.embedded.text import Text
 
@@ -25,8 +26,21 @@ def load(
 ) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.embedded`."""
     text = Text(folder)
-    body, _ = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=True)
+    body, _ = load_body(
+        folder,
+        device=device,
+        dtype=dtype,
+        max_context=max_context,
+        head=True,
+        kernel=blocked_attention if batch_invariant else softmax_attention,
+        pad_rows=PAD_ROWS if batch_invariant else 1,
+    )
     scheduler = Scheduler(
-        body, SharedDecoder, text.decode, max_batch=max_batch, cache_bytes=cache_bytes, threads=threads
+        body,
+        InvariantDecoder if batch_invariant else SharedDecoder,
+        text.decode,
+        max_batch=max_batch,
+        cache_bytes=cache_bytes,
+        threads=threads,
     )
     return text, scheduler

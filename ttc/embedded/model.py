@@ -2,9 +2,9 @@
 
 A scorer, or anything that wants hidden states, uses three names::
 
-    body, rest = load_body(folder, dtype="auto")       # rest: the tensors of the folder that are not the body's
-    (hidden, handle), = body.extend([(None, ids)])     # hidden (T, D) after the final norm; handle = its keys and values
-    out = body.extend([(handle, step_a), (handle, step_b)])   # two forks: only the new tokens are computed
+    body, rest = load_body(folder, dtype="auto")    # rest: the tensors of the folder that are not the body's
+    (hidden, handle), = body.extend([(None, ids)])  # hidden (T, D) after the final norm, and the keys and values
+    out = body.extend([(handle, step_a), (handle, step_b)])  # two forks: only the new tokens are computed
 
 A handle is a `ttc.embedded.cache.Segment`: immutable, kept alive by holding it, freed by dropping it; its memory is
 shared by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together.
@@ -41,9 +41,7 @@ _MAX_SLOTS = 32768
 """Padded query-key rows that one batch of `extend` may hold: bounds its scratch memory."""
 
 
-def softmax_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor
-) -> torch.Tensor:
+def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """Attention with scores in the model's dtype and an fp32 softmax; `hidden` marks keys that must not be seen."""
     num, heads, length, size = q.shape
     groups, keys = k.shape[1], k.shape[2]
@@ -95,11 +93,11 @@ class Body:
         """Apply the head: hidden (T, D) -> (T, vocab) in the model's dtype."""
         if self.weights.head is None:
             raise ConfigError("this model was loaded without its head")
-        return self.weights.head(hidden)
+        num = hidden.shape[0]
+        extra = -num % self.pad_rows
+        return self.weights.head(F.pad(hidden, (0, 0, 0, extra)))[:num] if extra else self.weights.head(hidden)
 
-    def extend(
-        self, items: Sequence[tuple[Segment | None, Sequence[int]]]
-    ) -> list[tuple[torch.Tensor, Segment]]:
+    def extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
         """Compute new tokens after cached prefixes, batched.
 
         Args:
@@ -125,9 +123,7 @@ class Body:
                 results[i] = output
         return [result for result in results if result is not None]
 
-    def _extend(
-        self, items: Sequence[tuple[Segment | None, Sequence[int]]]
-    ) -> list[tuple[torch.Tensor, Segment]]:
+    def _extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
         dims, num = self.dims, len(items)
         starts = [prefix.end if prefix else 0 for prefix, _ in items]
         lengths = [len(ids) for _, ids in items]
@@ -159,7 +155,7 @@ class Body:
         flat = torch.tensor([t for _, ids in items for t in ids], device=self.device)
         extra = -len(flat) % self.pad_rows
         output = self.forward(F.pad(flat, (0, extra)), F.pad(position, (0, extra)), attend)
-        parts = output[: len(flat)].split(lengths)
+        parts = torch.split(output[: len(flat)], lengths)
         return [
             (parts[i], Segment(prefix, _cut(keys, values, i, starts[i], starts[i] + lengths[i])))
             for i, (prefix, _) in enumerate(items)
@@ -183,8 +179,7 @@ class Body:
     def _rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self._tables is None:
             cos, sin = rope_tables(self.dims, self.max_context)
-            kind = {"dtype": self.dtype, "device": self.device}
-            self._tables = cos.to(**kind), sin.to(**kind)
+            self._tables = cos.to(self.device, self.dtype), sin.to(self.device, self.dtype)
         cos, sin = self._tables
         return cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
 
@@ -207,17 +202,17 @@ def _batches(items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[list
     """Group items of like length, so that padding at most doubles the work, within the scratch limit."""
     order = sorted(range(len(items)), key=lambda i: len(items[i][1]))
     batches: list[list[int]] = []
-    shortest = 0
+    shortest = longest = 0
     for i in order:
         prefix, ids = items[i]
         span = (prefix.end if prefix else 0) + len(ids)
         if batches and len(ids) <= 2 * shortest:
-            spans = [(items[j][0].end if items[j][0] else 0) + len(items[j][1]) for j in batches[-1]]  # type: ignore[union-attr]
-            if (len(batches[-1]) + 1) * max(*spans, span) <= _MAX_SLOTS:
+            longest = max(longest, span)
+            if (len(batches[-1]) + 1) * longest <= _MAX_SLOTS:
                 batches[-1].append(i)
                 continue
         batches.append([i])
-        shortest = len(ids)
+        shortest, longest = len(ids), span
     return batches
 
 
@@ -228,6 +223,8 @@ def load_body(
     dtype: str = "auto",
     max_context: int | None = None,
     head: bool = False,
+    kernel: Kernel = softmax_attention,
+    pad_rows: int = 1,
 ) -> tuple[Body, dict[str, torch.Tensor]]:
     """Load a model folder.
 
@@ -237,6 +234,8 @@ def load_body(
         dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
         max_context: a limit below the model's own.
         head: also load the language-model head.
+        kernel: the attention of `extend`.
+        pad_rows: see `Body`.
 
     Returns:
         The body, and the folder's remaining tensors under their stored names (a scorer's own head, for one).
@@ -252,7 +251,8 @@ def load_body(
     place = pick_device(device)
     state = read_tensors(path)
     weights = Weights.build(state, dims, pick_dtype(dtype, place), place, head)
-    body = Body(dims, weights, max_context=min(max_context or dims.max_context, dims.max_context))
+    limit = min(max_context or dims.max_context, dims.max_context)
+    body = Body(dims, weights, max_context=limit, kernel=kernel, pad_rows=pad_rows)
     return body, {name: tensor for name, tensor in state.items() if not _is_body(name)}
 
 

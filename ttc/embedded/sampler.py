@@ -83,9 +83,7 @@ def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool
     return probs
 
 
-def _filter(
-    probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArray[np.float32]
-) -> torch.Tensor:
+def _filter(probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArray[np.float32]) -> torch.Tensor:
     """Zero what top-k and top-p exclude, by a threshold per row; widens the sorted part until it suffices."""
     vocab = probs.shape[1]
     kept = torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocab), vocab)).to(probs.device)[:, None]

@@ -26,8 +26,8 @@ from ttc.core import FinishReason, Usage
 from ttc.embedded.cache import PrefixTree, Segment
 from ttc.embedded.decode import Decoder
 from ttc.embedded.model import Body
+from ttc.embedded.replies import Failed, Finished, Reply, Reported, Streamed, deliver
 from ttc.embedded.requests import Draw, Job, Lead, Request
-from ttc.embedded.replies import Failed, Finished, Reported, Reply, Streamed, deliver
 from ttc.embedded.sampler import Rows, Sampled, sample
 from ttc.errors import EngineError
 
@@ -127,7 +127,9 @@ class Scheduler:
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights and drop every cached key and value; raises EngineError while requests run."""
         if self._requests:
-            raise EngineError(f"weights can be replaced only while the engine is idle: {len(self._requests)} requests run")
+            raise EngineError(
+                f"weights can be replaced only while the engine is idle: {len(self._requests)} requests run"
+            )
         self.body.swap(state)
         self._tree.clear()
         self._decoder = self._make_decoder(self.body)
@@ -302,7 +304,9 @@ class Scheduler:
         """Append one sampled token to every draw and end those that are done."""
         tokens = result.tokens.tolist()
         if result.logprobs is not None and result.certainty is not None:
-            for draw, logprob, certainty in zip(draws, result.logprobs.tolist(), result.certainty.tolist(), strict=True):
+            for draw, logprob, certainty in zip(
+                draws, result.logprobs.tolist(), result.certainty.tolist(), strict=True
+            ):
                 draw.logprobs.append(logprob)
                 draw.certainty.append(certainty)
         for draw, token in zip(draws, tokens, strict=True):

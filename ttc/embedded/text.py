@@ -39,6 +39,7 @@ class Text:
         self.think_open: tuple[int, ...] = (vocab[OPEN],) if both else ()
         self.think_close: tuple[int, ...] = (vocab[CLOSE],) if both else ()
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
+        self.handover: str | None = _read(folder, "generation_config.json").get("ttc", {}).get("handover")
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of `text`, nothing added."""
@@ -57,7 +58,9 @@ class Text:
         from jinja2 import TemplateError
 
         if not self._tokenizer.chat_template:
-            raise ConfigError(f"{self._folder} has no chat template: use an instruction-tuned model or add chat_template.jinja")
+            raise ConfigError(
+                f"{self._folder} has no chat template: use an instruction-tuned model or add chat_template.jinja"
+            )
         turns = [{"role": m.role, "content": m.content} for m in messages]
         options = {} if thinking is None else {"enable_thinking": thinking}
         try:
@@ -74,7 +77,9 @@ class Text:
             think_state=self._state(text, turns, options, thinking),
         )
 
-    def _state(self, text: str, turns: list[dict[str, str]], options: dict[str, bool], thinking: bool | None) -> ThinkState:
+    def _state(
+        self, text: str, turns: list[dict[str, str]], options: dict[str, bool], thinking: bool | None
+    ) -> ThinkState:
         """Read the state off what the template added after the conversation: markers in user text are inert."""
         if not self.think_open:
             return "none"
@@ -86,14 +91,14 @@ class Text:
         return "closed" if closed >= 0 or thinking is False else "none"
 
 
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
 def _eos_ids(folder: Path, extra: int | None) -> tuple[int, ...]:
-    """End-of-sequence ids from generation_config.json, else config.json and the tokenizer."""
-    found: set[int] = set()
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        if path.is_file():
-            value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-            found.update([value] if isinstance(value, int) else value or ())
-    if extra is not None:
-        found.add(extra)
+    """End-of-sequence ids that generation_config.json, config.json and the tokenizer name."""
+    values = [_read(folder, name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
+    found = {value for value in (*values, extra) if isinstance(value, int)}
+    found.update(i for value in values if isinstance(value, list) for i in value)
     return tuple(sorted(found))

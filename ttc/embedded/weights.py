@@ -31,13 +31,14 @@ class Linear:
         self.out_features = weight.shape[0]
         self._bias = bias
         self._packed = _pack(weight)
-        self._weight = None if self._packed is not None else weight.contiguous()
+        self._weight = weight.new_empty(0) if self._packed is not None else weight.contiguous()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the matrix to every row of x."""
         if self._packed is None:
             return F.linear(x, self._weight, self._bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return y
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor | None:
@@ -141,7 +142,7 @@ def _layer(source: _Source, dims: Dims, prefix: str) -> Layer:
             raise ConfigError(f"only some of {[name for name, _ in named]} have a bias")
         return Linear(weight, torch.cat(present) if present else None)
 
-    norms = [None, None]
+    norms: list[torch.Tensor | None] = [None, None]
     if dims.qk_norm:
         norms = [source(f"{prefix}self_attn.{x}_norm.weight", dims.head_dim) for x in "qk"]
     return Layer(

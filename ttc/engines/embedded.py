@@ -91,6 +91,7 @@ class EmbeddedEngine:
             think_open=text.think_open,
             think_close=text.think_close,
             eos_ids=text.eos_ids,
+            handover=text.handover,
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
         )
@@ -112,9 +113,7 @@ class EmbeddedEngine:
         """See `ttc.core.Engine`."""
         return self._text.decode(ids)
 
-    async def generate(
-        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
-    ) -> list[Completion]:
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`."""
         return await self._generate(prompt, sampling, draws, on_usage, None)
 
@@ -242,4 +241,6 @@ def _locate(model: str | None) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=files))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as exc:
-        raise ConfigError(f"model {model!r} is not a local folder and could not be fetched from the hub: {exc}") from exc
+        raise ConfigError(
+            f"model {model!r} is not a local folder and could not be fetched from the hub: {exc}"
+        ) from exc

@@ -1,0 +1,185 @@
+"""Batch-invariant mode: concurrency, batch composition and resume points cannot change a single bit.
+
+The result of a token must be the same whether it is computed in a prefill, in a decoding step, alone or among others
+(He et al. 2025, "Defeating Nondeterminism in LLM Inference"). Three things secure that here: matrix products run on
+rows padded to a fixed multiple; attention sums over blocks of keys at fixed absolute positions, one after another, so
+neither padding nor the cut between a cached prefix and new tokens changes the order of any sum; and every row keeps its
+whole context in one piece. The price is speed (benchmarks/README.md) and one copy of the prefix per branch.
+
+The vendor's matrix kernels must treat rows alike: `check` measures that at start-up and refuses the mode otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from ttc.embedded.cache import Segment
+from ttc.embedded.decode import Group
+from ttc.embedded.model import Body
+from ttc.errors import EngineError
+
+__all__ = ["PAD_ROWS", "InvariantDecoder", "blocked_attention", "check"]
+
+PAD_ROWS = 16
+"""Rows of every matrix product are padded to a multiple of this."""
+
+_BLOCK = 64
+"""Keys per block of attention."""
+
+
+def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """A `Kernel` whose sums do not depend on the number of queries, of items or of padded keys (a multiple of 64)."""
+    num, heads, length, size = q.shape
+    groups, keys = k.shape[1], k.shape[2]
+    many, rows, blocks = num * groups, heads // groups * length, keys // _BLOCK
+    flat = F.pad(q.reshape(many, rows, size), (0, 0, 0, -rows % 8))
+    scores = torch.bmm(flat, k.reshape(many, keys, size).transpose(1, 2))[:, :rows].float()
+    scores = scores.reshape(num, heads, length, keys).masked_fill_(hidden[:, None], float("-inf"))
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True)).view(many, rows, blocks, _BLOCK)
+    mass = _in_order(weights.sum(-1).unbind(2))
+    parts = F.pad(weights.to(v.dtype).transpose(1, 2), (0, 0, 0, -rows % 8)).reshape(many * blocks, -1, _BLOCK)
+    sums = torch.bmm(parts, v.reshape(many * blocks, _BLOCK, size)).view(many, blocks, -1, size)[:, :, :rows].float()
+    out = _in_order(sums.unbind(1)) / mass[..., None]
+    return out.to(q.dtype).view(num, heads, length, size)
+
+
+def _in_order(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Sum one after another; zeros at the end change nothing."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+class InvariantDecoder:
+    """A `Decoder` in which every row holds its whole context, from position 0 on."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.num_rows = 0
+        self._groups: list[Group] = []
+        self._prefixes: dict[Group, Segment | None] = {}
+        self._lengths: list[int] = []
+        self._keys, self._values = self._allocate(4, _BLOCK)
+
+    def _allocate(self, rows: int, length: int) -> torch.Tensor:
+        dims = self.body.dims
+        shape = (2, dims.num_layers, rows, dims.num_kv_heads, length, dims.head_dim)
+        return torch.zeros(shape, dtype=self.body.dtype, device=self.body.device)
+
+    def _reserve(self, rows: int, length: int) -> None:
+        have_rows, have = self._keys.shape[1], self._keys.shape[3]
+        if rows <= have_rows and length <= have:
+            return
+        used, longest = self.num_rows, max(self._lengths, default=0)
+        old_keys, old_values = self._keys, self._values
+        blocks = -(-max(length, longest) // _BLOCK)
+        rows = have_rows if rows <= have_rows else max(rows, 2 * have_rows)
+        self._keys, self._values = self._allocate(rows, _BLOCK * blocks)
+        self._keys[:, :used, :, :longest] = old_keys[:, :used, :, :longest]
+        self._values[:, :used, :, :longest] = old_values[:, :used, :, :longest]
+
+    def open(self, prefix: Segment | None, num_draws: int) -> Group:
+        """See `Decoder.open`."""
+        group = Group(prefix.end if prefix is not None else 0)
+        self._prefixes[group] = prefix
+        return group
+
+    def close(self, group: Group) -> None:
+        """See `Decoder.close`."""
+        del self._prefixes[group]
+
+    def add(self, group: Group) -> int:
+        """See `Decoder.add`; copies the prefix."""
+        row, prefix = self.num_rows, self._prefixes[group]
+        self._reserve(row + 1, group.length + 1)
+        if prefix is not None:
+            prefix.write_to(self._keys[:, row], self._values[:, row])
+        self._groups.append(group)
+        self._lengths.append(group.length)
+        self.num_rows += 1
+        return row
+
+    def remove(self, row: int) -> None:
+        """See `Decoder.remove`."""
+        last = self.num_rows - 1
+        if row != last:
+            self._keys[:, row] = self._keys[:, last]
+            self._values[:, row] = self._values[:, last]
+            self._groups[row], self._lengths[row] = self._groups[last], self._lengths[last]
+        self._groups.pop()
+        self._lengths.pop()
+        self.num_rows = last
+
+    def absorb(self, row: int) -> None:
+        """See `Decoder.absorb`."""
+        group = self._groups[row]
+        self._prefixes[group] = Segment(self._prefixes[group], self.taken(row, 1))
+        group.length += 1
+
+    def taken(self, row: int, count: int) -> torch.Tensor:
+        """See `Decoder.taken`."""
+        span = slice(self._lengths[row] - count, self._lengths[row])
+        return torch.stack((self._keys[:, row, :, span], self._values[:, row, :, span]), 1)
+
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """See `Decoder.step`."""
+        num = self.num_rows
+        self._reserve(num, max(self._lengths) + 1)
+        device = self.body.device
+        span = -(-(max(self._lengths) + 1) // _BLOCK) * _BLOCK
+        place = torch.tensor(self._lengths, device=device)
+        index = torch.arange(num, device=device)
+        hidden_keys = (torch.arange(span, device=device)[None] > place[:, None])[:, None]
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            self._keys[layer][index, :, place] = k[:num]
+            self._values[layer][index, :, place] = v[:num]
+            keys, values = self._keys[layer, :num, :, :span], self._values[layer, :num, :, :span]
+            out = self.body.kernel(q[:num].unsqueeze(2), keys, values, hidden_keys)
+            return F.pad(out.view(num, -1), (0, 0, 0, q.shape[0] - num))
+
+        extra = -num % self.body.pad_rows
+        ids, at = torch.as_tensor(tokens, device=device), torch.as_tensor(positions, device=device)
+        hidden = self.body.forward(F.pad(ids, (0, extra)), F.pad(at, (0, extra)), attend)
+        self._lengths = [length + 1 for length in self._lengths]
+        return hidden[:num]
+
+
+def check(body: Body) -> None:
+    """Compare rows computed alone, among others and in a prefill, bit by bit.
+
+    Raises:
+        EngineError: this machine's kernels are not invariant under the measures taken here.
+    """
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(body.dims.vocab, (3 * _BLOCK + 5,), generator=generator).tolist()
+    length = min(len(ids), body.max_context)
+    ids = ids[:length]
+    ((whole, _),) = body.extend([(None, ids)])
+    reference = body.logits(whole)
+    for cut in (1, _BLOCK // 2 + 1, length - 1):
+        ((head, segment),) = body.extend([(None, ids[:cut])])
+        others: list[tuple[Segment | None, list[int]]] = [(None, ids[:n]) for n in (3, 17, 40)]
+        rest = body.extend([(segment, ids[cut:]), *others])
+        joined = body.logits(torch.cat((head, rest[0][0])))
+        if not torch.equal(joined, reference):
+            raise EngineError(_REFUSED)
+    decoder = InvariantDecoder(body)
+    ((_, segment),) = body.extend([(None, ids[: length - 4])])
+    groups = [decoder.open(segment, 1) for _ in range(5)]
+    for group in groups:
+        decoder.add(group)
+    for position in range(length - 4, length):
+        hidden = decoder.step([ids[position]] * 5, [position] * 5)
+        if not torch.equal(body.logits(hidden[2:3]), reference[position : position + 1]):
+            raise EngineError(_REFUSED)
+
+
+_REFUSED = (
+    "batch_invariant=True cannot be honoured: this machine's matrix kernels give other bits for other batch shapes; "
+    "use dtype='float32', threads=1, or run without it"
+)
