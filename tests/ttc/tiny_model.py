@@ -1,4 +1,4 @@
-"""A random model of each family as a Hugging Face folder: 2 layers, a byte-level tokenizer, think markers, a template."""
+"""Random models as Hugging Face folders: 2 layers, a byte-level tokenizer, think markers, a chat template."""
 
 from __future__ import annotations
 

@@ -156,12 +156,12 @@ def check(body: Body) -> None:
         EngineError: this machine's kernels are not invariant under the measures taken here.
     """
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(body.dims.vocab, (3 * _BLOCK + 5,), generator=generator).tolist()
+    ids = torch.randint(body.dims.vocab, (2 * _BLOCK + 5,), generator=generator).tolist()
     length = min(len(ids), body.max_context)
     ids = ids[:length]
     ((whole, _),) = body.extend([(None, ids)])
     reference = body.logits(whole)
-    for cut in (1, _BLOCK // 2 + 1, length - 1):
+    for cut in (1, _BLOCK // 2 + 1):
         ((head, segment),) = body.extend([(None, ids[:cut])])
         others: list[tuple[Segment | None, list[int]]] = [(None, ids[:n]) for n in (3, 17, 40)]
         rest = body.extend([(segment, ids[cut:]), *others])

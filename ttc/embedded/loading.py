@@ -9,6 +9,7 @@ from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention
 from ttc.embedded.model import load_body, softmax_attention
 from ttc.embedded.scheduler import Scheduler
 from ttc.embedded.text import Text
+from ttc.errors import EngineError
 
 __all__ = ["load"]
 
@@ -43,4 +44,10 @@ def load(
         cache_bytes=cache_bytes,
         threads=threads,
     )
+    if batch_invariant:
+        try:
+            scheduler.call(lambda: check(body)).result()
+        except EngineError:
+            scheduler.close()
+            raise
     return text, scheduler

@@ -241,6 +241,4 @@ def _locate(model: str | None) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=files))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as exc:
-        raise ConfigError(
-            f"model {model!r} is not a local folder and could not be fetched from the hub: {exc}"
-        ) from exc
+        raise ConfigError(f"model {model!r} is not a folder and cannot be fetched from the hub: {exc}") from exc
