@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ttc.embedded.decode import SharedDecoder
-from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention
+from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
 from ttc.embedded.model import load_body, softmax_attention
 from ttc.embedded.scheduler import Scheduler
 from ttc.embedded.text import Text
