@@ -93,7 +93,8 @@ async def evaluate(
         kept = {name: record for name, record in found.items() if not (retry_errors and record.error)}
         on_kept(len(kept))
         session = 1 + max((int(record.provenance.get("session", 0)) for record in found.values()), default=0)
-        writer = _Writer(file, digest(config), session, on_record)
+        labels = {"run": digest(config), "strategy": config.get("strategy"), "session": session}
+        writer = _Writer(file, labels, on_record)
         todo = iter([item for item in items if item.problem.id not in kept])
         try:
             async with asyncio.TaskGroup() as group:
@@ -108,17 +109,16 @@ async def evaluate(
 class _Writer:
     """Appends records, remembers them, and stops the run when the engine keeps failing."""
 
-    def __init__(self, file: store.RecordFile, run: str, session: int, on_record: OnRecord) -> None:
+    def __init__(self, file: store.RecordFile, labels: Mapping[str, Any], on_record: OnRecord) -> None:
         self.written: dict[str, Record] = {}
-        self._file, self._run, self._session, self._on_record = file, run, session, on_record
+        self._file, self._labels, self._on_record = file, labels, on_record
         self._started = time.monotonic()
         self._streak = 0
 
     def write(self, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: Exception | None) -> None:
         """Store the outcome of one problem; `verdicts` are the answer's and then those of its candidates."""
         provenance = {
-            "run": self._run,
-            "session": self._session,
+            **self._labels,
             "at_s": round(time.monotonic() - self._started, 3),
             "cluster": item.cluster or item.problem.id,
             "difficulty": item.difficulty,
