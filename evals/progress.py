@@ -18,7 +18,9 @@ class Progress:
     """Counts records as they come; shows nothing where stderr is not a terminal."""
 
     def __init__(self, total: int) -> None:
-        self._bar: tqdm[NoReturn] = tqdm(total=total, unit="problem", file=sys.stderr, disable=None, dynamic_ncols=True)
+        self._bar: tqdm[NoReturn] = tqdm(
+            total=total, unit=" problems", file=sys.stderr, disable=None, dynamic_ncols=True
+        )
         self._started = time.monotonic()
         self._arm: Arm | None = None
         self._done = self._right = self._errors = self._tokens = 0

@@ -26,7 +26,7 @@ from typing import Any
 
 from evals.task import Item
 from ttc import records as store
-from ttc.core import Answer, FinishReason, Problem, Record, Submission, Target, Verdict, Verifier
+from ttc.core import Answer, Problem, Record, Submission, Verdict, Verifier
 from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
 
 __all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "digest", "evaluate", "read_run"]
@@ -158,7 +158,7 @@ async def _work(todo: Iterator[Item], solve: Solve, verifier: Verifier, writer: 
                 raise error from raised
             writer.write(item, None, (), error)
             continue
-        writer.write(item, answer, await _verify(answer, item.target, verifier), None)
+        writer.write(item, answer, await _verify(item, answer, verifier), None)
 
 
 def _innermost(error: Exception) -> Exception:
@@ -168,14 +168,17 @@ def _innermost(error: Exception) -> Exception:
     return error
 
 
-async def _verify(answer: Answer, target: Target, verifier: Verifier) -> list[Verdict]:
+async def _verify(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:
     """Return the verdicts of the answer and of its candidates; equal submissions are verified once."""
-    keys: list[tuple[str, FinishReason]] = [(answer.text, answer.finish_reason)]
-    keys += [(candidate.text, candidate.finish_reason) for candidate in answer.candidates]
-    unique = list(dict.fromkeys(keys))
-    verdicts = await asyncio.gather(*(verifier.verify(target, Submission(text, "", end)) for text, end in unique))
+    judges_form = item.problem.kind == "format"  # only then the thinking matters, and hardly two are equal
+    submissions = [
+        Submission(path.text, path.thinking if judges_form else "", path.finish_reason)
+        for path in (answer, *answer.candidates)
+    ]
+    unique = list(dict.fromkeys(submissions))
+    verdicts = await asyncio.gather(*(verifier.verify(item.target, submission) for submission in unique))
     known = dict(zip(unique, verdicts, strict=True))
-    return [known[key] for key in keys]
+    return [known[submission] for submission in submissions]
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
