@@ -26,7 +26,7 @@ from typing import Any
 
 from evals.task import Item
 from ttc import records as store
-from ttc.core import Answer, Problem, Record, Submission, Verdict, Verifier
+from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
 
 __all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "digest", "evaluate", "read_run"]
@@ -155,7 +155,7 @@ async def _work(todo: Iterator[Item], solve: Solve, verifier: Verifier, writer: 
         except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
             error = _innermost(raised)
             if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
-                raise error from raised
+                raise error from None
             writer.write(item, None, (), error)
             continue
         writer.write(item, answer, await _verify(item, answer, verifier), None)
@@ -171,10 +171,8 @@ def _innermost(error: Exception) -> Exception:
 async def _verify(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:
     """Return the verdicts of the answer and of its candidates; equal submissions are verified once."""
     judges_form = item.problem.kind == "format"  # only then the thinking matters, and hardly two are equal
-    submissions = [
-        Submission(path.text, path.thinking if judges_form else "", path.finish_reason)
-        for path in (answer, *answer.candidates)
-    ]
+    paths: list[Answer | Candidate] = [answer, *answer.candidates]
+    submissions = [Submission(path.text, path.thinking if judges_form else "", path.finish_reason) for path in paths]
     unique = list(dict.fromkeys(submissions))
     verdicts = await asyncio.gather(*(verifier.verify(item.target, submission) for submission in unique))
     known = dict(zip(unique, verdicts, strict=True))
