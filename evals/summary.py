@@ -69,7 +69,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "high": accuracy.high,
         "coverage": coverage,
         "selection_regret": coverage - accuracy.value,
-        **{f"{name}_at_k": _by_k(curve, kind) for name, kind in _AT_K.items()},
+        **{name: _by_k(curve, kind) for name, kind in _AT_K.items()},
         "truncated": _share(records, lambda r: r.answer is not None and r.answer.finish_reason == "length"),
         "no_answer": _share(records, lambda r: r.answer is not None and r.answer.final is None),
         "errors": sum(record.error is not None for record in records),
@@ -88,7 +88,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
     }
 
 
-_AT_K = {"pass": "pass", "maj": "majority", "best_of": "best_of_n", "weighted": "weighted"}
+_AT_K = {"pass_at_k": "pass", "maj_at_k": "majority", "best_of_k": "best_of_n", "weighted_at_k": "weighted"}
 
 
 def total_usage(records: Sequence[Record]) -> Usage:

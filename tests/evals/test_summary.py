@@ -56,7 +56,7 @@ def test_the_curve_of_a_pool_is_exact_and_priced_by_its_draws() -> None:
     assert {k: p["tokens"] for k, p in majority.items()} == {1: TOKENS, 2: 2 * TOKENS, 4: 4 * TOKENS}
     assert majority[4]["flops"] == 4 * FLOPS == entry["flops_per_problem"]
     assert entry["pass_at_k"] == pytest.approx({"1": 0.5, "2": 0.75, "4": 1.0})
-    assert entry["best_of_at_k"] == {}
+    assert entry["best_of_k"] == {}
 
 
 def test_a_scored_pool_adds_best_of_n_and_the_weighted_vote_and_prices_the_scorer() -> None:
