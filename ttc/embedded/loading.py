@@ -8,6 +8,7 @@ from ttc.embedded.decode import SharedDecoder
 from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
 from ttc.embedded.model import load_body, softmax_attention
 from ttc.embedded.scheduler import Scheduler
+from ttc.embedded.shape import read_config
 from ttc.embedded.text import Text
 from ttc.errors import EngineError
 
@@ -26,6 +27,7 @@ def load(
     batch_invariant: bool,
 ) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.embedded`."""
+    read_config(folder)  # names a missing folder or file before anything slow is imported
     text = Text(folder)
     body, _ = load_body(
         folder,

@@ -1,0 +1,361 @@
+"""The embedded engine from outside: sampling, sharing, ledger, aborts, invariance, weights, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.ttc import tiny_model
+from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
+from ttc.engines.embedded import embedded
+from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory):
+    return tiny_model.build(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    made = embedded(str(folder), dtype="float32")
+    yield made
+    asyncio.run(made.close())
+
+
+@pytest.fixture(scope="module")
+def invariant(folder):
+    made = embedded(str(folder), batch_invariant=True)
+    yield made
+    asyncio.run(made.close())
+
+
+def ask(engine: Engine, text: str, thinking: bool | None = None) -> Prompt:
+    return engine.render([Message("user", text)], thinking)
+
+
+def total(usages: list[Usage]) -> Usage:
+    return sum(usages, start=Usage())
+
+
+def close_to(left: Usage, right: Usage) -> bool:
+    return replace(left, flops=0) == replace(right, flops=0) and left.flops == pytest.approx(right.flops)
+
+
+def test_the_engine_offers_all_the_optional_protocols(engine) -> None:
+    assert isinstance(engine, StreamingEngine) and isinstance(engine, LogprobEngine) and isinstance(engine, WeightSync)
+    assert engine.capabilities.think_open == (259,) and engine.capabilities.eos_ids == (258,)
+
+
+def test_rendering_knows_whether_the_think_block_is_open(engine) -> None:
+    assert ask(engine, "a </think> b").think_state == "open"
+    assert ask(engine, "a <think> b", False).think_state == "closed"
+    prompt = ask(engine, "h\u00e9llo")
+    assert engine.decode(prompt.token_ids) == prompt.text and prompt.rendered_len == len(prompt.token_ids)
+
+
+def test_greedy_text_equals_transformers(engine, folder) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    prompt = ask(engine, "What is it?")
+    with torch.inference_mode():
+        ids = torch.tensor([prompt.token_ids])
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
+    (completion,) = asyncio.run(
+        engine.generate(prompt, Sampling(temperature=0, max_tokens=40), range(1), lambda _: None)
+    )
+    assert completion.token_ids == tuple(expected[0, len(prompt.token_ids) :].tolist())
+
+
+def test_a_prompt_is_computed_once_however_it_is_asked_for(folder) -> None:
+    engine = embedded(str(folder))
+    prompt = ask(engine, "the same prompt " * 5)
+    length = len(prompt.token_ids)
+    usages: list[Usage] = []
+    sampling = Sampling(max_tokens=4, seed=1)
+
+    async def go() -> None:
+        await asyncio.gather(*(engine.generate(prompt, sampling, range(i, i + 3), usages.append) for i in (0, 3, 6)))
+        assert sum(u.prompt - u.cached for u in usages) == length
+        (first,) = await engine.generate(prompt, sampling, range(1), usages.append)
+        assert usages[-1].cached == length - 1
+        await engine.generate(prompt.then(first), sampling, range(2), usages.append)
+        assert [u.prompt - u.cached for u in usages[-2:]] == [1, 0]
+        assert close_to(engine.counters(), total(usages))
+        await engine.close()
+
+    asyncio.run(go())
+
+
+def test_prompts_with_a_common_start_compute_it_once(folder) -> None:
+    engine = embedded(str(folder))
+    usages: list[Usage] = []
+
+    async def go() -> None:
+        prompts = [ask(engine, "a long common beginning of many words " * 3 + str(i)) for i in range(6)]
+        sampling = Sampling(max_tokens=3, seed=1)
+        await asyncio.gather(*(engine.generate(p, sampling, range(2), usages.append) for p in prompts))
+        computed = sum(u.prompt - u.cached for u in usages)
+        assert computed < len(prompts[0].token_ids) + 6 * 40
+        await engine.close()
+
+    asyncio.run(go())
+
+
+def test_logprobs_equal_those_the_engine_gives_to_the_same_ids(engine) -> None:
+    prompt = ask(engine, "probabilities")
+    usages: list[Usage] = []
+
+    async def go() -> None:
+        sampling = Sampling(temperature=0.7, top_p=0.9, max_tokens=30, seed=4, logprobs=True)
+        (completion,) = await engine.generate(prompt, sampling, range(1), usages.append)
+        whole = (*prompt.token_ids, *completion.token_ids)
+        scored = await engine.logprobs(whole, len(prompt.token_ids), usages.append)
+        assert scored == pytest.approx(completion.logprobs, abs=1e-3)
+        assert usages[-1].scored == usages[-1].prompt - usages[-1].cached > 0
+        fresh = await engine.logprobs((5, *whole[1:]), 1, usages.append)
+        assert len(fresh) == len(whole) - 1 and usages[-1].scored == len(whole) - 1
+        assert all(value >= 0 for value in completion.certainty)
+
+    asyncio.run(go())
+
+
+def test_streaming_hands_over_every_token_once_and_in_order(engine) -> None:
+    seen: list[int] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def go() -> None:
+        def on_tokens(ids) -> None:
+            loops.append(asyncio.get_running_loop())
+            seen.extend(ids)
+
+        prompt = ask(engine, "stream")
+        sampling = Sampling(max_tokens=20, seed=4)
+        completion = await engine.stream(prompt, sampling, 2, lambda _: None, on_tokens)
+        assert tuple(seen) == completion.token_ids and set(loops) == {asyncio.get_running_loop()}
+        (same,) = await engine.generate(prompt, sampling, range(2, 3), lambda _: None)
+        assert same.token_ids == completion.token_ids
+
+    asyncio.run(go())
+
+
+def test_more_draws_than_rows_wait_their_turn(folder) -> None:
+    engine = embedded(str(folder), max_batch=3)
+    usages: list[Usage] = []
+
+    async def go() -> None:
+        results = await asyncio.gather(
+            *(
+                engine.generate(ask(engine, str(i)), Sampling(max_tokens=6, seed=i), range(5), usages.append)
+                for i in range(3)
+            )
+        )
+        assert [[c.path for c in r] for r in results] == [[(d,) for d in range(5)]] * 3
+        assert len(usages) == 15 and close_to(engine.counters(), total(usages))
+        await engine.close()
+
+    asyncio.run(go())
+
+
+def test_cancelled_draws_stop_and_every_token_is_on_the_ledger(folder) -> None:
+    engine = embedded(str(folder), max_batch=8)
+    usages: list[Usage] = []
+    rng = random.Random(0)
+
+    async def go() -> None:
+        sampling = Sampling(temperature=1.0, max_tokens=300, seed=1)
+        tasks = [
+            asyncio.create_task(engine.generate(ask(engine, f"q{i}"), sampling, range(3), usages.append))
+            for i in range(8)
+        ]
+        for task in tasks:
+            await asyncio.sleep(rng.random() * 0.1)
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        cancelled = sum(isinstance(r, asyncio.CancelledError) for r in results)
+        assert cancelled and len(usages) == 24
+        assert sum(u.overrun for u in usages) > 0 and all(not (u.generated and u.overrun) for u in usages)
+        before = engine.counters()
+        assert close_to(before, total(usages))
+        await asyncio.sleep(0.1)
+        assert engine.counters() == before
+        await engine.generate(ask(engine, "still alive"), replace(sampling, max_tokens=3), range(1), usages.append)
+        await engine.close()
+
+    asyncio.run(go())
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 7, 64]))
+def test_no_schedule_and_no_resume_point_changes_a_draw(invariant, rng, concurrency) -> None:
+    prompts = [ask(invariant, f"{i} " * (1 + i % 9 * 5)) for i in range(8)]
+    sampling = Sampling(temperature=1.0, top_p=0.95, max_tokens=40, seed=5, logprobs=True)
+
+    async def whole(prompt: Prompt) -> list[tuple]:
+        done = await invariant.generate(prompt, sampling, range(3), lambda _: None)
+        return [(c.token_ids, c.logprobs) for c in done]
+
+    async def pieces(prompt: Prompt) -> list[tuple]:
+        out = []
+        for d in range(3):
+            ids, values = (), ()
+            while len(ids) < 40:
+                part = replace(sampling, max_tokens=rng.randint(1, 40 - len(ids)))
+                longer = replace(prompt, token_ids=prompt.token_ids + ids)
+                (c,) = await invariant.generate(longer, part, range(d, d + 1), lambda _: None)
+                ids, values = ids + c.token_ids, values + c.logprobs
+                if c.stop_reason == "eos":
+                    break
+            out.append((ids, values))
+        return out
+
+    async def go() -> None:
+        expected = [await whole(prompt) for prompt in prompts]
+        order = list(range(8))
+        rng.shuffle(order)
+        limit = asyncio.Semaphore(concurrency)
+
+        async def one(i: int) -> None:
+            await asyncio.sleep(rng.random() * 0.02)
+            async with limit:
+                assert await rng.choice([whole, pieces])(prompts[i]) == expected[i]
+
+        await asyncio.gather(*(one(i) for i in order))
+
+    asyncio.run(go())
+
+
+def test_new_weights_take_effect_at_once_and_everywhere(folder, tmp_path) -> None:
+    from safetensors.torch import load_file
+
+    other = tiny_model.build(tmp_path / "other", initializer_range=0.3, tie_word_embeddings=True)
+    state = load_file(other / "model.safetensors")
+    tied = embedded(str(tiny_model.build(tmp_path / "tied", tie_word_embeddings=True)))
+    fresh = embedded(str(other))
+    prompt = ask(fresh, "swap me")
+    sampling = Sampling(max_tokens=20, seed=3)
+
+    async def go() -> None:
+        before = await tied.generate(prompt, sampling, range(2), lambda _: None)
+        await tied.load_weights(state)
+        after = await tied.generate(prompt, sampling, range(2), lambda _: None)
+        expected = await fresh.generate(prompt, sampling, range(2), lambda _: None)
+        assert [c.token_ids for c in after] == [c.token_ids for c in expected] != [c.token_ids for c in before]
+        task = asyncio.create_task(tied.generate(prompt, replace(sampling, max_tokens=400), range(2), lambda _: None))
+        await asyncio.sleep(0.05)
+        with pytest.raises(EngineError, match="only while"):
+            await tied.load_weights(state)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await tied.close()
+        await fresh.close()
+
+    asyncio.run(go())
+
+
+def test_the_engine_serves_several_event_loops(engine) -> None:
+    found: dict[int, tuple[int, ...]] = {}
+
+    def work(i: int) -> None:
+        (c,) = asyncio.run(
+            engine.generate(ask(engine, "loop"), Sampling(max_tokens=9, seed=1), range(1), lambda _: None)
+        )
+        found[i] = c.token_ids
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and len(set(found.values())) == 1
+
+
+def test_a_failure_in_the_worker_reaches_the_waiting_and_the_engine_goes_on(folder, monkeypatch) -> None:
+    engine = embedded(str(folder))
+    usages: list[Usage] = []
+    prompt = ask(engine, "boom")
+    sampling = Sampling(max_tokens=5, seed=1)
+
+    async def go() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._scheduler.body, "logits", lambda hidden: 1 / 0)
+            with pytest.raises(EngineError, match="ZeroDivisionError"):
+                await engine.generate(prompt, sampling, range(2), usages.append)
+        assert len(usages) == 2
+        assert len(await engine.generate(prompt, sampling, range(2), usages.append)) == 2
+        assert close_to(engine.counters(), total(usages))
+        await engine.close()
+
+    asyncio.run(go())
+
+
+def test_closing_fails_what_waits_and_may_happen_twice(folder) -> None:
+    engine = embedded(str(folder))
+
+    async def go() -> None:
+        prompt = ask(engine, "x")
+        task = asyncio.create_task(engine.generate(prompt, Sampling(max_tokens=400, seed=1), range(2), lambda _: None))
+        await asyncio.sleep(0.05)
+        await engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            await task
+        await engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            await engine.generate(prompt, Sampling(max_tokens=4, seed=1), range(1), lambda _: None)
+
+    asyncio.run(go())
+
+
+def test_a_callback_that_raises_fails_only_its_own_request(engine) -> None:
+    def broken(usage: Usage) -> None:
+        raise LookupError("mine")
+
+    async def go() -> None:
+        prompt, sampling = ask(engine, "x"), Sampling(max_tokens=4, seed=1)
+        results = await asyncio.gather(
+            engine.generate(prompt, sampling, range(1), broken),
+            engine.generate(prompt, sampling, range(1), lambda _: None),
+            return_exceptions=True,
+        )
+        assert isinstance(results[0], LookupError) and len(results[1]) == 1
+
+    asyncio.run(go())
+
+
+def test_requests_that_cannot_be_honoured_are_refused_before_they_start(engine) -> None:
+    prompt = ask(engine, "x")
+
+    async def ask_for(prompt: Prompt, **kwargs) -> None:
+        await engine.generate(prompt, Sampling(**{"seed": 1, **kwargs}), range(1), lambda _: None)
+
+    with pytest.raises(PromptTooLong, match=r"512 requested tokens exceed the context of 512"):
+        asyncio.run(ask_for(prompt, max_tokens=512))
+    with pytest.raises(ConfigError, match=r"sampling\.seed"):
+        asyncio.run(ask_for(prompt, seed=None, max_tokens=3))
+    with pytest.raises(Unsupported, match="token ids"):
+        asyncio.run(ask_for(Prompt("x", None), max_tokens=3))
+
+
+def test_what_is_wrong_with_a_model_is_named(folder, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="neither a folder nor a hub id"):
+        embedded("no-such-folder")
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        embedded(str(tmp_path))
+    with pytest.raises(ConfigError, match="dtype"):
+        embedded(str(folder), dtype="int3")
+    with pytest.raises(ConfigError, match="threads"):
+        embedded(str(folder), threads=0)
+    bare = tiny_model.build(tmp_path / "bare")
+    tiny_model.write_tokenizer(bare, template=None)
+    engine = embedded(str(bare))
+    with pytest.raises(ConfigError, match="no chat template"):
+        ask(engine, "x")
+    asyncio.run(engine.close())
