@@ -228,17 +228,24 @@ class _Parser:
                 above.append(self.signed())
             elif self.accept("/", r"\div"):
                 below.append(self.signed())
+            elif self.accept("%", r"\%"):
+                return Node("quantity", (_ratio(above, below), "%"))
             elif not self._starts_factor():
                 break
             elif unit := self._unit(above + below):
                 return Node("quantity", (_ratio(above, below), unit))
             elif not below and _whole(above[-1]) and (mixed := self._mixed(above[-1])):
                 above[-1] = mixed
-            elif self.peek.kind == "num":
-                raise Unparsed("two numbers side by side")
+            elif self.peek.kind == "num" and self._runs_on():
+                raise Unparsed("a number runs on from what precedes it")
             else:
                 above.append(self.power())
         return _ratio(above, below)
+
+    def _runs_on(self) -> bool:
+        """Whether a number runs on from what stands before it: after a number, or a letter without a space."""
+        before = self.found[self.at - 1].kind
+        return before == "num" or (before == "word" and not self.peek.spaced)
 
     def _mixed(self, whole: Node) -> Node | None:
         start, kept = self.at, self.found[self.at : self.at + 3]

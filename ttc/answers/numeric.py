@@ -226,8 +226,8 @@ class _Evaluation:
         names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ceil": "ceil"}
         if name not in _MPMATH:
             raise Undefined(name)
-        if name in ("exp", "sinh", "cosh") and abs(values[0]) > MAX_POWER:
-            raise TooCostly("a huge exponent")
+        if abs(values[0]) > MAX_POWER:
+            raise TooCostly(f"a huge argument of {name}")
         return getattr(self.ctx, names.get(name, name))(*values)
 
     def _fn_log(self, value: Any) -> Any:

@@ -10,8 +10,8 @@ import argparse
 import asyncio
 import json
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from ttc.core import FinishReason, Submission, Target, Verdict, Verifier
@@ -30,9 +30,7 @@ def register(subparsers: Any) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--verifier", default="math", metavar="NAME", help="math, choice, exact, format (default: math)"
-    )
+    parser.add_argument("--verifier", default="math", metavar="NAME", help="math (default), choice, exact, format")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="parameter of the verifier"
     )
@@ -58,23 +56,48 @@ def _settings(pairs: Iterable[str]) -> dict[str, str]:
 
 
 async def _judge_all(verifier: Verifier, lines: Iterable[str]) -> None:
-    """Judge with up to IN_FLIGHT lines at once; prints in the order of the input."""
-    waiting: deque[tuple[Any, asyncio.Task[Verdict]]] = deque()
+    """Judge with up to IN_FLIGHT lines at once; prints in the order of the input, each as soon as it can be.
+
+    A broken line is reported after the verdicts on all lines before it.
+    """
+    queue: asyncio.Queue[_Pending | RecordError | None] = asyncio.Queue(IN_FLIGHT)
+    reader = asyncio.create_task(_read_all(verifier, iter(lines), queue))
     try:
-        for identity, target, submission in _requests(lines):
-            waiting.append((identity, asyncio.create_task(verifier.verify(target, submission))))
-            if len(waiting) >= IN_FLIGHT:
-                await _print_first(waiting)
-        while waiting:
-            await _print_first(waiting)
+        while (item := await queue.get()) is not None:
+            if isinstance(item, RecordError):
+                raise item
+            _print(item.identity, await item.verdict)
     finally:
-        await asyncio.gather(*(task for _, task in waiting), return_exceptions=True)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
         await verifier.close()
 
 
-async def _print_first(waiting: deque[tuple[Any, asyncio.Task[Verdict]]]) -> None:
-    verdict = await waiting[0][1]
-    identity, _ = waiting.popleft()
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    identity: Any
+    verdict: asyncio.Task[Verdict]
+
+
+async def _read_all(
+    verifier: Verifier, lines: Iterator[str], queue: asyncio.Queue[_Pending | RecordError | None]
+) -> None:
+    number = 0
+    # Reading may block on a slow writer, so it happens in a thread.
+    while (line := await asyncio.to_thread(next, lines, None)) is not None:
+        number += 1
+        if not line.strip():
+            continue
+        try:
+            identity, target, submission = _request(line, number)
+        except RecordError as exc:
+            await queue.put(exc)
+            return
+        await queue.put(_Pending(identity, asyncio.create_task(verifier.verify(target, submission))))
+    await queue.put(None)
+
+
+def _print(identity: Any, verdict: Verdict) -> None:
     row = {
         "id": identity,
         "verdict": verdict.status,
@@ -87,12 +110,6 @@ async def _print_first(waiting: deque[tuple[Any, asyncio.Task[Verdict]]]) -> Non
     if verdict.parts:
         row["parts"] = dict(verdict.parts)
     print(json.dumps(row), flush=True)
-
-
-def _requests(lines: Iterable[str]) -> Iterator[tuple[Any, Target, Submission]]:
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield _request(line, number)
 
 
 def _request(line: str, number: int) -> tuple[Any, Target, Submission]:

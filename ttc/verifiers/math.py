@@ -100,6 +100,7 @@ class MathVerifier:
             if hit.final is None:
                 raise ConfigError(f"{where}the gold {text[:80]!r} does not verify against itself: {hit.reason}")
             try:
+                _shape(_plain(_bare(text)))
                 same = quick(_bare(text), hit.final, self._policy_for(gold))
             except TooLarge as exc:
                 raise ConfigError(f"{where}the gold {text[:80]!r} is too large: {exc}") from exc

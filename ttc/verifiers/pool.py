@@ -15,6 +15,7 @@ Cost: 60 MB and 0.5 s of start per worker; about 0.2 ms of overhead per request.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import select
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "D
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: `status` ok, timeout, limit or error, the worker's `data`, `seconds` of work, `waited` in line."""
+    """What came back: `status` ok, timeout, limit or error, the worker's `data`, `seconds` of work, `waited` before."""
 
     status: str
     data: Mapping[str, Any]
@@ -51,13 +52,25 @@ class Reply:
 
 
 class Pool:
-    """`workers` processes that run requests, and one warm spare. Starts on first use; `close` ends all."""
+    """`workers` processes that run requests, and one warm spare. Starts on first use; `close` ends all.
 
-    def __init__(self, *, workers: int = 2, timeout_s: float = 1.5, memory_mb: int = 2048, recycle: int = 2000) -> None:
+    `program` is what the interpreter runs as a worker, a module or a script that calls `worker.serve`.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        timeout_s: float = 1.5,
+        memory_mb: int = 2048,
+        recycle: int = 2000,
+        program: Sequence[str] = ("-m", "ttc.verifiers.worker"),
+    ) -> None:
         if workers < 1 or not timeout_s > 0 or memory_mb < 256 or recycle < 1:
             raise ConfigError("a pool needs workers >= 1, timeout_s > 0, memory_mb >= 256 and recycle >= 1")
         self.timeout_s = timeout_s
-        self._memory_mb, self._recycle, self._num_workers = memory_mb, recycle, workers
+        self._command = (sys.executable, "-P", *program, str(memory_mb))
+        self._recycle, self._num_workers = recycle, workers
         self._lock = threading.Lock()
         self._ready: list[_Worker] = []
         self._threads: ThreadPoolExecutor | None = None
@@ -95,12 +108,11 @@ class Pool:
         limits = {"soft_s": SOFT * self.timeout_s, "cpu_s": math.ceil(self.timeout_s) + 1}
         data = worker.ask({**request, **limits}, self.timeout_s)
         seconds = time.perf_counter() - began
-        if data is None or worker.num_served >= self._recycle or data.get("reason") == "memory":
+        if worker.is_broken or worker.num_served >= self._recycle or data.get("reason") == "memory":
             self._replace(worker)
         else:
             self._give(worker)
-        status = "timeout" if data is None else str(data.pop("status"))
-        return Reply(status, data or {"reason": worker.ending}, seconds, began - queued)
+        return Reply(str(data.pop("status")), data, seconds, began - queued)
 
     def _take(self) -> _Worker:
         """A ready worker; prefers one that has finished its start."""
@@ -130,7 +142,7 @@ class Pool:
 
     def _start(self) -> _Worker:
         self.num_started += 1
-        return _Worker(self._memory_mb)
+        return _Worker(self._command)
 
 
 def _kill_all(workers: list[_Worker]) -> None:
@@ -141,10 +153,10 @@ def _kill_all(workers: list[_Worker]) -> None:
 class _Worker:
     """One process and its pipes; used by one thread at a time."""
 
-    def __init__(self, memory_mb: int) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ttc.verifiers.worker", str(memory_mb)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -154,41 +166,49 @@ class _Worker:
         )
         self.is_ready = False
         self.num_served = 0
-        self.ending = ""
+        self.is_broken = False
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the end of the start; False when the process died or took too long."""
         if not self.is_ready:
-            message = self._read(time.perf_counter() + timeout_s)
-            self.is_ready = message is not None and message.get("status") == "ready"
+            self.is_ready = self._read(time.perf_counter() + timeout_s).get("status") == "ready"
         return self.is_ready
 
-    def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any] | None:
-        """Send a request and wait for the reply; None when it did not come in time or the worker died."""
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send a request and wait for the reply, or say why none came; then the worker `is_broken`."""
         deadline = time.perf_counter() + timeout_s
         self.num_served += 1
         try:
             write_frame(self._pipe(self._process.stdin), request)
         except BrokenPipeError:
-            self.ending = "the worker had died"
-            return None
+            return self._broken(*self._death())
         return self._read(deadline)
 
-    def _read(self, deadline: float) -> dict[str, Any] | None:
-        import json
-
+    def _read(self, deadline: float) -> dict[str, Any]:
         head = self._read_exactly(PREFIX.size, deadline)
-        if head is None:
-            return None
+        if isinstance(head, dict):
+            return head
         (length,) = PREFIX.unpack(head)
         if length > MAX_FRAME:
-            self.ending = "an oversized reply"
-            return None
+            return self._broken("error", "an oversized reply")
         body = self._read_exactly(length, deadline)
-        message: dict[str, Any] | None = None if body is None else json.loads(body)
+        message: dict[str, Any] = body if isinstance(body, dict) else json.loads(body)
         return message
 
-    def _read_exactly(self, count: int, deadline: float) -> bytes | None:
+    def _broken(self, status: str, reason: str) -> dict[str, Any]:
+        self.is_broken = True
+        return {"status": status, "reason": reason}
+
+    def _death(self) -> tuple[str, str]:
+        """Status and reason of a worker that ended by itself."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        if code == -signal.SIGXCPU:
+            return "timeout", "CPU limit"
+        return "error", f"the worker died ({'signal' if code and code < 0 else 'exit code'} {abs(code or 0)})"
+
+    def _read_exactly(self, count: int, deadline: float) -> bytes | dict[str, Any]:
         descriptor = self._pipe(self._process.stdout).fileno()
         poll = select.poll()
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
@@ -196,12 +216,10 @@ class _Worker:
         while len(data) < count:
             left = deadline - time.perf_counter()
             if left <= 0 or not poll.poll(left * 1000):
-                self.ending = "wall limit"
-                return None
+                return self._broken("timeout", "wall limit")
             chunk = os.read(descriptor, count - len(data))
             if not chunk:
-                self.ending = "the worker died"
-                return None
+                return self._broken(*self._death())
             data += chunk
         return data
 

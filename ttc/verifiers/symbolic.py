@@ -25,10 +25,12 @@ def math_verify_equal(gold: str, answer: str) -> Ternary:
     left, right = _parse(gold), _parse(answer)
     if left == right:
         return True
-    return bool(
-        verify([left], [right], timeout_seconds=None, numeric_precision=50)
-        and verify([right], [left], timeout_seconds=None, numeric_precision=50)
-    )
+    options = {"timeout_seconds": None, "numeric_precision": 50, "raise_on_error": True}
+    try:
+        return bool(verify([left], [right], **options) and verify([right], [left], **options))
+    except Exception as exc:
+        # sympy fails in many ways on odd expressions; each means that there is no verdict.
+        raise Unparsed(f"math-verify: {type(exc).__name__}") from exc
 
 
 def _parse(text: str) -> Any:

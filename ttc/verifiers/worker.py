@@ -1,4 +1,4 @@
-"""The worker process of the pool: `python -m ttc.verifiers.worker`.
+"""The worker process of the pool: `python -m ttc.verifiers.worker MEMORY_MB`.
 
 Reads length-prefixed JSON requests on standard input, writes one reply each on standard output. Every request brings
 its limits. A soft alarm ends most over-long work inside the process and keeps it warm; the parent kills it when that
@@ -23,9 +23,10 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping
-from typing import IO, Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import IO, Any, NoReturn, TypeAlias
 
+Call: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
 PREFIX = struct.Struct(">I")
 MAX_FRAME = 1 << 20
 
@@ -52,8 +53,8 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
     return message
 
 
-def main(memory_mb: int) -> None:
-    """Serve requests until the input ends."""
+def serve(calls: Mapping[str, Call], memory_mb: int) -> None:
+    """Answer requests by name of call until the input ends; never returns into a half-read stream."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # What a library prints must not reach the pipe.
     with open(os.devnull, "r+b") as nothing:
@@ -63,21 +64,20 @@ def main(memory_mb: int) -> None:
     signal.signal(signal.SIGALRM, _alarm)
     sys.setrecursionlimit(4000)
     sys.set_int_max_str_digits(20_000)
-    _warm_up()
     _limit(resource.RLIMIT_AS, memory_mb << 20)
     write_frame(replies, {"status": "ready"})
     while (request := read_frame(requests)) is not None:
-        write_frame(replies, answer(request))
+        write_frame(replies, answer(calls, request))
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(calls: Mapping[str, Call], request: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out one request under its limits; every outcome is a reply."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + request["cpu_s"]))
     try:
         signal.setitimer(signal.ITIMER_REAL, request["soft_s"])
         try:
-            return {"status": "ok", **CALLS[request["call"]](request)}
+            return {"status": "ok", **calls[request["call"]](request)}
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except SoftTimeout:
@@ -89,54 +89,6 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as exc:
         # A library that fails on hostile text is an outcome to report, never the end of the worker.
         return {"status": "error", "reason": f"{type(exc).__name__}: {exc}"[:200]}
-
-
-def _maths(request: Mapping[str, Any]) -> dict[str, Any]:
-    from ttc.verifiers.judging import judge
-
-    return judge(request)
-
-
-def _burn(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Misbehave on purpose, so that limits can be tested: `how` is sleep, spin, memory, exit or uninterruptible."""
-    ways = {"sleep": _sleep, "spin": _spin, "memory": _memory, "exit": _exit, "uninterruptible": _uninterruptible}
-    ways[request["how"]]()
-    return {}
-
-
-def _sleep() -> None:
-    time.sleep(60)
-
-
-def _spin() -> None:
-    while True:
-        pass
-
-
-def _memory() -> None:
-    bytearray(1 << 40)
-
-
-def _exit() -> NoReturn:
-    os._exit(3)
-
-
-def _uninterruptible() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-    _spin()
-
-
-CALLS = {"maths": _maths, "burn": _burn}
-
-
-def _warm_up() -> None:
-    """Import what requests need, so that no request pays for it."""
-    import latex2sympy2_extended  # noqa: F401
-    import math_verify.grader
-
-    import ttc.verifiers.judging  # noqa: F401
-
-    math_verify.grader.logger.disabled = True
 
 
 def _alarm(_signal: int, _frame: types.FrameType | None) -> NoReturn:
@@ -153,6 +105,17 @@ def _leave_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(0)
+
+
+def main(memory_mb: int) -> None:
+    """Serve comparisons; everything they need is imported first, so that no request pays for it."""
+    import latex2sympy2_extended  # noqa: F401
+    import math_verify.grader
+
+    from ttc.verifiers.judging import judge
+
+    math_verify.grader.logger.disabled = True
+    serve({"maths": judge}, memory_mb)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""A worker program for the tests of the pool: its one call misbehaves on request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ttc.verifiers.worker import serve
+
+
+def misbehave(request: Mapping[str, Any]) -> dict[str, Any]:
+    how = request["how"]
+    if how == "hang in C":
+        # What a long call into a C library looks like from outside: signals are not handled.
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    while how in ("spin", "hang in C"):
+        pass
+    if how == "sleep":
+        time.sleep(60)
+    if how == "memory":
+        bytearray(1 << 40)
+    if how == "exit":
+        os._exit(3)
+    if how == "recursion":
+        return misbehave(request)
+    if how == "raise":
+        raise KeyError("broken")
+    if how == "print":
+        os.write(1, b"\x00\x00\x00\x01garbage")
+        sys.stdout.write("garbage")
+        sys.stdout.flush()
+    return {"pid": os.getpid(), "environment": sorted(os.environ), "echo": request.get("echo")}
+
+
+if __name__ == "__main__":
+    serve({"misbehave": misbehave}, int(sys.argv[1]))

@@ -1,0 +1,208 @@
+"""Blind extraction and voting keys."""
+
+from __future__ import annotations
+
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.ttc.hostile import hostile_texts
+from ttc.answers import KINDS, extract, key
+from ttc.errors import UnknownName
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "final", "method"),
+    [
+        ("math", r"so \boxed{3}", "3", "box"),
+        ("math", r"\boxed{3} ... \boxed{4}", "4", "box"),
+        ("math", r"First \boxed{3}. But wait, that is wrong, \boxed{4}", "4", "box"),
+        ("math", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", "box"),
+        ("math", r"\boxed{\frac{1}{2}", r"\frac{1}{2}", "box"),
+        ("math", r"\fbox{7} and \boxed{\{1, 2\}}", None, "box"),
+        ("math", r"so \boxed{\{1, 2\}}.", r"\{1, 2\}", "box"),
+        ("math", "<think>\\boxed{3}</think> \\boxed{4}", "4", "box"),
+        ("math", "\\boxed{3}</think> The answer is 4", "4", "phrase"),
+        ("math", "<answer> 7 </answer>", "7", "tag"),
+        ("math", "work\n#### 5", "5", "hash"),
+        ("math", "The answer is 42.", "42", "phrase"),
+        ("math", "The answer is 3.5.", "3.5", "phrase"),
+        ("math", "So the final answer is **12 cm**", "12 cm", "phrase"),
+        ("math", "Therefore the answer is $\\frac{1}{2}$ meters.", "$\\frac{1}{2}$ meters", "phrase"),
+        ("math", "答案是4", "4", "phrase"),
+        ("math", "x = 5", "x = 5", "bare"),
+        ("math", "$\\frac{1}{2}$", "$\\frac{1}{2}$", "bare"),
+        ("math", "She has 5 apples left.", None, ""),
+        ("number", "She has 5 apples, then 3.5 remain for her.", "3.5", "last_number"),
+        ("number", "A: $1,234", "$1,234", "phrase"),
+        ("number", "total 3 - 5 = -2", "-2", "last_number"),
+        ("number", "10-7 makes it 3", "3", "last_number"),
+        ("choice", "The answer is (C).", "(C)", "phrase"),
+        ("choice", "\\boxed{\\text{D}}", "\\text{D}", "box"),
+        ("choice", "C", "C", "bare"),
+        ("choice", "C) 42", "C) 42", "bare"),
+        ("choice", "I do not know which one it is", None, ""),
+        ("exact", "hello world", "hello world", "bare"),
+        ("exact", "The answer is blue.", "blue", "phrase"),
+        ("format", "  any text\nat all ", "any text\nat all", "all"),
+    ],
+)
+def test_extraction_follows_the_cascade(kind: str, text: str, final: str | None, method: str) -> None:
+    found = extract(text, kind)
+    assert (found.final, found.method) == (final, method)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("math", r"\boxed{1 or 4}"),
+        ("math", r"\boxed{1\text{ or }4}"),
+        ("math", r"\boxed{3} or \boxed{4}"),
+        ("math", r"\boxed{3}, \boxed{4}"),
+        ("math", "\\boxed{3}\nor\n\\boxed{4}"),
+        ("math", r"\boxed{3}, or maybe 4"),
+        ("math", "The answer is 3 or 4"),
+        ("number", "it is 1 or 4"),
+        ("number", "After a long story there remain, as far as I can see, exactly 1 or 4"),
+        ("choice", "Answer: B or C"),
+        ("choice", r"\boxed{A, B}"),
+    ],
+)
+def test_alternatives_in_the_final_clause_are_a_hedge(kind: str, text: str) -> None:
+    found = extract(text, kind)
+    assert (found.final, found.reason) == (None, "hedge")
+
+
+@pytest.mark.parametrize("text", [r"\boxed{x=1 or x=4}", r"\boxed{x<0 \text{ or } x>1}", r"\boxed{4} and \boxed{4.0}"])
+def test_solution_sets_and_repetitions_are_no_hedge(text: str) -> None:
+    assert extract(text, "math").final is not None
+
+
+def test_an_open_thinking_block_has_no_answer() -> None:
+    assert extract("<think>\\boxed{3}", "math").reason == "unclosed_thinking"
+
+
+def test_an_oversized_answer_is_refused_with_its_reason() -> None:
+    assert extract(r"\boxed{" + "1" * 10_000 + "}", "math").reason == "too_long"
+
+
+def test_an_unknown_kind_names_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="math"):
+        extract("5", "maths")
+
+
+@given(st.text(max_size=300), st.sampled_from(sorted(KINDS)))
+@settings(max_examples=300, deadline=None)
+def test_the_span_of_an_answer_is_its_place_in_the_text(text: str, kind: str) -> None:
+    found = extract(text, kind)
+    if found.final is not None:
+        assert found.span is not None
+        assert text[found.span[0] : found.span[1]] == found.final
+
+
+SAME = [
+    ["1/2", "0.5", ".5", r"\frac12", r"\dfrac{1}{2}", "½", "2/4", r"$\frac{1}{2}$", "**0.5**", "x = 1/2"],
+    ["3 1/2", "3.5", r"3\frac{1}{2}", "7/2", "3½"],
+    ["12345", "12,345", r"12\,345", "12 345", "12{,}345", "１２３４５", "\\$12,345", "12345 dollars", "12345.00"],
+    ["1000000", "1e6", "10^6", "1,000,000", r"1\times 10^{6}"],
+    ["-5", "−5", "- 5", r"\text{-5}", "-5.0"],
+    ["50%", r"50\%", "50", "50 percent"],
+    ["5 cm", r"5\text{ cm}", r"5\,\mathrm{cm}", "5"],
+    [r"\{1,2\}", "2, 1", "x=1 or x=2", r"\left\{ 2, 1 \right\}"],
+    ["(1,2)", r"\left(1, 2\right)", r"\langle 1,2\rangle", "1<x<2"],
+    ["[-2,7]", r"-2\le x\le 7", r"x\in[-2,7]"],
+    ["(3,\\infty)", "x>3", "3 < x"],
+    [r"\sqrt{8}", r"2\sqrt{2}", "2√2", r"4/\sqrt2"],
+    ["x^2+2x+1", "(x+1)^2", "1+2x+x²"],
+    [r"\cos\frac{\pi}{3}", "1/2"],
+    ["Tuesday", r"\text{tuesday}", "tuesday."],
+    [r"\varnothing", r"\emptyset", "∅"],
+]
+
+
+@pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
+def test_spellings_of_one_answer_share_a_key(spellings: list[str]) -> None:
+    assert len({key(spelling, "math") for spelling in spellings}) == 1
+
+
+def test_different_answers_have_different_keys() -> None:
+    answers = [
+        "1", "2", "1/2", "(1,2)", r"\{1,2\}", "[1,2]", "[1,2)", "(1,2]", "(2,1)", "(1,2,3)", "11_7", "11", "1:2",
+        r"\sqrt2", "1.41421356", r"\pi", "x", "y", "x^2", "2x", "x+1", r"\frac{1}{2^{99}}", r"\frac{1}{2^{98}}",
+        "e^{-100}", "0", r"\varnothing", "Tuesday", "Thursday", "x=1, y=2", r"1-\frac1e", r"1+\frac1e",
+        r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", "x+y<3", "x+y>3", "live", "evil",
+    ]  # fmt: skip
+    keys = [key(answer, "math") for answer in answers]
+    assert len(set(keys)) == len(answers)
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(1, 10**6))
+def test_every_fraction_has_the_key_of_its_value(top: int, bottom: int) -> None:
+    value = Fraction(top, bottom)
+    assert key(rf"\frac{{{top}}}{{{bottom}}}", "math") == key(f"{top}/{bottom}", "math") == str(value)
+
+
+@given(st.integers(-(10**15), 10**15))
+def test_thousands_separators_do_not_change_the_key(value: int) -> None:
+    assert key(f"{value:,}", "math") == key(str(value), "math") == str(value)
+
+
+@given(st.lists(st.integers(-50, 50), min_size=2, max_size=6), st.randoms(use_true_random=False))
+def test_the_order_of_a_set_does_not_change_the_key_and_that_of_a_tuple_does(values: list[int], rng: object) -> None:
+    shuffled = sorted(values)
+    for opening, closing, ordered in ((r"\{", r"\}", False), ("(", ")", True)):
+        keys = [key(opening + ", ".join(map(str, items)) + closing, "math") for items in (values, shuffled)]
+        assert (keys[0] == keys[1]) == (not ordered or values == shuffled)
+
+
+ANSWER = st.one_of(st.text(max_size=60), st.text(alphabet="0123456789+-*/^(){}[]\\,.xe=<>%| ", max_size=40))
+
+
+@given(ANSWER, st.sampled_from(sorted(KINDS)))
+@settings(max_examples=500, deadline=None)
+def test_a_key_never_raises_and_is_stable(final: str, kind: str) -> None:
+    assert key(final, kind) == key(final, kind)
+    assert key(f" {final} ", "math") == key(final, "math")
+
+
+@given(st.text(alphabet="0123456789+-/^(){}[],x=<>", min_size=1, max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_mathematical_wrapping_does_not_change_the_key(final: str) -> None:
+    assert key(f"${final}$", "math") == key(rf"\({final}\)", "math") == key(final, "math")
+
+
+def test_choice_keys_are_letters() -> None:
+    assert {key(text, "choice") for text in ("C", "(C)", "c", "C.", r"\text{C}", "option C", "C) 42")} == {"C"}
+
+
+def test_exact_keys_ignore_case_and_white_space() -> None:
+    assert key("  Hello   World. ", "exact") == key("hello world", "exact")
+
+
+def test_a_key_takes_less_than_a_millisecond() -> None:
+    finals = ["42", r"\frac{\sqrt{3}}{2}", "x^2+2x+1", "(1, 2, 3)", "-2 \\le x \\le 7"]
+    key(finals[1], "math")
+    best = min(_seconds(finals) for _ in range(5))
+    assert best / len(finals) < 1e-3
+
+
+def _seconds(finals: list[str]) -> float:
+    start = time.perf_counter()
+    for final in finals:
+        key(final, "math")
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("kind", ["number", "choice"])
+def test_hostile_texts_are_read_quickly_and_never_raise(kind: str) -> None:
+    slowest = 0.0
+    for text in hostile_texts().values():
+        start = time.process_time()
+        found = extract(text, kind)
+        if found.final is not None:
+            key(found.final, kind)
+        slowest = max(slowest, time.process_time() - start)
+    assert slowest < 2.0

@@ -1,0 +1,234 @@
+"""The mathematics verifier: pairs, hostile inputs, policies, published verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import gzip
+import json
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.ttc.hostile import hostile_texts
+from ttc.core import Submission, Target, Verdict
+from ttc.errors import ConfigError
+from ttc.verifiers.math import math
+
+ROWS = [
+    json.loads(line)
+    for line in pathlib.Path(__file__).with_name("data").joinpath("math_pairs.jsonl").read_text("utf-8").splitlines()
+]
+IN_A_BOX = ("so the answer is $\\boxed{", "}$.")
+
+
+def judge(pairs: Sequence[tuple[Target, str | Submission]], **options: Any) -> list[Verdict]:
+    """Verdicts on pairs of target and text (or submission), one after the other."""
+
+    async def main() -> list[Verdict]:
+        verifier = math(**options)
+        try:
+            return [
+                await verifier.verify(target, item if isinstance(item, Submission) else Submission(item))
+                for target, item in pairs
+            ]
+        finally:
+            await verifier.close()
+
+    return asyncio.run(main())
+
+
+def statuses(pairs: Sequence[tuple[Target, str | Submission]], **options: Any) -> list[str]:
+    return [verdict.status for verdict in judge(pairs, **options)]
+
+
+def test_every_pair_gets_its_verdict_within_the_limit() -> None:
+    assert len(ROWS) >= 200
+    verdicts = judge([(row["target"], row["text"]) for row in ROWS])
+    wrong = [
+        (row["target"], row["text"], row["expected"], verdict.status)
+        for row, verdict in zip(ROWS, verdicts, strict=True)
+        if verdict.status != row["expected"]
+    ]
+    assert wrong == []
+    assert max(verdict.seconds for verdict in verdicts) < 2.0
+
+
+def test_verdicts_are_symmetric_in_target_and_answer() -> None:
+    rows = [row for row in ROWS if row["text"].startswith(IN_A_BOX[0]) and row["text"].endswith(IN_A_BOX[1])]
+    answers = [row["text"].removeprefix(IN_A_BOX[0]).removesuffix(IN_A_BOX[1]) for row in rows]
+    swapped = [(answer, row["target"].join(IN_A_BOX)) for row, answer in zip(rows, answers, strict=True)]
+    assert len(rows) > 250
+    assert statuses(swapped) == [row["expected"] for row in rows]
+
+
+def test_every_gold_of_the_pairs_verifies_against_itself() -> None:
+    verifier = math()
+    for row in ROWS:
+        verifier.check_gold(row["target"])
+    asyncio.run(verifier.close())
+
+
+def test_hostile_inputs_end_in_a_verdict_within_two_seconds_and_leave_the_pool_healthy() -> None:
+    # The same answers after a phrase are read by the tests of extraction.
+    texts = {name: text for name, text in hostile_texts().items() if not name.startswith("phrase ")}
+    assert len(texts) >= 150
+    root = r"\sqrt{2}"
+
+    async def main() -> tuple[dict[str, tuple[str, float]], int, str]:
+        verifier = math()
+        await verifier.verify(root, Submission(r"\boxed{2^{1/2}}"))
+        found = {}
+        for name, text in texts.items():
+            start = time.perf_counter()
+            verdict = await verifier.verify(root, Submission(text))
+            found[name] = (verdict.status, time.perf_counter() - start)
+        healthy = await verifier.verify(root, Submission(r"\boxed{2^{1/2}}"))
+        await verifier.close()
+        return found, len(found), healthy.status
+
+    found, count, healthy = asyncio.run(main())
+    assert count == len(texts)
+    assert healthy == "correct"
+    assert {name: result for name, result in found.items() if result[1] > 2.0} == {}
+    assert {name for name, (status, _) in found.items() if status in ("correct", "error")} == set()
+    assert not pathlib.Path("/tmp/ttc_was_here").exists()
+
+
+def test_many_verdicts_at_once_are_those_of_one_at_a_time() -> None:
+    pairs = [(r"\sqrt{8}", rf"\boxed{{{n}\sqrt{{2}}}}") for n in range(40)]
+
+    async def main() -> list[str]:
+        verifier = math()
+        verdicts = await asyncio.gather(*(verifier.verify(gold, Submission(text)) for gold, text in pairs))
+        await verifier.close()
+        return [verdict.status for verdict in verdicts]
+
+    assert asyncio.run(main()) == ["correct" if n == 2 else "incorrect" for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("either", ["correct", "correct", "incorrect"]),
+        ("unit", ["correct", "incorrect", "incorrect"]),
+        ("value", ["incorrect", "correct", "incorrect"]),
+    ],
+)
+def test_the_percent_policy_decides_what_a_percentage_equals(policy: str, expected: list[str]) -> None:
+    assert statuses([("50", "50%"), ("0.5", "50%"), ("5", "50%")], percent=policy) == expected
+
+
+def test_rounding_and_tolerance_are_policies() -> None:
+    pairs: list[tuple[Target, str]] = [("1/3", "0.333333"), (r"\pi", "3.1415927"), ("100", "101")]
+    assert statuses(pairs) == ["correct", "correct", "incorrect"]
+    assert statuses(pairs, rounding=0) == ["incorrect", "incorrect", "incorrect"]
+    assert statuses(pairs, tolerance=0.02) == ["correct", "correct", "correct"]
+
+
+def test_a_target_may_bring_alternatives_tolerance_unit_and_the_reading_of_lists() -> None:
+    assert statuses(
+        [
+            ({"answer": "1", "alternatives": ["2", r"\sqrt{9}"]}, r"\boxed{3}"),
+            ({"answer": "1", "alternatives": ["2"]}, r"\boxed{3}"),
+            ({"answer": "10", "tolerance": 0.5}, r"\boxed{10.4}"),
+            ({"answer": "10", "tolerance": 0.5}, r"\boxed{10.6}"),
+            ({"answer": r"\pi", "tolerance": 0.01}, r"\boxed{3.14}"),
+            ({"answer": "5", "unit": "cm"}, r"\boxed{5 m}"),
+            ({"answer": "5", "unit": r"$\mathrm{cm}$"}, r"\boxed{50 mm}"),
+            ({"answer": "90", "unit": r"^{\circ}"}, r"\boxed{90^\circ}"),
+            ({"answer": "(1,2)", "type": "set"}, r"\boxed{\{2,1\}}"),
+            ({"answer": "1,2", "type": "tuple"}, r"\boxed{(2,1)}"),
+            (5, "5"),
+        ]
+    ) == [
+        "correct", "incorrect", "correct", "incorrect", "correct", "incorrect", "correct", "correct", "correct",
+        "incorrect", "correct",
+    ]  # fmt: skip
+
+
+def test_a_text_that_was_cut_has_no_answer_unless_the_policy_allows_it() -> None:
+    cut = [("4", Submission(r"\boxed{4}", "", "length")), ("4", Submission(r"\boxed{4}", "", "abort"))]
+    verdicts = judge(cut)
+    assert [(verdict.status, verdict.reason) for verdict in verdicts] == [
+        ("no_answer", "truncated"),
+        ("no_answer", "aborted"),
+    ]
+    assert statuses(cut, allow_truncated=True) == ["correct", "correct"]
+
+
+def test_an_answer_in_the_thinking_does_not_count() -> None:
+    assert statuses([("4", Submission("I am done.", r"\boxed{4}"))]) == ["no_answer"]
+
+
+def test_a_verdict_names_the_extracted_answer_and_its_place() -> None:
+    text = r"Thus $\boxed{\frac{1}{2}}$."
+    (verdict,) = judge([("0.5", text)])
+    assert verdict.extracted == r"\frac{1}{2}"
+    assert verdict.span is not None
+    assert text[slice(*verdict.span)] == verdict.extracted
+    assert verdict.score == 1.0
+    assert verdict.seconds > 0
+
+
+def test_no_verdict_has_no_score() -> None:
+    verdicts = judge([("4", "no idea at all, sorry"), (r"\sqrt{2}", r"\boxed{(10^{10})!}"), ("4", r"\boxed{@#}")])
+    assert [verdict.status for verdict in verdicts] == ["no_answer", "limit", "unparseable"]
+    assert [verdict.score for verdict in verdicts] == [None, None, None]
+
+
+def test_the_version_names_the_policy() -> None:
+    versions = {math(percent=percent).version for percent in ("either", "unit", "value")}
+    assert len(versions) == 3
+    assert math().version == math().version
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("", "item-7.*empty"),
+        (None, "item-7.*string or a number"),
+        ("1 or 4", "item-7.*'1 or 4'.*hedge"),
+        ({"answer": "4", "alternative": ["5"]}, "item-7.*'alternative'"),
+        ({"answer": "4", "tolerance": "small"}, "item-7.*tolerance"),
+        ({"answer": "4", "type": "interval"}, "item-7.*type"),
+        ({"alternatives": ["4"]}, "item-7.*answer"),
+        ("9" * 3000, "item-7.*too large"),
+        ("9" * 5000, "item-7.*characters"),
+    ],
+)
+def test_a_broken_gold_is_refused_by_name(target: Target, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        math().check_gold(target, "item-7")
+
+
+def test_a_broken_gold_met_in_a_run_is_an_error_and_not_wrong() -> None:
+    (verdict,) = judge([({"gold": "4"}, "4")])
+    assert (verdict.status, verdict.score) == ("error", None)
+
+
+@pytest.mark.parametrize("kind", ["math", "number"])
+def test_published_verdicts_of_gsm8k_model_outputs_are_reproduced(data_dir: pathlib.Path, kind: str) -> None:
+    """The rule: the phrase `A: ...` that closes each output, and for the kind number else the last number."""
+    with gzip.open(data_dir / "gsm8k_model_outputs.jsonl.gz", "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    pairs = [(row["answer"], output) for row in rows for output in row["outputs"]]
+    verdicts = judge([(gold, output["text"]) for gold, output in pairs], kind=kind)
+    agreement = collections.Counter(
+        verdict.correct == output["is_correct"] for (_, output), verdict in zip(pairs, verdicts, strict=True)
+    )
+    assert agreement == {True: 5276}
+
+
+def test_golds_of_olympiadbench_verify_against_themselves(data_dir: pathlib.Path) -> None:
+    with gzip.open(data_dir / "olympiadbench_math.jsonl.gz", "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    verifier = math()
+    for row in rows:
+        for answer in row["final_answer"]:
+            verifier.check_gold(answer, row["id"])
+    verdicts = judge([(row["answer"], rf"\boxed{{{row['answer']}}}") for row in rows])
+    assert {verdict.status for verdict in verdicts} == {"correct"}

@@ -1,0 +1,113 @@
+"""The verifiers of choices, strings and forms."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ttc.core import Submission, Target, Verdict
+from ttc.errors import ConfigError
+from ttc.verifiers.choice import choice
+from ttc.verifiers.exact import exact
+from ttc.verifiers.format import format as form
+
+
+def judge(verifier: Any, target: Target, text: str, thinking: str = "", finish: Any = "stop") -> Verdict:
+    verdict = asyncio.run(verifier.verify(target, Submission(text, thinking, finish)))
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("The answer is (C).", "correct"),
+        ("The correct option is C", "correct"),
+        (r"\boxed{C}", "correct"),
+        (r"\boxed{\text{(C)}}", "correct"),
+        ("C", "correct"),
+        ("C. Paris", "correct"),
+        ("**C**", "correct"),
+        ("<answer>c</answer>", "correct"),
+        ("Answer: D", "incorrect"),
+        (r"First \boxed{C}. No, wait. \boxed{D}", "incorrect"),
+        ("Answer: B or C", "no_answer"),
+        (r"\boxed{B, C}", "no_answer"),
+        ("A good question.", "no_answer"),
+        ("I cannot tell.", "no_answer"),
+        ("", "no_answer"),
+        ("<think>C", "no_answer"),
+    ],
+)
+def test_choices_are_compared_by_letter(text: str, status: str) -> None:
+    assert judge(choice(), "C", text).status == status
+
+
+def test_a_choice_target_may_bring_the_text_of_the_option() -> None:
+    assert judge(choice(), {"answer": "C", "alternatives": ["Paris"]}, r"\boxed{Paris}").correct
+
+
+@pytest.mark.parametrize("target", ["Paris", "B or C", "", 5])
+def test_a_choice_gold_that_is_not_one_letter_is_refused(target: Target) -> None:
+    with pytest.raises(ConfigError, match="row 3"):
+        choice().check_gold(target, "row 3")
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "status"),
+    [
+        ({}, "  Hello   WORLD. ", "correct"),
+        ({}, "The answer is hello world.", "correct"),
+        ({}, r"\boxed{hello world}", "correct"),
+        ({}, "hello", "incorrect"),
+        ({}, "many\nlines", "no_answer"),
+        ({"case_sensitive": True}, "Hello world", "incorrect"),
+        ({"whole_text": True}, "hello\nworld", "correct"),
+        ({"whole_text": True}, "The answer is hello world", "incorrect"),
+    ],
+)
+def test_strings_are_compared_after_normalisation(options: dict[str, bool], text: str, status: str) -> None:
+    assert judge(exact(**options), "hello world", text).status == status
+
+
+def test_a_cut_text_has_no_answer_for_any_verifier() -> None:
+    for verifier in (choice(), exact(), form()):
+        assert judge(verifier, "C", r"\boxed{C}", finish="length").status == "no_answer"
+    for verifier in (choice(allow_truncated=True), exact(allow_truncated=True), form(allow_truncated=True)):
+        assert judge(verifier, "C", r"\boxed{C}", finish="length").correct
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "thinking", "broken"),
+    [
+        ({}, r"so \boxed{4}", "", ""),
+        ({}, r"\boxed{3} then \boxed{4}", "", "answer"),
+        ({}, "4", "", "answer"),
+        ({"thinking": "required"}, r"\boxed{4}", "", "thinking"),
+        ({"thinking": "required"}, r"\boxed{4}", "hm", ""),
+        ({"thinking": "required"}, r"<think>hm</think>\boxed{4}", "", ""),
+        ({"thinking": "required"}, r"<think></think>\boxed{4}", "", "thinking"),
+        ({"thinking": "forbidden"}, r"<think>hm</think>\boxed{4}", "", "thinking"),
+        ({}, r"<think>hm \boxed{4}", "", "closed, answer"),
+        ({"answer": "tag"}, "<answer>4</answer>", "", ""),
+        ({"answer": "tag"}, "<answer>4</answer><answer>5</answer>", "", "answer"),
+        ({"answer": "tag"}, "</answer>4<answer>", "", "answer"),
+        ({"answer": "hash"}, "work\n#### 4", "", ""),
+        ({"answer": "any"}, "The answer is 4.", "", ""),
+        ({"answer": "free"}, "anything", "", ""),
+        ({"answer": "free", "max_chars": 3}, "anything", "", "length"),
+        ({"answer": "free", "min_chars": 30}, "anything", "", "length"),
+    ],
+)
+def test_forms_are_judged_part_by_part(options: dict[str, Any], text: str, thinking: str, broken: str) -> None:
+    verdict = judge(form(**options), None, text, thinking)
+    assert verdict.status == ("incorrect" if broken else "correct")
+    assert ", ".join(name for name, holds in verdict.parts.items() if not holds) == broken
+    assert verdict.score == sum(verdict.parts.values()) / 4
+
+
+def test_impossible_lengths_are_refused() -> None:
+    with pytest.raises(ConfigError, match="min_chars"):
+        form(min_chars=5, max_chars=4)
