@@ -127,6 +127,7 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
     seed = 0 if args.seed is None else args.seed
     task = _task(args, task_params)
     sampling = replace(resolve_sampling(args, task.sampling), seed=None)
+    _check_spread(asked, sampling.temperature)
     arms = _arms(asked, _baselines(args, asked, sampling.temperature), out)
     scorer = resolve_scorer(args, [arm.choice for arm in arms])
     thinking, budget = resolve_thinking(args), resolve_budget(args)
@@ -145,6 +146,14 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
         limit=limit,
         arms=arms,
     )
+
+
+def _check_spread(asked: Sequence[StrategyChoice], temperature: float) -> None:
+    """Refuse several samples at temperature 0, where they would all be equal."""
+    for choice in asked:
+        n = all_params(choice).get("n")
+        if temperature == 0 and isinstance(n, int) and n > 1:
+            raise ConfigError(f"{choice.label}: n={n} needs temperature > 0: at 0 all samples are equal")
 
 
 def _task(args: argparse.Namespace, params: Mapping[str, object]) -> Task:

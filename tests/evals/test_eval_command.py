@@ -108,6 +108,7 @@ def test_concurrency_does_not_change_the_result(tmp_path: Path, capsys: pytest.C
         (["--set", "m=3"], "no parameter 'm'"),
         (["--level", "2"], "simulated has no parameter 'level'"),
         (["--task", "arithmetic", "--level", "hard"], "level"),
+        (["--temperature", "0"], "n=16 needs temperature > 0"),
         (["--limit", "many"], "--limit must be a whole number"),
         (["--concurrency", "0"], "--concurrency must be >= 1"),
         (["--budget", "token=5"], "unknown key 'budget.token'; did you mean 'tokens'?"),
