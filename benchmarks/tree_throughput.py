@@ -61,7 +61,9 @@ async def run_tree(
     watched = Watched(engine)
     strategy = partial(tree, scorer=constant(), n=n, step=NEVER, max_step_tokens=step_tokens)
     started = time.perf_counter()
-    await asyncio.gather(*(solve(p, engine=watched, strategy=strategy, seed=seed) for p in problems))  # type: ignore[arg-type]
+    await asyncio.gather(
+        *(solve(p, engine=watched, strategy=strategy, seed=seed, sampling=Sampling(max_tokens=512)) for p in problems)
+    )  # type: ignore[arg-type]
     wall = time.perf_counter() - started
     return watched.tokens / wall, watched.draw_seconds / wall
 
@@ -70,7 +72,7 @@ async def run_raw(engine: Engine, problems: Sequence[Problem], live: int, draws:
     """Return tokens per second of whole draws with `live` of them in flight."""
     watched = Watched(engine)
     limit = asyncio.Semaphore(live)
-    sampling = Sampling(seed=seed)
+    sampling = Sampling(seed=seed, max_tokens=512)
 
     async def one(problem: Problem, draw: int) -> None:
         async with limit:

@@ -4,6 +4,7 @@ All are Qwen3 (grouped queries, q/k norms, tied embeddings, heads of 64), so tha
 the embedded engine load them unchanged; weights are saved in bf16.
 """
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import torch
 
 from train.nano import tokenizer as tokens
+from train.nano.traces import HANDOVER
 
 VOCABULARY = 384
-CONTEXT = 1024
+CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,10 @@ def build(shape: Shape, tokenizer: Any, seed: int) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
+    settings = config(shape, tokenizer)
+    settings.ttc = {"handover": HANDOVER}
     torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(config(shape, tokenizer), attn_implementation="eager")
+    return AutoModelForCausalLM.from_config(settings, attn_implementation="eager")
 
 
 def save(model: Any, folder: Path) -> None:
@@ -68,9 +72,7 @@ def save(model: Any, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokens.save(folder)
-    weights = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-    model.config.dtype = torch.bfloat16
-    model.save_pretrained(folder, state_dict=weights)
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
     if model.can_generate():
         GenerationConfig(
             eos_token_id=tokenizer.eos_token_id,
@@ -78,6 +80,8 @@ def save(model: Any, folder: Path) -> None:
             do_sample=True,
             temperature=0.7,
         ).save_pretrained(folder)
+    for file in folder.iterdir():
+        file.chmod(0o644)
 
 
 def parameters(model: Any) -> int:
