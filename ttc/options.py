@@ -35,6 +35,7 @@ __all__ = [
     "add_strategy_options",
     "add_thinking_options",
     "check_parts",
+    "fit_to_context",
     "resolve_budget",
     "resolve_engine",
     "resolve_sampling",
@@ -47,6 +48,8 @@ __all__ = [
 PARTS = ("engine", "scorer", "thinking")
 DEFAULT_ENGINE = "embedded"
 DEFAULT_SCORER = "prm"
+INJECTION_RESERVE = 128
+"""Tokens kept free for hand-over and wait texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,18 @@ def resolve_sampling(args: argparse.Namespace, default: Sampling) -> Sampling:
     names = ("temperature", "top_p", "top_k", "max_tokens", "seed")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     return replace(default, **given)
+
+
+def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinking: Thinking) -> Sampling:
+    """Lower `max_tokens` to what the model's context leaves after the prompt; for a default that nobody asked for.
+
+    Where thinking control may inject text, room for it is kept. A prompt that leaves no room at all is left to the
+    engine to refuse.
+    """
+    prompt = engine.render(problem.messages, thinking.template)
+    used = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
+    room = engine.capabilities.max_context - used - (INJECTION_RESERVE if thinking.active else 0)
+    return replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
 
 
 def resolve_budget(args: argparse.Namespace) -> Budget | None:

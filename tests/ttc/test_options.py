@@ -5,13 +5,15 @@ import pathlib
 
 import pytest
 
-from ttc.core import Budget, Sampling
+from ttc.core import Budget, Message, Problem, Sampling
+from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, UnknownName
 from ttc.options import (
     add_engine_options,
     add_sampling_options,
     add_strategy_options,
     add_thinking_options,
+    fit_to_context,
     resolve_budget,
     resolve_engine,
     resolve_sampling,
@@ -114,3 +116,14 @@ def test_thinking_sampling_and_budget_are_what_the_options_say() -> None:
     assert resolve_budget(args) == Budget(tokens=10, seconds=1.5)
     assert resolve_budget(parsed()) is None
     assert resolve_thinking(parsed()) == Thinking()
+
+
+@pytest.mark.parametrize(("thinking", "reserve"), [(Thinking(), 0), (Thinking(max_tokens=9), 128)])
+def test_a_default_cap_is_lowered_to_what_the_context_leaves(thinking: Thinking, reserve: int) -> None:
+    engine = ScriptedEngine(lambda prompt, path, key: "x", max_context=200)
+    problem = Problem("p", (Message("user", "q"),))
+    used = len(engine.render(problem.messages, thinking.template).token_ids or ())
+    assert fit_to_context(Sampling(), engine, problem, thinking).max_tokens == 200 - used - reserve
+    assert fit_to_context(Sampling(max_tokens=7), engine, problem, thinking).max_tokens == 7
+    long = Problem("p", (Message("user", "q" * 300),))
+    assert fit_to_context(Sampling(), engine, long, thinking).max_tokens == 1

@@ -20,6 +20,7 @@ from ttc.options import (
     add_sampling_options,
     add_thinking_options,
     check_parts,
+    fit_to_context,
     resolve_engine,
     resolve_sampling,
     resolve_thinking,
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     # One event loop for all turns: the engine lives in it, and Ctrl-C cancels only the turn that runs.
     with asyncio.Runner() as runner:
         engine = choice.create_engine()
-        chat = Chat(engine, thinking, sampling, seed, args.system)
+        chat = Chat(engine, thinking, sampling, seed, args.system, fit=args.max_tokens is None)
         _say(f"{choice.label}, seed {seed}; /help shows the commands")
         try:
             while (line := _read()) is not None:
@@ -73,9 +74,11 @@ def run(args: argparse.Namespace) -> int:
 class Chat:
     """The conversation so far and how the next turn is sampled."""
 
-    def __init__(self, engine: Engine, thinking: Thinking, sampling: Sampling, seed: int, system: str | None) -> None:
-        """Start with nothing but the system message."""
-        self._engine, self._sampling, self._seed = engine, sampling, seed
+    def __init__(
+        self, engine: Engine, thinking: Thinking, sampling: Sampling, seed: int, system: str | None, *, fit: bool
+    ) -> None:
+        """Start with nothing but the system message; `fit` lowers max_tokens to the room left in the context."""
+        self._engine, self._sampling, self._seed, self._fit = engine, sampling, seed, fit
         self._thinking = thinking
         self._opening = () if system is None else (Message("system", system),)
         self._messages: tuple[Message, ...] = self._opening
@@ -83,13 +86,17 @@ class Chat:
     async def turn(self, text: str) -> None:
         """Answer one message; it is remembered only when the answer is complete."""
         messages = (*self._messages, Message("user", text))
+        problem = Problem(f"turn{len(messages)}", messages, "exact")
+        sampling = self._sampling
+        if self._fit:
+            sampling = fit_to_context(sampling, self._engine, problem, self._thinking)
         display = Display(self._engine, _write_thinking, _write_answer)
         answer = await solve(
-            Problem(f"turn{len(messages)}", messages, "exact"),
+            problem,
             engine=Streamed(self._engine, display),
             strategy=direct,
             seed=self._seed,
-            sampling=self._sampling,
+            sampling=sampling,
             thinking=self._thinking,
         )
         display.finish(answer)

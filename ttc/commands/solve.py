@@ -7,13 +7,13 @@ import asyncio
 import json
 import secrets
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ttc.answers import KINDS
 from ttc.commands._tree import tree_lines
 from ttc.config import dump
-from ttc.core import Answer, Message, Problem, Sampling
+from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
 from ttc.options import (
     PartChoice,
@@ -22,6 +22,7 @@ from ttc.options import (
     add_sampling_options,
     add_strategy_options,
     add_thinking_options,
+    fit_to_context,
     resolve_budget,
     resolve_engine,
     resolve_sampling,
@@ -31,6 +32,18 @@ from ttc.options import (
 )
 from ttc.recipe import add_recipe_option
 from ttc.solve import solve
+from ttc.thinking import Thinking
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How to draw and what may be spent; `fit` lowers the default max_tokens to the model's context."""
+
+    seed: int
+    sampling: Sampling
+    thinking: Thinking
+    budget: Budget | None
+    fit: bool
 
 
 def register(subparsers: Any) -> None:
@@ -57,12 +70,13 @@ def run(args: argparse.Namespace) -> int:
     if len(strategies) != 1:
         raise ConfigError("ttc solve takes one --strategy; ttc eval compares several")
     seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
-    how: dict[str, Any] = {
-        "seed": seed,
-        "sampling": resolve_sampling(args, Sampling()),
-        "thinking": resolve_thinking(args),
-        "budget": resolve_budget(args),
-    }
+    how = How(
+        seed,
+        resolve_sampling(args, Sampling()),
+        resolve_thinking(args),
+        resolve_budget(args),
+        fit=args.max_tokens is None,
+    )
     engine, scorer = resolve_engine(args), resolve_scorer(args, strategies)
     answer = asyncio.run(_solve(problem, strategies[0], engine, scorer, how))
     _print(answer, strategies[0].label, seed, args)
@@ -84,12 +98,21 @@ async def _solve(
     strategy: StrategyChoice,
     engine_choice: PartChoice,
     scorer_choice: PartChoice | None,
-    how: Mapping[str, Any],
+    how: How,
 ) -> Answer:
     engine = engine_choice.create_engine()
     try:
         scorer = None if scorer_choice is None else scorer_choice.create_scorer(engine)
-        return await solve(problem, engine=engine, strategy=strategy.bind(scorer), **how)
+        sampling = fit_to_context(how.sampling, engine, problem, how.thinking) if how.fit else how.sampling
+        return await solve(
+            problem,
+            engine=engine,
+            strategy=strategy.bind(scorer),
+            seed=how.seed,
+            sampling=sampling,
+            thinking=how.thinking,
+            budget=how.budget,
+        )
     finally:
         await engine.close()
 
