@@ -30,7 +30,7 @@ class Meter:
         """Start at zero; `parent` is charged as well."""
         self.budget = budget or Budget()
         self.usage = Usage()
-        self.started = time.monotonic() if parent is None else parent.started
+        self.started: float = time.monotonic() if parent is None else parent.started
         self.exhausted = False
         self._parent = parent
         self._leased_tokens = 0

@@ -172,7 +172,7 @@ def describe(kind: str, name: str, function: Callable[..., Any]) -> Description:
     parameters = tuple(
         Parameter(
             name=item.name,
-            type=type_text(hints.get(item.name, item.annotation)),
+            type=type_text(hints[item.name]),
             required=item.default is item.empty,
             default=None if item.default is item.empty else item.default,
             doc=argument_docs.get(item.name, ""),
@@ -204,7 +204,7 @@ def bind(
     for raw_name, value in params.items():
         name = raw_name.replace("-", "_")
         if name in settable:
-            bound[name] = parse(f"{label}: {name}", value, hints.get(name, object))
+            bound[name] = parse(f"{label}: {name}", value, hints[name])
         elif open_ended and name not in keywords and name not in supply:
             bound[name] = value
         else:
@@ -214,18 +214,25 @@ def bind(
     bound.update({name: value for name, value in supply.items() if name in keywords or name in positional})
     missing = [name for name, p in keywords.items() if p.default is p.empty and name not in bound]
     if missing:
-        wanted = type_text(hints.get(missing[0], "?"))
+        wanted = type_text(hints[missing[0]])
         raise ConfigError(f"{label} needs {missing[0]!r} ({wanted}), which was not given")
     return bound
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolve each annotation by itself; one that exists for type checkers only stays text."""
+    """Return the type of every parameter.
+
+    Each annotation is resolved by itself: one that exists for type checkers only stays text. A parameter without an
+    annotation has the type of its default.
+    """
+    target = function.__init__ if inspect.isclass(function) else inspect.unwrap(function)
+    annotations = inspect.get_annotations(target)
     resolved: dict[str, Any] = {}
-    for name, annotation in inspect.get_annotations(inspect.unwrap(function)).items():
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = annotations.get(name, type(parameter.default))
         holder = types.SimpleNamespace(__annotations__={name: annotation})
         try:
-            resolved[name] = typing.get_type_hints(holder, getattr(function, "__globals__", {}))[name]
+            resolved[name] = typing.get_type_hints(holder, getattr(target, "__globals__", {}))[name]
         except NameError:
             resolved[name] = annotation
     return resolved

@@ -154,3 +154,22 @@ def test_a_bare_checkout_finds_its_commands_in_pyproject(monkeypatch: pytest.Mon
     assert {name: entry.value for name, entry in bare.items()} == {
         name: entry.value for name, entry in installed.items()
     }
+
+
+def test_a_parameter_without_annotation_has_the_type_of_its_default() -> None:
+    def loose(*, n=4, scorer): ...
+
+    assert bind(loose, {"n": "8"}, supply={"scorer": None})["n"] == 8
+    with pytest.raises(ConfigError, match="n must be int, got 'x'"):
+        bind(loose, {"n": "x"}, supply={"scorer": None})
+
+
+def test_a_class_serves_as_a_factory() -> None:
+    class Factory:
+        """Make something."""
+
+        def __init__(self, model: str | None = None, *, size: int = 3) -> None:
+            self.size = size
+
+    assert bind(Factory, {"size": "5"}, supply={}) == {"size": 5}
+    assert describe("engine", "Factory", Factory).takes_model
