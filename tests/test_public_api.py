@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.metadata
 import pathlib
 import pkgutil
+import tomllib
 
 import pytest
 
@@ -45,7 +45,8 @@ def test_an_unknown_attribute_is_an_attribute_error() -> None:
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
-    assert ttc.__version__ == importlib.metadata.version("ttckit")
+    pyproject = pathlib.Path(ttc.__file__).parents[1] / "pyproject.toml"
+    assert ttc.__version__ == tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["version"]
 
 
 def test_the_example_of_the_package_runs_with_the_simulated_engine() -> None:
