@@ -1,7 +1,7 @@
 """Voting keys: equal keys mean the same answer, without looking at any target.
 
 A key is made from the shape of the answer: exact rationals as such, other constants and expressions by their value
-(nine digits, at two fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text
+(nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text
 that is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
 Policy: units, currency, percent signs, degrees and the name on the left of `x = 5` are dropped, since the answers to
 one question share them. Never raises; linear, with a cap, beyond which the key is a hash of the text.
@@ -24,6 +24,7 @@ from ttc.answers.shapes import shape
 from ttc.answers.tokens import MAX_CHARS, Unparsed
 
 _TINY = 1e-12
+_TURNS = 3
 
 
 def math_key(final: str) -> str:
@@ -75,23 +76,24 @@ def _value(node: Node) -> str:
 
 
 def fingerprint(node: Node) -> str:
-    """The value of an expression at two fixed points, to nine digits; empty where it has none."""
+    """The value of an expression at three fixed points, to nine digits; empty where it has none."""
     from mpmath import fp  # type: ignore[import-untyped]
 
     names = sorted(node.symbols())
     values = []
-    for turn in range(2 if names else 1):
+    for turn in range(_TURNS if names else 1):
         point = {name: _coordinate(name, turn) for name in names}
         try:
             value = approximate(node, point, fp)
         except (ArithmeticError, ValueError, TypeError, RecursionError):
-            return ""
-        if not abs(value) > _TINY or abs(value) == float("inf"):
+            values.append("?")
+            continue
+        if not _TINY < abs(value) < float("inf"):
             return ""
         if not names and (short := _short_rational(value)) is not None:
             return str(short)
         values.append(_nine(value))
-    return "~" + "~".join(values)
+    return "~" + "~".join(values) if set(values) != {"?"} else ""
 
 
 def _nine(value: Any) -> str:
@@ -112,8 +114,9 @@ def _short_rational(value: Any) -> Fraction | None:
 
 
 def _coordinate(name: str, turn: int) -> float:
-    """A fixed pseudo-random number in (0.3, 2.3) for a variable."""
-    return 0.3 + 2.0 * zlib.crc32(f"{name}/{turn}".encode()) / 2**32
+    """A fixed pseudo-random number for a variable: in (1.2, 3.2), (0.1, 0.9) and (-3.2, -1.2) in turn."""
+    part = zlib.crc32(f"{name}/{turn}".encode("utf-8", "surrogatepass")) / 2**32
+    return (1.2 + 2 * part, 0.1 + 0.8 * part, -1.2 - 2 * part)[turn]
 
 
 def _quantity(node: Node) -> str:

@@ -185,7 +185,7 @@ def _one_clause(between: str) -> bool:
 _TAG = re.compile(r"<(answer|final_answer)>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _HASH = re.compile(r"^[ \t]*#{4}[ \t]*(?P<value>\S[^\n]*)$", re.MULTILINE)
 _PHRASE = re.compile(
-    r"(?:\b(?:the\s+)?(?:final\s+|correct\s+|right\s+)?(?:answers?|result|solution|option|choice)\**\s*"
+    r"(?:\b(?:(?:final|correct|right)\s+(?:result|solution|option|choice)|answers?)\**\s*"
     r"(?:(?:is|are|equals|would be|should be)"
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|option|choice|approximately|about))*"
     r"\s*:?|[:：])"
@@ -194,6 +194,7 @@ _PHRASE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _CLAUSE_END = re.compile(r"\n|[.!?](?=\s|$)|[。！？]|(?<![\s,]),?\s+(?:because|since|so|which|where|as)\b")
+_DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
 MAX_PHRASES = 8
 """How many of the last answer phrases are looked at."""
 
@@ -229,6 +230,8 @@ def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> 
         ends = deque((match.end() for match in _PHRASE.finditer(text, start)), maxlen=MAX_PHRASES)
         for begin in reversed(ends):
             window = text[begin : begin + MAX_FINAL + 1]
+            if display := _DISPLAY.match(window):
+                return _unless(hedge, found(text, begin + display.start(), begin + display.end(), "phrase"))
             end = _CLAUSE_END.search(window)
             clause = window[: end.start()] if end else window
             if cut := trim(clause):

@@ -47,6 +47,9 @@ _NUMBER = re.compile(
     r"[-+−]?\$?\s?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
     r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
 )
+_AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
+MAX_WORDS_BEFORE = 6
+"""Words between an answer phrase and the only number of its clause."""
 _TAIL = 20_000
 """Characters at the end of a text in which the last number is looked for."""
 _FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
@@ -80,16 +83,22 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
     """The mathematics of the clause after an answer phrase: an inline formula first, else a parsable stretch."""
     lead = _LEAD.match(clause)
     start = lead.end() if lead else 0
-    if inline := _NEAR_INLINE.match(clause):
-        return inline.start("formula"), inline.end() + _unit_after(clause[inline.end() :])
     rest = clause[start:].rstrip(" *`_")
     if _parses(rest):
         return start, start + len(rest)
+    if inline := _NEAR_INLINE.match(clause):
+        return inline.start("formula"), inline.end() + _unit_after(clause[inline.end() :])
     number = _NUMBER.search(clause)
-    if number and len(re.findall(r"[A-Za-z]{2,}", clause[: number.start()])) < 3:
+    if number and (_AT_ONCE.fullmatch(clause[start : number.start()]) or _alone(clause, number)):
         return number.start(), number.end() + _unit_after(clause[number.end() :])
     words = rest.strip().strip("*\"'.")
     return (start, len(clause)) if words and len(words.split()) <= 3 and not _VALUE_START.match(words) else None
+
+
+def _alone(clause: str, number: re.Match[str]) -> bool:
+    """Whether the clause has this number only, early: "that he has 5 apples"."""
+    early = len(re.findall(r"[A-Za-z]{2,}", clause[: number.start()])) <= MAX_WORDS_BEFORE
+    return early and _NUMBER.search(clause, number.end()) is None
 
 
 def _unit_after(rest: str) -> int:
@@ -192,8 +201,8 @@ def _choice_hedge(final: str) -> bool:
 def _trim_choice(clause: str) -> tuple[int, int] | None:
     lead = _LEAD.match(clause)
     start = lead.end() if lead else 0
-    letter, _ = choice_letter(clause[start:])
-    return (start, len(clause)) if letter else None
+    rest = clause[start:].rstrip(" *`_")
+    return (start, start + len(rest)) if choice_letter(rest)[0] else None
 
 
 def _bare_choice(text: str, start: int) -> Hit:

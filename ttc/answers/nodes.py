@@ -10,7 +10,7 @@ Operators and their arguments:
     inf        no arguments      empty  no arguments (the empty set)
     seq        opening, closing, nodes...    ( ) [ ] { } < > with two or more items, or a set with any number
     list       nodes...          items separated by commas without brackets: order does not matter
-    rel        operators, nodes...           a chain such as 1 <= x < 2
+    rel        operators, nodes...           a chain such as 1 <= x < 2; `~` is about equal
     union      nodes...          ratio  nodes...     matrix  rows of nodes
     base       digits, base      11_7
     quantity   node, unit        a number with a unit; the unit `%` is percent

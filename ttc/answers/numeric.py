@@ -13,7 +13,8 @@ from typing import Any
 
 from ttc.answers.nodes import Node
 
-MAX_BITS = 20_000
+MAX_BITS = 14_000
+"""Bits of an exact value; below the number of digits that Python converts to text."""
 MAX_FACTORIAL = 500
 MAX_POWER = 1e9
 

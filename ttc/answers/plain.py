@@ -19,6 +19,7 @@ _SYMBOLS = {
     "⌈": r"\lceil ", "⌉": r"\rceil ", "％": "%", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
+    "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
 }  # fmt: skip
 _TABLE = str.maketrans(_SYMBOLS)
@@ -34,6 +35,10 @@ _WRAPPERS = re.compile(
 )
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
 _THIN = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|\\[,!;:],?\\[,!;:]|,\\[!,])(?=\d{3}(?!\d))")
+_NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
+_ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
+_VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
+_DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _ALIASES = (
     (re.compile(r"\\(?:leq|leqslant|leqq)(?![A-Za-z])"), r"\\le "),
@@ -64,8 +69,9 @@ def plain(text: str) -> str:
     text = _FRAC.sub(r"\\frac", text)
     for pattern, replacement in _ALIASES:
         text = pattern.sub(replacement, text)
+    text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))
     # A currency sign is not a mathematics delimiter.
-    text = text.replace(r"\$", " USD ") if r"\$" in text else text
+    text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
     text = _WRAPPERS.sub(" ", text)
     text = _SPACES.sub(" ", text).strip()
     return text.rstrip(" .,;:。、").strip() if not text.endswith("...") else text

@@ -86,6 +86,8 @@ def _union(node: Node) -> Node:
 
 def _relation(node: Node) -> Node:
     operators, *operands = node.args
+    if "~" in operators:
+        return _approximation(operators, operands)
     if operators == ("in",) and (name := _name(operands[0])):
         return Node("named", (name, shape(operands[1])))
     if set(operators) == {"="}:
@@ -93,16 +95,29 @@ def _relation(node: Node) -> Node:
     return _interval(operators, operands) or Node("rel", node.args)
 
 
+def _approximation(operators: tuple[str, ...], operands: list[Node]) -> Node:
+    """Read x = pi ~ 3.14 as pi, and x ~ 3.14, which has nothing more exact, as 3.14."""
+    first = operators.index("~")
+    if first or not _name(operands[0]):
+        operators, operands = operators[:first], operands[: first + 1]
+        return shape(Node("rel", (operators, *operands)) if operators else operands[0])
+    return shape(Node("rel", (("=",) * (len(operands) - 1), *operands)))
+
+
 def _equation(operands: list[Node], node: Node) -> Node:
     first, last = operands[0], operands[-1]
-    if name := _name(first):
+    if (name := _name(first)) and _consistent(operands[1:]):
         return Node("named", (name, shape(last)))
     if len(operands) == 2 and (name := _name(last)):
         return Node("named", (name, shape(first)))
-    values = [exact(operand) for operand in operands]
-    if values[0] is not None and all(value == values[0] for value in values):
-        return shape(last)
-    return Node("rel", node.args)
+    constant = not any(operand.symbols() for operand in operands)
+    return shape(last) if constant and _consistent(operands) else Node("rel", node.args)
+
+
+def _consistent(operands: list[Node]) -> bool:
+    """Whether all sides that are rational have one value: 5 + 3 = 8 is, 8 = 9 is not."""
+    values = {exact(_lift_unit(operand)[0]) for operand in operands} - {None}
+    return len(values) <= 1
 
 
 def _name(node: Node) -> str:

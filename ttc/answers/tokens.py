@@ -99,8 +99,9 @@ def _number(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]
 def _command(text: str, at: int, spaced: bool) -> tuple[Token, int]:
     if match := _TEXT.match(text, at):
         words = match[2].strip()
-        plain_letter = len(words) == 1 and match[1] not in ("text", "mbox", "hbox")
-        return Token("word" if plain_letter else "text", words, spaced), match.end()
+        styled_letter = len(words) == 1 and match[1] not in ("text", "mbox", "hbox")
+        is_word = styled_letter or match[1].startswith("operatorname")
+        return Token("word" if is_word else "text", words, spaced), match.end()
     if match := _STYLED.match(text, at):
         return Token("word", match[1], spaced), match.end()
     if match := _ENVIRONMENT.match(text, at):

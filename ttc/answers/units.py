@@ -38,9 +38,14 @@ def _table() -> dict[str, Unit]:
         "volume": [("1", "L l litre litres liter liters"), ("1/1000", "ml mL millilitre milliliter milliliters")],
         "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],
         "money:eur": [("1", "EUR euro euros")],
+        "money:gbp": [("1", "GBP")],
+        "money:jpy": [("1", "JPY yen")],
+        "money:inr": [("1", "INR rupee rupees")],
         "month": [("1", "month months")],
         "year": [("1", "yr yrs year years")],
-        "temperature": [("1", "C K F")],
+        "celsius": [("1", "C")],
+        "fahrenheit": [("1", "F")],
+        "kelvin": [("1", "K")],
     }  # fmt: skip
     return {
         name: Unit(dimension, Fraction(factor))
@@ -56,6 +61,7 @@ _POWER = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 def unit(text: str) -> Unit:
     """Read a unit such as `cm`, `square feet`, `cm^2`, `km/h`, `miles per hour`; unknown words have no dimension."""
+    text = text.removeprefix("degree ") if text in ("degree C", "degree F") else text
     top, _, bottom = text.replace(" per ", "/").partition("/")
     upper, lower = _simple(top), _simple(bottom) if bottom.strip() else None
     if lower is None:

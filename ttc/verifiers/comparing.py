@@ -152,7 +152,7 @@ class Comparison:
             equations = [_equation(node) for node in (left, right)]
             both = equations[0] is not None and equations[1] is not None
             return self._relations(equations[0], equations[1]) if both else False  # type: ignore[arg-type]
-        if all(len(name) == 1 for name in names) and names[0] != names[1]:
+        if all(names) and not _same_name(*names):
             return False
         bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
         return self.same(bodies[0], bodies[1])
@@ -256,6 +256,13 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
 def _words(text: str) -> set[str]:
     words = text.lower().replace("^", " ").replace("/", " ").replace("square ", "").split()
     return {word[:-1] if word.endswith("s") and len(word) > 3 else word for word in words if word.isalpha()}
+
+
+def _same_name(first: str, second: str) -> bool:
+    """Whether two names may stand for the same: x is not y, f(x) is not g(x), but y may be f(x)."""
+    heads = [name.partition("(")[0] for name in (first, second)]
+    one_is_function = ("(" in first) != ("(" in second)
+    return heads[0] == heads[1] or ("y" in heads and one_is_function)
 
 
 def _equation(node: Node) -> Node | None:

@@ -23,6 +23,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import time
 from typing import Literal
 
 from ttc.answers import Extraction, extract
@@ -115,7 +116,7 @@ class MathVerifier:
         return dataclasses.replace(self._policy, absolute=gold.tolerance, reading=gold.type)
 
     async def _compare(self, gold: Gold, found: Extraction) -> tuple[Verdict, float]:
-        """The verdict on a final answer and the seconds it waited for a worker."""
+        """The verdict on a final answer and the seconds it waited in line for a worker and the event loop."""
         final = found.final or ""
         policy = self._policy_for(gold)
         texts = [_bare(text) + (f" \\text{{{gold.unit}}}" if gold.unit else "") for text in gold.answers]
@@ -135,8 +136,9 @@ class MathVerifier:
         rejected = False
         for text in texts:
             request = {"call": "maths", "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
+            asked = time.perf_counter()
             reply = await self._pool.run(request)
-            waited += reply.waited
+            waited += time.perf_counter() - asked - reply.seconds
             equal = reply.data.get("equal")
             if equal is True:
                 return decided(True, found, str(reply.data["reason"])), waited
