@@ -22,10 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttc.engines.embedded import embedded
-
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Completion, Engine, Problem, Prompt, Sampling, UsageSink
+from ttc.engines.embedded import embedded
 from ttc.scorers.constant import constant
 from ttc.solve import solve
 from ttc.strategies.tree import tree

@@ -8,7 +8,7 @@ path), so neither order, nor concurrency, nor the place of the cut changes a res
 A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
 problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier) stops the run.
 
-Left out: the tokens of a problem that failed (they are on the engine's counters, not in a record).
+What a failed problem had cost is in its record's provenance (`spent`) and counts in every total.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from evals.task import Item
 from ttc import records as store
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
+from ttc.solve import spent
 
 __all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "digest", "evaluate", "read_run"]
 
@@ -123,6 +124,8 @@ class _Writer:
             "cluster": item.cluster or item.problem.id,
             "difficulty": item.difficulty,
         }
+        if error is not None:
+            provenance["spent"] = asdict(spent(error))
         record = Record(
             problem=item.problem,
             target=item.target,

@@ -92,8 +92,15 @@ _AT_K = {"pass_at_k": "pass", "maj_at_k": "majority", "best_of_k": "best_of_n", 
 
 
 def total_usage(records: Sequence[Record]) -> Usage:
-    """Return the sum of what all answers cost."""
-    return sum((record.answer.usage for record in records if record.answer is not None), Usage())
+    """Return the sum of what all problems cost, the failed ones too."""
+    return sum(map(usage_of, records), Usage())
+
+
+def usage_of(record: Record) -> Usage:
+    """Return what one problem cost; a failed one carries it in its provenance."""
+    if record.answer is not None:
+        return record.answer.usage
+    return Usage(**record.provenance.get("spent", {}))
 
 
 def curve_values(pools: Sequence[Sequence[Vote]], kind: str, k: int, seed: int) -> list[float]:

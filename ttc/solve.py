@@ -11,13 +11,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from ttc.core import Answer, Budget, Engine, Problem, Sampling
+from ttc.core import Answer, Budget, Engine, Problem, Sampling, Usage
 from ttc.errors import BudgetExceeded, ConfigError, TTCError
 from ttc.session import Session
 from ttc.thinking import Thinking
 
 Strategy = Callable[[Problem, Session], Awaitable[Answer]]
 """A strategy whose keyword parameters are already bound."""
+
+_SPENT = "ttc_usage"
 
 
 async def solve(
@@ -32,7 +34,8 @@ async def solve(
 ) -> Answer:
     """Solve one problem; the answer carries its usage, trace and seconds.
 
-    A budget that ends before anything was found gives an answer without a final, with `stop_cause` "budget".
+    A budget that ends before anything was found gives an answer without a final, with `stop_cause` "budget". When the
+    problem fails, what it had cost is not lost: `spent(error)` gives it.
 
     Raises:
         TTCError: the engine, a scorer or the configuration failed.
@@ -43,9 +46,18 @@ async def solve(
         answer = await strategy(problem, session)
     except BudgetExceeded:
         answer = session.answer(None, (), "budget")
+    except Exception as error:
+        error.__dict__[_SPENT] = session.usage
+        raise
     finally:
         session.close()
     return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)
+
+
+def spent(error: BaseException) -> Usage:
+    """Return what a problem had cost when `solve` raised `error` for it; nothing for any other error."""
+    usage = error.__dict__.get(_SPENT)
+    return usage if isinstance(usage, Usage) else Usage()
 
 
 async def solve_all(

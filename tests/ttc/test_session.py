@@ -14,7 +14,7 @@ from ttc.errors import ConfigError, EngineError
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.session import Session
-from ttc.solve import run, solve, solve_all
+from ttc.solve import run, solve, solve_all, spent
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
@@ -170,3 +170,15 @@ def test_usage_adds_column_by_column() -> None:
 
     one = Usage(*range(1, 1 + len(fields(Usage))))
     assert one + one == Usage(*(2 * value for value in range(1, 1 + len(fields(Usage)))))
+
+
+def test_what_a_failed_problem_had_cost_travels_with_its_error() -> None:
+    class Broken(type(constant())):
+        async def score(self, prompts, on_usage):
+            raise EngineError("gone")
+
+    engine = ScriptedEngine(replies({"q": ["a\n\nb"]}))
+    with pytest.raises(EngineError) as raised:
+        asyncio.run(solve(ask("q"), engine=engine, strategy=partial(best_of_n, scorer=Broken(), n=3), seed=0))
+    assert spent(raised.value) == engine.counters() and spent(raised.value).generated > 0
+    assert spent(ValueError("another")) == Usage()
