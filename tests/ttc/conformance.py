@@ -13,6 +13,7 @@ from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
+from ttc.scorers.prm import prm
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import solve
 from ttc.strategies.best_of_n import best_of_n
@@ -85,9 +86,20 @@ THINKING_STRATEGIES: dict[str, Case] = {
 }
 
 
+PRM_STRATEGIES: dict[str, Case] = {
+    "tree by the reward model": Case(lambda: partial(tree, scorer=prm(batch_invariant=True), n=6, beam_width=3)),
+    "best_of_n by the reward model": Case(lambda: partial(best_of_n, scorer=prm(batch_invariant=True), n=4)),
+}
+EXTRA: dict[str, dict[str, Case]] = {
+    "scripted": THINKING_STRATEGIES,
+    "simulated": {},
+    "embedded": THINKING_STRATEGIES | PRM_STRATEGIES,
+}
+
+
 def cases(engine: str) -> dict[str, Case]:
-    """Every strategy, and the thinking ones where the engine thinks."""
-    return STRATEGIES if engine == "simulated" else STRATEGIES | THINKING_STRATEGIES
+    """Every strategy, the thinking ones where the engine thinks, the reward model where it reads the tokens."""
+    return STRATEGIES | EXTRA[engine]
 
 
 def problems(number: int) -> list[Problem]:

@@ -14,8 +14,9 @@ Left out: models with another tokenizer or another chat template than the genera
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -162,10 +163,7 @@ class PrmScorer:
                 request.loop.call_soon_threadsafe(_fail, request.done, error)
 
     def _compute(self, batch: list[_Request]) -> None:
-        import torch
-
-        torch.set_num_threads(self._threads)
-        with torch.inference_mode():
+        with inference(self._threads):
             self._add_roots(batch)
             waves = _waves(batch)
             for wave in waves:
@@ -244,12 +242,14 @@ class PrmScorer:
     def _extend(self, works: list[_Work]) -> None:
         """Compute a wave: one batch for all paths that do not depend on each other."""
         import torch
+        import torch.nn.functional as F
 
         if not works:
             return
         outputs = self._body.extend([(w.base.handle if w.base else None, w.new) for w in works])
         rows = torch.cat([hidden[work.reads] for work, (hidden, _) in zip(works, outputs, strict=True)])
-        values = self._head(rows).tolist()
+        padded = F.pad(rows, (0, 0, 0, -len(rows) % self._body.pad_rows))
+        values = self._head(padded)[: len(rows)].tolist()
         for work, (_, handle) in zip(works, outputs, strict=True):
             mine, values = values[: len(work.reads)], values[len(work.reads) :]
             self._keep(work, handle, tuple(mine))
@@ -266,6 +266,20 @@ class PrmScorer:
         flops = self._shape.flops(len(work.new), before)
         _report(request, Usage(scored=len(work.new), flops=flops))
         _finish(request, score)
+
+
+@contextmanager
+def inference(threads: int) -> Iterator[None]:
+    """Compute without gradients on so many threads of the calling thread's pool."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _waves(batch: list[_Request]) -> list[list[_Request]]:
@@ -346,6 +360,7 @@ def prm(
     dtype: str = "auto",
     threads: int = 1,
     max_context: int | None = None,
+    batch_invariant: bool = False,
     step_delimiter: str | None = None,
     step_tag: str | None = None,
     good: str | None = None,
@@ -360,6 +375,7 @@ def prm(
         dtype: auto, bfloat16 or float32.
         threads: compute threads.
         max_context: a limit below the model's own.
+        batch_invariant: what is scored together cannot change a single bit of a score; slower.
         step_delimiter: text that ends a step.
         step_tag: token inserted after a step, where the score is read.
         good: token whose probability is the score (step-token models), against bad.
@@ -370,7 +386,8 @@ def prm(
 
     from ttc import nano
     from ttc.embedded.folder import resolve
-    from ttc.embedded.model import load_body
+    from ttc.embedded.invariant import PAD_ROWS, blocked_attention, check
+    from ttc.embedded.model import load_body, softmax_attention
     from ttc.embedded.shape import read_config
 
     folder = nano.path("prm") if model is None else resolve(model)
@@ -384,7 +401,18 @@ def prm(
     stated = read_config(folder).get("ttc_prm", {})
     reading = Reading(**{**stated, **{k: v for k, v in given.items() if v is not None}})
     tokens = Tokens(AutoTokenizer.from_pretrained(str(folder)))
-    body, rest = load_body(folder, device=device, dtype=dtype, max_context=max_context, head=reading.from_tokens)
+    body, rest = load_body(
+        folder,
+        device=device,
+        dtype=dtype,
+        max_context=max_context,
+        head=reading.from_tokens,
+        kernel=blocked_attention if batch_invariant else softmax_attention,
+        pad_rows=PAD_ROWS if batch_invariant else 1,
+    )
+    if batch_invariant:
+        with inference(threads):
+            check(body)
     head = _token_head(body, tokens, reading) if reading.from_tokens else _label_head(rest, reading, body, str(folder))
     shape = body.dims.model_shape(2)
     return PrmScorer(body, head, tokens, reading, shape=shape, threads=threads)
