@@ -70,14 +70,17 @@ class Decoder(Protocol):
 
 @dataclass(slots=True)
 class _Grid:
-    """How the rows of one bank are laid out as (groups, most rows of a group)."""
+    """How the rows of one bank are laid out as (groups, most rows of a group); members are rows in the order of cells."""
 
-    rows: torch.Tensor | None  # (groups * most) row of every cell, padded; None when it is 0 .. n-1
-    members: torch.Tensor | None  # (count) the rows, in cell order; None when it is 0 .. n-1
-    cells: torch.Tensor | None  # (count) the cell of every member; None without padding
     groups: int
     most: int
-    mask: torch.Tensor | None  # (groups, 1, cap) additive; None when every prefix fills the bank
+    longest: int  # prefix length of the longest group, at least 1
+    rows: torch.Tensor | None  # (groups * most) row of every cell; None when it is 0 .. n-1
+    members: torch.Tensor | None  # (count) row of every member; None when it is 0 .. n-1
+    cells: torch.Tensor | None  # (count) cell of every member; None without padding
+    members_of_cells: torch.Tensor | None  # (groups * most) member of every cell; None without padding
+    mask: torch.Tensor | None  # (groups, 1, cap) additive; None when all prefixes are equally long
+    weights: torch.Tensor  # (groups, kv heads, most, group, cap) scratch, zero beyond `longest`
 
 
 class _Prefixes:
@@ -132,27 +135,32 @@ class _Prefixes:
         group.length += 1
 
     def grid(self, num_rows: int) -> _Grid:
-        device = self.body.device
-        most = max(len(rows) for _, rows in self.members)
+        """Lay out the rows as they are now."""
+        device, dims, cap = self.body.device, self.body.dims, self.keys.shape[4]
+        groups, most = len(self.members), max(len(rows) for _, rows in self.members)
         members = [row for _, rows in self.members for row in rows]
-        padded = [row for _, rows in self.members for row in rows + [0] * (most - len(rows))]
         cells = [i * most + j for i, (_, rows) in enumerate(self.members) for j in range(len(rows))]
+        back = [0] * (groups * most)
+        for member, cell in enumerate(cells):
+            back[cell] = member
         lengths = [group.length for group, _ in self.members]
-        cap = self.keys.shape[4]
+        longest = max(*lengths, 1)
         mask = None
-        if min(lengths) < cap:
+        if min(lengths) < longest:
             beyond = torch.arange(cap)[None] >= torch.tensor(lengths)[:, None]
             mask = torch.zeros(beyond.shape, dtype=self.body.dtype).masked_fill_(beyond, _NEVER)
             mask = mask[:, None].to(device)
-        whole = len(cells) == len(padded)
-        same = members == list(range(num_rows))
+        whole, same = len(cells) == len(back), members == list(range(num_rows))
         return _Grid(
-            rows=None if same and whole else torch.tensor(padded, device=device),
+            groups=groups,
+            most=most,
+            longest=longest,
+            rows=None if same and whole else torch.tensor([members[i] for i in back], device=device),
             members=None if same else torch.tensor(members, device=device),
             cells=None if whole else torch.tensor(cells, device=device),
-            groups=len(self.members),
-            most=most,
+            members_of_cells=None if whole else torch.tensor(back, device=device),
             mask=mask,
+            weights=self.keys.new_zeros(groups, dims.num_kv_heads, most, dims.group, cap),
         )
 
 
@@ -164,7 +172,9 @@ class _Rows:
         self.column = 0
         self.starts: list[int] = []
         self.keys, self.values = self._allocate(4, 32)
-        self.mask = torch.zeros(0)
+        self.mask: torch.Tensor | None = None  # (rows, 1, 1, columns) additive; None while all rows are equally old
+        self.weights = self.keys  # (rows, kv heads, group, columns) scratch, zero outside `span`
+        self.span = slice(0, 0)  # columns that some row sees
 
     def _allocate(self, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.body.dims
@@ -191,12 +201,17 @@ class _Rows:
         self.values[:, target, :, span] = self.values[:, source, :, span]
         self.starts[target] = self.starts[source]
 
-    def build_mask(self) -> None:
-        """Make the additive mask (rows, 1, columns): hides columns before a row's start and not yet written ones."""
-        columns = torch.arange(self.keys.shape[4])[None]
-        outside = (columns < torch.tensor(self.starts)[:, None]) | (columns >= self.column)
-        mask = torch.zeros(outside.shape, dtype=self.body.dtype).masked_fill_(outside, _NEVER)
-        self.mask = mask[:, None].to(self.body.device)
+    def prepare(self) -> None:
+        """Make mask and scratch for the rows as they are now."""
+        dims, columns = self.body.dims, self.keys.shape[4]
+        first = min(self.starts)
+        self.weights = self.keys.new_zeros(len(self.starts), dims.num_kv_heads, dims.group, columns)
+        self.mask = None
+        if max(self.starts) > first:
+            before = torch.arange(columns)[None] < torch.tensor(self.starts)[:, None]
+            mask = torch.zeros(before.shape, dtype=self.body.dtype).masked_fill_(before, _NEVER)
+            self.mask = mask[:, None, None].to(self.body.device)
+        self.span = slice(first, self.column)
 
 
 def _room(length: int) -> int:
@@ -275,9 +290,9 @@ class SharedDecoder:
             self._rows.reserve(self.num_rows)
             self._grids = None
         if self._grids is None:
-            self._rows.build_mask()
+            self._rows.prepare()
             self._grids = [(bank, bank.grid(self.num_rows)) for bank in self._banks if any(m for _, m in bank.members)]
-        self._rows.mask[:, :, self._rows.column] = 0
+        self._rows.span = slice(self._rows.span.start, self._rows.column + 1)
         device = self.body.device
         hidden = self.body.forward(
             torch.as_tensor(tokens, device=device), torch.as_tensor(positions, device=device), self._attend
@@ -293,49 +308,56 @@ class SharedDecoder:
         dims, rows, num = self.body.dims, self._rows, self.num_rows
         rows.keys[layer, :num, :, :, rows.column] = k
         rows.values[layer, :num, :, rows.column] = v
-        keys, values = rows.keys[layer, :num].flatten(0, 1), rows.values[layer, :num].flatten(0, 1)
-        scores = torch.bmm(q.reshape(num * dims.num_kv_heads, dims.group, -1), keys)
-        scores.view(num, dims.num_heads, -1).add_(rows.mask)
-        own, own_mass = _weigh(scores, values)
-        own, own_mass = own.view(num, dims.num_heads, -1), own_mass.view(num, dims.num_heads, 1)
+        shape = (num, dims.num_kv_heads, dims.group, -1)
+        own = torch.bmm(q.reshape(num * shape[1], dims.group, -1), rows.keys[layer, :num].flatten(0, 1))
+        own = own.view(shape)[..., rows.span]
+        if rows.mask is not None:
+            own.add_(rows.mask[..., rows.span])
+        prefix = q.new_empty(num, dims.num_kv_heads, dims.group, dims.head_dim)
         for bank, grid in self._grids or ():
-            members = grid.members
-            part, mass = self._prefix(layer, bank, grid, q)
-            if members is None:
-                return torch.lerp(own, part, torch.sigmoid(mass - own_mass).to(own.dtype)).view(num, -1)
-            mine = own.index_select(0, members)
-            share = torch.sigmoid(mass - own_mass.index_select(0, members)).to(own.dtype)
-            own.index_copy_(0, members, torch.lerp(mine, part, share))
-        return own.view(num, -1)
-
-    def _prefix(self, layer: int, bank: _Prefixes, grid: _Grid, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """One bank's rows over their prefixes: outputs (count, H, D) and log-masses (count, H, 1)."""
-        dims, groups, most = self.body.dims, grid.groups, grid.most
-        keys, values = bank.keys[layer, :groups].flatten(0, 1), bank.values[layer, :groups].flatten(0, 1)
-        if grid.rows is not None:
-            q = q.index_select(0, grid.rows)
-        q = q.reshape(groups, most, dims.num_kv_heads, dims.group, -1).transpose(1, 2)
-        scores = torch.bmm(q.reshape(groups * dims.num_kv_heads, most * dims.group, -1), keys)
-        if grid.mask is not None:
-            scores.view(groups, -1, scores.shape[2]).add_(grid.mask)
-
-        def to_rows(x: torch.Tensor) -> torch.Tensor:
-            x = x.view(groups, dims.num_kv_heads, most, dims.group, -1).transpose(1, 2)
-            x = x.reshape(groups * most, dims.num_heads, -1)
-            return x if grid.cells is None else x.index_select(0, grid.cells)
-
-        out, mass = _weigh(scores, values)
-        return to_rows(out), to_rows(mass)
+            mine = own if grid.members is None else own.index_select(0, grid.members)
+            weights = torch.softmax(torch.cat((_prefix_scores(bank, grid, layer, q, shape), mine), -1), -1)
+            part = _prefix_values(bank, grid, layer, weights[..., : grid.longest])
+            rest = weights[..., grid.longest :]
+            if grid.members is None:
+                prefix = part
+                rows.weights[..., rows.span] = rest
+            else:
+                prefix.index_copy_(0, grid.members, part)
+                rows.weights[..., rows.span].index_copy_(0, grid.members, rest)
+        return torch.baddbmm(
+            prefix.reshape(num * shape[1], dims.group, -1),
+            rows.weights.flatten(0, 1),
+            rows.values[layer, :num].flatten(0, 1),
+        ).view(num, -1)
 
 
-def _weigh(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax-weighted values (N, M, D) and the log of the softmax's denominator (N, M, 1).
+def _prefix_scores(bank: _Prefixes, grid: _Grid, layer: int, q: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Scores of the bank's rows over their prefixes: (count, kv heads, group, longest)."""
+    _, heads, share, _ = shape
+    groups, most = grid.groups, grid.most
+    if grid.rows is not None:
+        q = q.index_select(0, grid.rows)
+    q = q.reshape(groups, most, heads, share, -1).transpose(1, 2).reshape(groups * heads, most * share, -1)
+    scores = torch.bmm(q, bank.keys[layer, :groups].flatten(0, 1))
+    if grid.mask is not None:
+        scores.view(groups, -1, scores.shape[2]).add_(grid.mask)
+    scores = scores.view(groups, heads, most, share, -1).transpose(1, 2)[..., : grid.longest]
+    scores = scores[0] if groups == 1 else scores.reshape(groups * most, heads, share, -1)
+    return scores if grid.cells is None else scores.index_select(0, grid.cells)
 
-    The log-sum-exp is the largest score minus the log of its weight, which costs no second pass of exponentials.
-    """
-    weights = torch.softmax(scores, -1)
-    mass = scores.amax(-1, keepdim=True).float() - weights.amax(-1, keepdim=True).float().log()
-    return torch.bmm(weights, values), mass
+
+def _prefix_values(bank: _Prefixes, grid: _Grid, layer: int, weights: torch.Tensor) -> torch.Tensor:
+    """Weighted values of the prefixes: weights (count, kv heads, group, longest) -> (count, kv heads, group, D)."""
+    groups, most = grid.groups, grid.most
+    if grid.members_of_cells is not None:
+        weights = weights.index_select(0, grid.members_of_cells)
+    heads, share = weights.shape[1], weights.shape[2]
+    grid.weights[..., : grid.longest] = weights.unflatten(0, (groups, most)).transpose(1, 2)
+    flat = grid.weights.view(groups * heads, most * share, -1)
+    out = torch.bmm(flat, bank.values[layer, :groups].flatten(0, 1))
+    out = out.view(groups, heads, most, share, -1).transpose(1, 2).reshape(groups * most, heads, share, -1)
+    return out if grid.cells is None else out.index_select(0, grid.cells)
 
 
 _NEVER = -1e30

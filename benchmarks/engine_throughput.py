@@ -1,0 +1,281 @@
+r"""Tokens per second of the embedded engine beside `transformers.generate` and vLLM, alternating on one machine.
+
+    python -m benchmarks.engine_throughput --model FOLDER --model random-teacher \\
+        --n 16 64 256 --threads 1 2 [--vllm-python /path/to/venv/bin/python] [--json out.json]
+
+Every engine runs in its own process with the same number of threads and waits while another one is timed. A round asks
+each engine for the same work; the best of the rounds counts. Shared: n samples of one 60-token prompt. Ragged: n
+prompts of 20 to 200 tokens, one sample each. All sample at temperature 0.8 and ignore the end of sequence; the
+embedded engine and vLLM also return log-probabilities. Prefill is inside the time. vLLM runs eagerly and in one process
+(its fastest CPU mode with a short start); it needs its own environment, hence the path to its Python.
+
+`random-teacher` is a random Qwen3 of 4 layers, hidden 256, 4/2 heads x 64, MLP 768, vocabulary 261.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+PROMPT = 60
+Work = list[list[int]]
+
+
+def prompts(n: int, ragged: bool, vocab: int) -> tuple[Work, int]:
+    """The prompts of one run and how many samples each gets."""
+    rng = random.Random(n)
+    top = min(vocab, 256)
+    if not ragged:
+        return [[rng.randrange(top) for _ in range(PROMPT)]], n
+    return [[rng.randrange(top) for _ in range(20 + 180 * i // max(n - 1, 1))] for i in range(n)], 1
+
+
+def embedded(folder: str, threads: int, invariant: bool = False) -> Callable[[Work, int, int], int]:
+    """The engine of this repository, through its public interface."""
+    import asyncio
+
+    from ttc.core import Prompt, Sampling
+    from ttc.engines.embedded import embedded as make
+
+    engine = make(folder, device="cpu", threads=threads, batch_invariant=invariant)
+    rounds = iter(range(1 << 30))
+
+    def run(work: Work, samples: int, tokens: int) -> int:
+        sampling = Sampling(temperature=0.8, max_tokens=tokens, seed=next(rounds), logprobs=True)
+
+        async def go() -> int:
+            jobs = (engine.generate(Prompt("", tuple(ids)), sampling, range(samples), lambda _: None) for ids in work)
+            return sum(len(c.token_ids) for done in await asyncio.gather(*jobs) for c in done)
+
+        return asyncio.run(go())
+
+    return run
+
+
+def invariant(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+    """The same in batch-invariant mode."""
+    return embedded(folder, threads, invariant=True)
+
+
+def transformers(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+    """`model.generate`, left-padded when ragged."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(threads)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    model.generation_config.eos_token_id = None
+
+    def run(work: Work, samples: int, tokens: int) -> int:
+        longest = max(map(len, work))
+        ids = torch.tensor([[0] * (longest - len(p)) + p for p in work])
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in work])
+        with torch.inference_mode():
+            out = model.generate(
+                ids,
+                attention_mask=mask,
+                do_sample=True,
+                temperature=0.8,
+                top_k=0,
+                num_return_sequences=samples,
+                max_new_tokens=tokens,
+                min_new_tokens=tokens,
+                pad_token_id=0,
+            )
+        return int(out.shape[0] * (out.shape[1] - longest))
+
+    return run
+
+
+def vllm(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+    """VLLM for CPUs: eager, in one process."""
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        folder,
+        dtype="bfloat16",
+        max_model_len=1024,
+        max_num_seqs=256,
+        enforce_eager=True,
+        kv_cache_memory_bytes=2 << 30,
+        block_size=32,
+        skip_tokenizer_init=True,
+        enable_prefix_caching=True,
+    )
+
+    def run(work: Work, samples: int, tokens: int) -> int:
+        llm.reset_prefix_cache()
+        params = SamplingParams(
+            n=samples, temperature=0.8, max_tokens=tokens, ignore_eos=True, logprobs=0, detokenize=False
+        )
+        done = llm.generate([{"prompt_token_ids": ids} for ids in work], params, use_tqdm=False)
+        return sum(len(output.token_ids) for request in done for output in request.outputs)
+
+    return run
+
+
+ENGINES = {f.__name__: f for f in (embedded, invariant, transformers, vllm)}
+
+
+def serve(engine: str, folder: str, threads: int) -> None:
+    """A worker: one JSON request per line in, one JSON answer per line out."""
+    out, sys.stdout = sys.stdout, sys.stderr
+    run = ENGINES[engine](folder, threads)
+    vocab = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
+    print(json.dumps({"ready": True}), file=out, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        work, samples = prompts(request["n"], request["ragged"], vocab)
+        started = time.perf_counter()
+        tokens = run(work, samples, request["tokens"])
+        print(json.dumps({"tokens": tokens, "seconds": time.perf_counter() - started}), file=out, flush=True)
+
+
+class Worker:
+    """The parent's end of `serve`."""
+
+    def __init__(self, engine: str, python: str, folder: str, threads: int) -> None:
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(threads),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        script = [python, "-m", "benchmarks.engine_throughput"]
+        self._process = subprocess.Popen(
+            [*script, "--worker", engine, "--model", folder, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if os.environ.get("BENCH_DEBUG") else subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self._read()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """One timed run."""
+        if self._process.stdin is None:
+            raise RuntimeError("the worker has no input")
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise RuntimeError(f"a worker died (exit {self._process.wait()}): run with BENCH_DEBUG=1 to see why")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """Let it end."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def measure(arguments: argparse.Namespace, model: str, threads: int) -> list[dict[str, Any]]:
+    """All rows of one model at one thread count."""
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = endless(model, Path(scratch))
+        pythons = {name: arguments.vllm_python if name == "vllm" else sys.executable for name in arguments.engines}
+        workers = {name: Worker(name, python, folder, threads) for name, python in pythons.items() if python}
+        for worker in workers.values():
+            worker.ask(n=4, ragged=False, tokens=8)
+        for n in arguments.n:
+            for ragged in (False, True):
+                best: dict[str, float] = dict.fromkeys(workers, 0.0)
+                for _ in range(arguments.rounds):
+                    for name, worker in workers.items():
+                        answer = worker.ask(n=n, ragged=ragged, tokens=arguments.tokens)
+                        best[name] = max(best[name], answer["tokens"] / answer["seconds"])
+                rows.append({"model": Path(model).name, "threads": threads, "n": n, "ragged": ragged, "tok_s": best})
+                show(rows[-1])
+        for worker in workers.values():
+            worker.close()
+    return rows
+
+
+def endless(model: str, scratch: Path) -> str:
+    """A folder like `model` whose end-of-sequence ids are gone."""
+    if model == "random-teacher":
+        from tests.ttc.tiny_model import build
+
+        sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "head_dim": 64}
+        source = build(scratch / "source", **sizes, max_position_embeddings=2048, initializer_range=0.05)
+    else:
+        source = Path(model).resolve()
+    folder = scratch / "model"
+    folder.mkdir()
+    for file in source.iterdir():
+        if file.name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+            data = json.loads(file.read_text())
+            data = {k: v for k, v in data.items() if k not in ("eos_token_id", "eos_token")}
+            (folder / file.name).write_text(json.dumps(data))
+        else:
+            (folder / file.name).symlink_to(file)
+    return str(folder)
+
+
+def show(row: dict[str, Any]) -> None:
+    """One table line."""
+    speeds = row["tok_s"]
+    ours = speeds.get("embedded", 0.0)
+    cells = [
+        f"{name} {value:>8,.0f}" + (f" ({ours / value:4.2f}x)" if name != "embedded" and value else "")
+        for name, value in speeds.items()
+    ]
+    kind = "ragged" if row["ragged"] else "shared"
+    print(f"{row['model']:<16} {row['threads']}t n={row['n']:<4} {kind}  " + "  ".join(cells), flush=True)
+
+
+def version(package: str, python: str | None) -> str | None:
+    """Installed version of a package under some Python; None when absent."""
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    if python is None:
+        return None
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
+def main() -> None:
+    """Command line; see the module docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", required=True, help="model folder, or random-teacher")
+    parser.add_argument("--n", type=int, nargs="+", default=[16, 64], help="sequences at once")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--tokens", type=int, default=96, help="new tokens per sequence")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", nargs="+", default=["embedded", "transformers", "vllm"], choices=list(ENGINES))
+    parser.add_argument("--vllm-python", help="Python of an environment with vllm-cpu; vLLM is left out without it")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", choices=list(ENGINES), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        serve(arguments.worker, arguments.model[0], arguments.threads[0])
+        return
+    rows = [row for model in arguments.model for t in arguments.threads for row in measure(arguments, model, t)]
+    if arguments.json:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+        versions["vllm"] = version("vllm-cpu", arguments.vllm_python) or version("vllm", arguments.vllm_python) or ""
+        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.stdout.strip()}
+        arguments.json.write_text(json.dumps({**facts, "versions": versions, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
