@@ -21,6 +21,7 @@ from ttc.config import build, overrides
 from ttc.core import Answer, Budget, Engine, Problem, Sampling, Scorer, Verifier
 from ttc.errors import ConfigError
 from ttc.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
+from ttc.specs import label_of, parse_spec, split_model, split_specs
 from ttc.thinking import Thinking
 from ttc.values import nearest
 
@@ -199,7 +200,7 @@ def resolve_strategies(args: argparse.Namespace, *, default: str) -> list[Strate
     Raises:
         ConfigError: an unknown strategy or parameter, a value that does not fit, or the same strategy twice.
     """
-    specs = [_parse_spec(text) for given in args.strategy or [default] for text in _split_specs(given)]
+    specs = [parse_spec(text) for given in args.strategy or [default] for text in split_specs(given)]
     functions = [STRATEGIES.load(name) for name, _ in specs]
     general, special = _split_sets(args, [name for name, _ in specs])
     accepted = [_keywords(function) for function in functions]
@@ -220,7 +221,7 @@ def resolve_strategies(args: argparse.Namespace, *, default: str) -> list[Strate
         checked = {key: value for key, value in bound.items() if key != "scorer"}
         if isinstance(checked.get("policy"), str):
             POLICIES.load(checked["policy"])
-        choices.append(StrategyChoice(name, _label(name, inline), function, checked))
+        choices.append(StrategyChoice(name, label_of(name, inline), function, checked))
     labels = [choice.label for choice in choices]
     if len(set(labels)) < len(labels):
         raise ConfigError(f"the same strategy twice in --strategy {' '.join(labels)}")
@@ -274,7 +275,7 @@ def resolve_budget(args: argparse.Namespace) -> Budget | None:
 
 
 def _resolve_part(registry: Registry, spec: str, model: str | None, params: Mapping[str, object]) -> PartChoice:
-    name, inline = _split_model(spec)
+    name, inline = split_model(spec)
     if model is not None and inline is not None:
         raise ConfigError(f"the model is given twice: {spec!r} and {model!r}")
     factory = registry.load(name)
@@ -284,42 +285,6 @@ def _resolve_part(registry: Registry, spec: str, model: str | None, params: Mapp
     supply = {"engine": None, **({} if chosen is None else {"model": chosen})}
     checked = bind(factory, params, supply=supply)
     return PartChoice(registry.kind, name, chosen, factory, {k: v for k, v in checked.items() if k not in supply})
-
-
-def _split_model(spec: str) -> tuple[str, str | None]:
-    """Split `prm:path/to/model`; in `file.py:function` and `file.py:function:model` the function is the name."""
-    head, separator, rest = spec.partition(":")
-    if head.endswith(".py"):
-        function, separator, rest = rest.partition(":")
-        head = f"{head}:{function}"
-    return head, rest if separator else None
-
-
-def _split_specs(text: str) -> list[str]:
-    """Split a comma list of strategies, leaving the commas between the parameters of one strategy."""
-    parts: list[str] = []
-    for part in text.split(","):
-        if parts and "=" in part and ":" not in part:
-            parts[-1] += f",{part}"
-        else:
-            parts.append(part.strip())
-    return parts
-
-
-def _parse_spec(text: str) -> tuple[str, dict[str, object]]:
-    name, separator, rest = text.rpartition(":")
-    if not separator or "=" not in rest:
-        return _plain(text), {}
-    return _plain(name), dict(overrides(rest.split(",")))
-
-
-def _plain(name: str) -> str:
-    return name if ".py:" in name else name.replace("-", "_")
-
-
-def _label(name: str, inline: Mapping[str, object]) -> str:
-    base = name.rpartition(":")[2]
-    return "-".join([base, *(f"{key}{value}" for key, value in sorted(inline.items()))])
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:

@@ -8,7 +8,8 @@ import textwrap
 from typing import Any
 
 from ttc.errors import ConfigError, UnknownName
-from ttc.registry import Description, Parameter, Registry, plugins
+from ttc.registry import Registry, plugins
+from ttc.signatures import Description, Parameter
 
 REGISTRIES = "ttc.registries"
 
