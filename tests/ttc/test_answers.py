@@ -206,3 +206,28 @@ def test_hostile_texts_are_read_quickly_and_never_raise(kind: str) -> None:
             key(found.final, kind)
         slowest = max(slowest, time.process_time() - start)
     assert slowest < 2.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "final"),
+    [
+        ("number", "The solution is to add 3 and 5 to get 8.", "8"),
+        ("number", "The result is 5, so we then multiply it by 3 and get 15.", "15"),
+        ("number", "Either way, she has 5 left.", "5"),
+        ("number", "The answer is 5, whether or not he comes.", "5"),
+        ("number", "Answer: Let me think.\n5+3=8", "8"),
+        ("number", "I don't know", None),
+        ("number", "It costs $1,234.50 in all.", "$1,234.50"),
+        ("math", "The answer is that John has 5 apples.", "5"),
+        ("math", "The answer is 5 + 3 = 8 apples.", "5 + 3 = 8 apples"),
+        ("math", "Answer:\n42", "42"),
+        ("math", "**Final Answer:**\n\\[\nx = 5\n\\]", "\\[\nx = 5\n\\]"),
+        ("math", "Hence the answer is $x=5$ or $x=-5$.", "$x=5$ or $x=-5$"),
+        ("math", "The answer is Tuesday.", "Tuesday"),
+        ("math", "Thus, the area is 12\\pi.", None),
+        ("choice", "**Answer: (D) 42**", "(D) 42"),
+        ("choice", "So the answer is none of these", None),
+    ],
+)
+def test_sentences_are_read_as_people_write_them(kind: str, text: str, final: str | None) -> None:
+    assert extract(text, kind).final == final

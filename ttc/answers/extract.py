@@ -195,6 +195,7 @@ _PHRASE = re.compile(
 )
 _CLAUSE_END = re.compile(r"\n|[.!?](?=\s|$)|[。！？]|(?<![\s,]),?\s+(?:because|since|so|which|where|as)\b")
 _DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
+SHORT_CLAUSE = 80
 MAX_PHRASES = 8
 """How many of the last answer phrases are looked at."""
 
@@ -234,9 +235,11 @@ def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> 
                 return _unless(hedge, found(text, begin + display.start(), begin + display.end(), "phrase"))
             end = _CLAUSE_END.search(window)
             clause = window[: end.start()] if end else window
-            if cut := trim(clause):
-                hit = found(text, begin + cut[0], begin + cut[1], "phrase")
-                return Extraction(None, hit.span, "phrase", "hedge") if hedge(clause) else hit
+            cut = trim(clause)
+            if (cut or len(clause) <= SHORT_CLAUSE) and hedge(clause):
+                return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge")
+            if cut:
+                return found(text, begin + cut[0], begin + cut[1], "phrase")
         return None
 
     return rule

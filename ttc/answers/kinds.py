@@ -18,6 +18,7 @@ from ttc.answers.extract import (
     MAX_FINAL,
     Extraction,
     Hit,
+    Rule,
     cascade,
     found,
     last_box,
@@ -40,11 +41,15 @@ class Kind:
 
 
 # -- mathematics and numbers -------------------------------------------------------------------------------------------
-_OR_WORD = re.compile(
-    r"(?<![A-Za-z\\])(?:or|either)(?![A-Za-z])|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\b|或", re.IGNORECASE
+_OR = r"(?:(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?)"
+_OR_WORD = re.compile(_OR, re.IGNORECASE)
+_VALUES_OR = re.compile(
+    rf"[\d}}$%)]\s*(?:[A-Za-z]{{1,12}}\s*)?,?\s*{_OR}\s*(?:(?:maybe|perhaps|possibly|even)\s+)?[$(\\-]*[\d\\]",
+    re.IGNORECASE,
 )
+_WORDS_OR = re.compile(rf"\W*(?:either\s+)?[^\s,]{{1,40}}\s+{_OR}\s+[^\s,]{{1,40}}", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"[-+−]?\$?\s?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
+    r"[-+−]?(?:\$\s?)?(?:\d{1,3}(?:,\d{3})+(?![\d])|\d+)(?:\.\d+)?(?:\s?/\s?\d+(?!\.?\d))?"
     r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
 )
 _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
@@ -55,7 +60,7 @@ _TAIL = 20_000
 _FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,4096}?\\\]"
 _INLINE = re.compile(_FORMULA, re.DOTALL)
 _NEAR_INLINE = re.compile(rf".{{0,40}}?(?P<formula>{_FORMULA})", re.DOTALL)
-_VALUE_START = re.compile(r"[\d\\$({\[.+√π∞-]|[−½¼¾]|[A-Za-z]\b")
+_PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 _LEAD = re.compile(
     r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s])+",
     re.IGNORECASE,
@@ -70,8 +75,8 @@ def math_hedge(final: str) -> bool:
         parse(plain(final[: 2 * MAX_FINAL]))
     except Alternatives:
         return True
-    except (Unparsed, RecursionError):
-        return bool(re.search(r"\d", final)) or len(final) < 80
+    except Unparsed:
+        return bool(_VALUES_OR.search(final) or _WORDS_OR.fullmatch(final))
     return False
 
 
@@ -80,7 +85,7 @@ def _same_math(left: str, right: str) -> bool:
 
 
 def _trim_math(clause: str) -> tuple[int, int] | None:
-    """The mathematics of the clause after an answer phrase: an inline formula first, else a parsable stretch."""
+    """The mathematics of the clause after an answer phrase: all of it, an inline formula, a number, or a few words."""
     lead = _LEAD.match(clause)
     start = lead.end() if lead else 0
     rest = clause[start:].rstrip(" *`_")
@@ -91,8 +96,8 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
     number = _NUMBER.search(clause)
     if number and (_AT_ONCE.fullmatch(clause[start : number.start()]) or _alone(clause, number)):
         return number.start(), number.end() + _unit_after(clause[number.end() :])
-    words = rest.strip().strip("*\"'.")
-    return (start, len(clause)) if words and len(words.split()) <= 3 and not _VALUE_START.match(words) else None
+    words = rest.strip("*\"'. ")
+    return (start, start + len(rest)) if words and len(words.split()) <= 2 and not _PROSE.match(words) else None
 
 
 def _alone(clause: str, number: re.Match[str]) -> bool:
@@ -112,7 +117,7 @@ def _parses(text: str) -> bool:
         return False
     try:
         return parse(plain(text)).op != "text"
-    except (Unparsed, RecursionError):
+    except Unparsed:
         return False
 
 
@@ -121,16 +126,10 @@ def _bare_math(text: str, start: int) -> Hit:
     body = text[start:].strip()
     if not body or "\n" in body or len(body) > MAX_FINAL:
         return None
-    wrapped = _INLINE.fullmatch(body.rstrip(". "))
-    if wrapped is None and not _parses(body) and len(body.split()) > 2 and not math_hedge(body):
-        return None
     if math_hedge(body):
-        return Extraction(None, None, "bare", "hedge") if _short_hedge(body) else None
-    return found(text, start, len(text), "bare")
-
-
-def _short_hedge(body: str) -> bool:
-    return len(body) < 80
+        return Extraction(None, None, "bare", "hedge") if len(body.split()) <= MAX_WORDS_BEFORE else None
+    wrapped = _INLINE.fullmatch(body.rstrip(". "))
+    return found(text, start, len(text), "bare") if wrapped or _parses(body) or len(body.split()) <= 2 else None
 
 
 def _last_number(text: str, start: int) -> Hit:
@@ -161,8 +160,21 @@ def _extract_math(text: str) -> Extraction:
     return cascade(text, _MATH_RULES)
 
 
+def _with_digits(rule: Rule) -> Rule:
+    """The same rule, passing over answers without a digit."""
+
+    def strict(text: str, start: int) -> Hit:
+        hit = rule(text, start)
+        return None if hit is not None and hit.final and not re.search(r"\d|\\", plain(hit.final)) else hit
+
+    return strict
+
+
+_NUMBER_RULES = (*_MATH_RULES[:3], *map(_with_digits, _MATH_RULES[3:]), _last_number)
+
+
 def _extract_number(text: str) -> Extraction:
-    return cascade(text, (*_MATH_RULES, _last_number))
+    return cascade(text, _NUMBER_RULES)
 
 
 # -- choices -----------------------------------------------------------------------------------------------------------
