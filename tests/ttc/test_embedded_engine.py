@@ -359,3 +359,54 @@ def test_what_is_wrong_with_a_model_is_named(folder, tmp_path) -> None:
     with pytest.raises(ConfigError, match="no chat template"):
         ask(engine, "x")
     asyncio.run(engine.close())
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "qwen3_moe"])
+def test_another_architecture_runs_through_transformers_with_the_same_results(family: str, tmp_path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    changes = {
+        "head_dim": 16,
+        "sliding_window": 24,
+        "query_pre_attn_scalar": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+    }
+    allowed = {
+        "mistral": ("head_dim", "sliding_window"),
+        "gemma2": ("head_dim", "sliding_window", "query_pre_attn_scalar"),
+    }
+    keep = allowed.get(family, ("head_dim", "num_experts", "num_experts_per_tok"))
+    tiny_model.build(tmp_path, family, **{name: changes[name] for name in keep})
+    engine = embedded(str(tmp_path), dtype="float32")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    usages: list[Usage] = []
+
+    async def go() -> None:
+        sampling = Sampling(temperature=0, max_tokens=25, logprobs=True)
+        prompts = [ask(engine, "short"), ask(engine, "one that is longer " * 3)]
+        results = await asyncio.gather(*(engine.generate(p, sampling, range(2), usages.append) for p in prompts))
+        for prompt, done in zip(prompts, results, strict=True):
+            ids = torch.tensor([prompt.token_ids])
+            with torch.inference_mode():
+                expected = model.generate(
+                    ids, attention_mask=torch.ones_like(ids), max_new_tokens=25, do_sample=False, pad_token_id=0
+                )
+            assert done[0].token_ids == done[1].token_ids == tuple(expected[0, ids.shape[1] :].tolist())
+        child = prompts[1].then(results[1][0])
+        first, second = await engine.generate(
+            child, replace(sampling, temperature=1.0, seed=2), range(2), usages.append
+        )
+        whole = (*child.token_ids, *second.token_ids)
+        scored = await engine.logprobs(whole, len(child.token_ids), usages.append)
+        assert scored == pytest.approx(second.logprobs, abs=1e-3)
+        assert close_to(engine.counters(), total(usages))
+        await engine.close()
+
+    asyncio.run(go())
+
+
+def test_batch_invariance_is_refused_for_another_architecture(tmp_path) -> None:
+    tiny_model.build(tmp_path, "mistral")
+    with pytest.raises(ConfigError, match="batch_invariant"):
+        embedded(str(tmp_path), batch_invariant=True)

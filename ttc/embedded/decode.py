@@ -70,7 +70,7 @@ class Decoder(Protocol):
 
 @dataclass(slots=True)
 class _Grid:
-    """How the rows of one bank are laid out as (groups, most rows of a group); members are rows in the order of cells."""
+    """The rows of one bank as (groups, most rows of a group) cells; members are its rows in the order of cells."""
 
     groups: int
     most: int
@@ -353,7 +353,7 @@ def _prefix_values(bank: _Prefixes, grid: _Grid, layer: int, weights: torch.Tens
     if grid.members_of_cells is not None:
         weights = weights.index_select(0, grid.members_of_cells)
     heads, share = weights.shape[1], weights.shape[2]
-    grid.weights[..., : grid.longest] = weights.unflatten(0, (groups, most)).transpose(1, 2)
+    grid.weights[..., : grid.longest] = weights.reshape(groups, most, heads, share, -1).transpose(1, 2)
     flat = grid.weights.view(groups * heads, most * share, -1)
     out = torch.bmm(flat, bank.values[layer, :groups].flatten(0, 1))
     out = out.view(groups, heads, most, share, -1).transpose(1, 2).reshape(groups * most, heads, share, -1)

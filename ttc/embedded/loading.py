@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ttc.embedded.decode import SharedDecoder
+from ttc.embedded.fallback import FallbackDecoder, load_fallback
 from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
-from ttc.embedded.model import load_body, softmax_attention
+from ttc.embedded.model import load_body, pick_device, softmax_attention
 from ttc.embedded.scheduler import Scheduler
-from ttc.embedded.shape import read_config
+from ttc.embedded.shape import read_config, supported
 from ttc.embedded.text import Text
-from ttc.errors import EngineError
+from ttc.embedded.weights import pick_dtype
+from ttc.errors import ConfigError, EngineError
 
 __all__ = ["load"]
 
@@ -27,8 +29,16 @@ def load(
     batch_invariant: bool,
 ) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.embedded`."""
-    read_config(folder)  # names a missing folder or file before anything slow is imported
+    config = read_config(folder)  # names a missing folder or file before anything slow is imported
     text = Text(folder)
+    if not supported(config):
+        if batch_invariant:
+            raise ConfigError(f"batch_invariant=True needs a Llama, Qwen2 or Qwen3 model, not {config['model_type']!r}")
+        place = pick_device(device)
+        other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
+        return text, Scheduler(
+            other, FallbackDecoder, text.decode, max_batch=max_batch, cache_bytes=cache_bytes, threads=threads
+        )
     body, _ = load_body(
         folder,
         device=device,

@@ -232,6 +232,8 @@ class Scheduler:
         work: list[tuple[Job, tuple[int, ...]]] = []
         budget = _PREFILL_TOKENS
         for job in jobs:
+            if budget <= 0:
+                break
             goal = len(job.ids) - 1
             match = self._tree.find(job.ids[:goal])
             held = job.segment.end if job.segment is not None else 0
@@ -239,7 +241,7 @@ class Scheduler:
                 job.segment, held = match.segment, match.length
             if held >= goal:
                 ready.append(job)
-            elif budget > 0 and not any(_common(job.ids, other.ids, goal) >= held + _SHARED_START for other, _ in work):
+            elif not any(_common(job.ids, other.ids, goal) >= held + _SHARED_START for other, _ in work):
                 part = job.ids[held : min(goal, held + budget)]
                 budget -= len(part)
                 work.append((job, part))
