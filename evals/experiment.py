@@ -12,14 +12,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import ttc
 from evals.run import check_folder, evaluate
 from evals.summary import summarise, write_summary
 from evals.task import Item, Task
 from ttc.config import dump
-from ttc.core import Budget, Engine, Record, Sampling, Scorer, Target, Verifier
+from ttc.core import Budget, Engine, Record, Sampling, Scorer, Verifier
 from ttc.options import PartChoice, StrategyChoice
 from ttc.solve import solve
 from ttc.thinking import Thinking
@@ -174,20 +174,10 @@ async def _run_arm(
     return Result(arm, entry, records)
 
 
-@runtime_checkable
-class GoldChecker(Protocol):
-    """A verifier that can tell whether it could ever accept an answer to a target."""
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when `target` does not verify against itself."""
-        ...
-
-
 def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:
     """Refuse targets that do not verify against themselves; raises ConfigError naming the first of them."""
-    if isinstance(verifier, GoldChecker):
-        for item in items:
-            verifier.check_gold(item.target, f"task {task.name}: problem {item.problem.id!r}")
+    for item in items:
+        verifier.check_gold(item.target, f"task {task.name}: problem {item.problem.id!r}")
 
 
 def all_params(choice: StrategyChoice) -> dict[str, Any]:

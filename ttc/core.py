@@ -478,6 +478,10 @@ class Verifier(Protocol):
     name: str
     version: str
 
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when `target` could never be met: it does not verify against itself."""
+        ...
+
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Compare `submission` with `target`."""
         ...
