@@ -268,3 +268,29 @@ def test_a_stop_string_is_found_across_tokens_and_only_then() -> None:
     assert rule.reason([1, 27]) == "bca"  # b cab
     assert rule.reason([0, 0]) is None
     assert (rule.reason([25]), rule.reason([24])) == (25, "eos")
+
+
+@pytest.mark.gpu
+def test_captured_graphs_decode_like_a_full_forward_pass_on_a_gpu(folder) -> None:
+    from ttc.embedded.cuda import CudaDecoder
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    body, _ = load_body(folder, dtype="float32", device="cuda")
+    decoder = CudaDecoder(body)
+    rng = random.Random(0)
+    rows: list[list[int]] = []
+    for step in range(60):
+        if step % 7 == 0:
+            ids = [rng.randrange(200) for _ in range(1 + step)]
+            ((_, segment),) = body.extend([(None, ids)])
+            for _ in range(1 + step % 3):
+                decoder.add(decoder.open(segment, 1))
+                rows.append(list(ids))
+        for row in rows:
+            row.append(rng.randrange(200))
+        hidden = decoder.step([row[-1] for row in rows], [len(row) - 1 for row in rows])
+        i = rng.randrange(len(rows))
+        ((whole, segment),) = body.extend([(None, rows[i])])
+        torch.testing.assert_close(hidden[i], whole[-1], atol=1e-3, rtol=1e-2)
+        torch.testing.assert_close(decoder.taken(i, 1), segment.kv[:, :, :, -1:], atol=1e-3, rtol=1e-2)

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 
 from ttc.embedded.cache import Segment
-from ttc.embedded.decode import Group
 from ttc.embedded.model import Body
+from ttc.embedded.rows import BLOCK, WholeRows
 from ttc.errors import EngineError
 
 __all__ = ["PAD_ROWS", "InvariantDecoder", "blocked_attention", "check"]
@@ -26,22 +26,19 @@ __all__ = ["PAD_ROWS", "InvariantDecoder", "blocked_attention", "check"]
 PAD_ROWS = 16
 """Rows of every matrix product are padded to a multiple of this."""
 
-_BLOCK = 64
-"""Keys per block of attention."""
-
 
 def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     """A `Kernel` whose sums do not depend on the number of queries, of items or of padded keys (a multiple of 64)."""
     num, heads, length, size = q.shape
     groups, keys = k.shape[1], k.shape[2]
-    many, rows, blocks = num * groups, heads // groups * length, keys // _BLOCK
+    many, rows, blocks = num * groups, heads // groups * length, keys // BLOCK
     flat = F.pad(q.reshape(many, rows, size), (0, 0, 0, -rows % 8))
     scores = torch.bmm(flat, k.reshape(many, keys, size).transpose(1, 2))[:, :rows].float()
     scores = scores.reshape(num, heads, length, keys).masked_fill_(hidden[:, None], float("-inf"))
-    weights = torch.exp(scores - scores.amax(-1, keepdim=True)).view(many, rows, blocks, _BLOCK)
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True)).view(many, rows, blocks, BLOCK)
     mass = _in_order(weights.sum(-1).unbind(2))
-    parts = F.pad(weights.to(v.dtype).transpose(1, 2), (0, 0, 0, -rows % 8)).reshape(many * blocks, -1, _BLOCK)
-    sums = torch.bmm(parts, v.reshape(many * blocks, _BLOCK, size)).view(many, blocks, -1, size)[:, :, :rows].float()
+    parts = F.pad(weights.to(v.dtype).transpose(1, 2), (0, 0, 0, -rows % 8)).reshape(many * blocks, -1, BLOCK)
+    sums = torch.bmm(parts, v.reshape(many * blocks, BLOCK, size)).view(many, blocks, -1, size)[:, :, :rows].float()
     out = _in_order(sums.unbind(1)) / mass[..., None]
     return out.to(q.dtype).view(num, heads, length, size)
 
@@ -54,83 +51,15 @@ def _in_order(terms: Sequence[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-class InvariantDecoder:
-    """A `Decoder` in which every row holds its whole context, from position 0 on."""
-
-    def __init__(self, body: Body) -> None:
-        self.body = body
-        self.num_rows = 0
-        self._groups: list[Group] = []
-        self._prefixes: dict[Group, Segment | None] = {}
-        self._lengths: list[int] = []
-        self._keys, self._values = self._allocate(4, _BLOCK)
-
-    def _allocate(self, rows: int, length: int) -> torch.Tensor:
-        dims = self.body.dims
-        shape = (2, dims.num_layers, rows, dims.num_kv_heads, length, dims.head_dim)
-        return torch.zeros(shape, dtype=self.body.dtype, device=self.body.device)
-
-    def _reserve(self, rows: int, length: int) -> None:
-        have_rows, have = self._keys.shape[1], self._keys.shape[3]
-        if rows <= have_rows and length <= have:
-            return
-        used, longest = self.num_rows, max(self._lengths, default=0)
-        old_keys, old_values = self._keys, self._values
-        blocks = -(-max(length, longest) // _BLOCK)
-        rows = have_rows if rows <= have_rows else max(rows, 2 * have_rows)
-        self._keys, self._values = self._allocate(rows, _BLOCK * blocks)
-        self._keys[:, :used, :, :longest] = old_keys[:, :used, :, :longest]
-        self._values[:, :used, :, :longest] = old_values[:, :used, :, :longest]
-
-    def open(self, prefix: Segment | None, num_draws: int) -> Group:
-        """See `Decoder.open`."""
-        group = Group(prefix.end if prefix is not None else 0)
-        self._prefixes[group] = prefix
-        return group
-
-    def close(self, group: Group) -> None:
-        """See `Decoder.close`."""
-        del self._prefixes[group]
-
-    def add(self, group: Group) -> int:
-        """See `Decoder.add`; copies the prefix."""
-        row, prefix = self.num_rows, self._prefixes[group]
-        self._reserve(row + 1, group.length + 1)
-        if prefix is not None:
-            prefix.write_to(self._keys[:, row], self._values[:, row])
-        self._groups.append(group)
-        self._lengths.append(group.length)
-        self.num_rows += 1
-        return row
-
-    def remove(self, row: int) -> None:
-        """See `Decoder.remove`."""
-        last = self.num_rows - 1
-        if row != last:
-            self._keys[:, row] = self._keys[:, last]
-            self._values[:, row] = self._values[:, last]
-            self._groups[row], self._lengths[row] = self._groups[last], self._lengths[last]
-        self._groups.pop()
-        self._lengths.pop()
-        self.num_rows = last
-
-    def absorb(self, row: int) -> None:
-        """See `Decoder.absorb`."""
-        group = self._groups[row]
-        self._prefixes[group] = Segment(self._prefixes[group], self.taken(row, 1))
-        group.length += 1
-
-    def taken(self, row: int, count: int) -> torch.Tensor:
-        """See `Decoder.taken`."""
-        span = slice(self._lengths[row] - count, self._lengths[row])
-        return torch.stack((self._keys[:, row, :, span], self._values[:, row, :, span]), 1)
+class InvariantDecoder(WholeRows):
+    """A `Decoder` whose steps give the bits that `Body.extend` gives with the same kernel."""
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`."""
         num = self.num_rows
         self._reserve(num, max(self._lengths) + 1)
         device = self.body.device
-        span = -(-(max(self._lengths) + 1) // _BLOCK) * _BLOCK
+        span = -(-(max(self._lengths) + 1) // BLOCK) * BLOCK
         place = torch.tensor(self._lengths, device=device)
         index = torch.arange(num, device=device)
         hidden_keys = (torch.arange(span, device=device)[None] > place[:, None])[:, None]
@@ -157,12 +86,12 @@ def check(body: Body) -> None:
     """
     read = body.logits if body.weights.head is not None else _as_it_is
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(body.dims.vocab, (2 * _BLOCK + 5,), generator=generator).tolist()
+    ids = torch.randint(body.dims.vocab, (2 * BLOCK + 5,), generator=generator).tolist()
     length = min(len(ids), body.max_context)
     ids = ids[:length]
     ((whole, _),) = body.extend([(None, ids)])
     reference = read(whole)
-    for cut in (1, _BLOCK // 2 + 1):
+    for cut in (1, BLOCK // 2 + 1):
         ((head, segment),) = body.extend([(None, ids[:cut])])
         others: list[tuple[Segment | None, list[int]]] = [(None, ids[:n]) for n in (3, 17, 40)]
         rest = body.extend([(segment, ids[cut:]), *others])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from ttc.embedded.decode import SharedDecoder
+from ttc.embedded.cuda import CudaDecoder
+from ttc.embedded.decode import Decoder, SharedDecoder
 from ttc.embedded.fallback import FallbackDecoder, load_fallback
 from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
-from ttc.embedded.model import load_body, pick_device, softmax_attention
+from ttc.embedded.model import Body, load_body, pick_device, softmax_attention
 from ttc.embedded.scheduler import Scheduler
 from ttc.embedded.shape import read_config, supported
 from ttc.embedded.text import Text
@@ -50,7 +52,7 @@ def load(
     )
     scheduler = Scheduler(
         body,
-        InvariantDecoder if batch_invariant else SharedDecoder,
+        _decoder(body, batch_invariant),
         text.decode,
         max_batch=max_batch,
         cache_bytes=cache_bytes,
@@ -63,3 +65,9 @@ def load(
             scheduler.close()
             raise
     return text, scheduler
+
+
+def _decoder(body: Body, batch_invariant: bool) -> Callable[[Body], Decoder]:
+    if batch_invariant:
+        return InvariantDecoder
+    return CudaDecoder if body.device.type == "cuda" else SharedDecoder
