@@ -49,15 +49,18 @@ $(VENV)/.stamp-venv:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# Each stamp installs all that the one before it does, in one resolution.
 $(VENV)/.stamp-base: $(VENV)/.stamp-venv pyproject.toml constraints.txt
-	@echo "installing into $(VENV) (once)"
+	@echo "installing into $(VENV), once; this takes a few minutes"
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.stamp-test: $(VENV)/.stamp-base
+$(VENV)/.stamp-test: $(VENV)/.stamp-venv pyproject.toml constraints.txt
+	@echo "installing into $(VENV), once; this takes a few minutes"
 	$(PIP) --editable '.[test]'
-	@touch $@
+	@touch $(VENV)/.stamp-base $@
 
-$(VENV)/.stamp-dev: $(VENV)/.stamp-test
+$(VENV)/.stamp-dev: $(VENV)/.stamp-venv pyproject.toml constraints.txt
+	@echo "installing into $(VENV), once; this takes a few minutes"
 	$(PIP) --editable '.[dev]'
-	@touch $@
+	@touch $(VENV)/.stamp-base $(VENV)/.stamp-test $@
