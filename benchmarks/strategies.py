@@ -6,7 +6,7 @@ Every run is an ordinary `ttc eval` in a folder of its own (so the script resume
 
 1. search   greedy, single samples at a temperature tuned on other problems, majority of 64, best-of-16, tree of 16
 2. modes    thinking and no-think, on the easiest and on the default level
-3. budgets  a thinking cap with the hand-over against hard truncation of as many tokens, at six caps
+3. budgets  a thinking cap with the hand-over against hard truncation at the same cap, at seven caps
 4. waits    one suppressed end of thinking against none
 
 About 25 minutes on one core. Left out: other models and tasks; throughput is in the other benchmarks.
@@ -29,10 +29,8 @@ from evals.run import read_run
 from evals.summary import read_summary
 from ttc.cli import main as run_command
 
-CAPS = (16, 32, 48, 64, 96, 128)
+CAPS = (24, 32, 40, 48, 56, 64, 80)
 """Thinking tokens."""
-RESERVE = 24
-"""Tokens that hard truncation gets on top of a cap, to pay for the hand-over's answer."""
 TEMPERATURES = (0.3, 0.5, 0.7, 0.9)
 
 
@@ -114,8 +112,9 @@ def budgets(bench: Bench) -> list[dict[str, Any]]:
     """Claim 3."""
     rows = []
     for cap in CAPS:
-        cut = bench.run(f"cut-{cap}", "direct", "--temperature", "0", "--max-tokens", str(cap + RESERVE))
-        handed = bench.run(f"handover-{cap}", "budget_forcing", "--temperature", "0", "--set", f"max_thinking={cap}")
+        options = ("--temperature", "0", "--set", f"max_thinking={cap}")
+        cut = bench.run(f"cut-{cap}", "budget_forcing", *options, "--set", "at_cap=stop")
+        handed = bench.run(f"handover-{cap}", "budget_forcing", *options)
         rows.append(
             {"cap": cap, "runs": [bench.entry(cut.label), bench.entry(handed.label)], "pair": asdict(pair(cut, handed))}
         )

@@ -32,6 +32,7 @@ class Thinking:
 
     `max_tokens` caps the ids inside the think block (0 is the no-think template, without a hand-over); `min_tokens`
     and `num_waits` suppress the end of thinking until so many ids, or so many times, and inject `wait` in its place.
+    `at_cap` says what follows a cut: the hand-over and an answer, or nothing (hard truncation, for comparison).
     `handover` None is the model's own sentence, else Qwen3's; it must contain the end-of-thinking marker.
     """
 
@@ -40,12 +41,15 @@ class Thinking:
     min_tokens: int = 0
     num_waits: int = 0
     wait: str = "Wait"
+    at_cap: Literal["handover", "stop"] = "handover"
     handover: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse contradictions."""
         if self.mode not in ("auto", "on", "off"):
             raise ConfigError(f"thinking.mode must be auto, on or off, got {self.mode!r}")
+        if self.at_cap not in ("handover", "stop"):
+            raise ConfigError(f"thinking.at_cap must be handover or stop, got {self.at_cap!r}")
         if self.max_tokens is not None and self.max_tokens < 0:
             raise ConfigError(f"thinking.max_tokens must be >= 0 or absent, got {self.max_tokens}")
         if self.min_tokens < 0 or self.num_waits < 0:
@@ -183,6 +187,8 @@ async def controlled(
         for report in reports:
             on_usage(_recount(report, len(segment.token_ids) - kept))
         grown.append(engine, segment, kept)
+        if action == "handover" and thinking.at_cap == "stop":
+            return grown.finish(engine, "length", None)
         if action == "handover":
             grown.inject(engine, thinking.handover or capabilities.handover or QWEN3_HANDOVER)
         elif action == "wait":

@@ -63,6 +63,16 @@ def test_a_cut_has_exactly_the_cap_then_exactly_the_handover(cap: int) -> None:
     assert session.usage.thinking == cap
 
 
+def test_a_hard_truncation_has_exactly_the_cap_and_no_answer() -> None:
+    engine = think_then_answer("t" * 10)
+    session, (completion,) = run(engine, Thinking(max_tokens=4, at_cap="stop"))
+    assert (completion.text, completion.finish_reason, completion.injected) == ("tttt", "length", ())
+    assert session.candidate(session.render(), completion).final is None
+    assert session.usage.generated + session.usage.overrun == engine.counters().generated
+    _, (free,) = run(engine, Thinking(max_tokens=10, at_cap="stop"))
+    assert free.text == "t" * 10 + "</think>A"
+
+
 @pytest.mark.parametrize("waits", [0, 1, 3])
 def test_k_waits_suppress_exactly_k_terminators_and_none_of_them_stays(waits: int) -> None:
     _, (completion,) = run(think_then_answer("tt"), Thinking(num_waits=waits))
@@ -163,6 +173,7 @@ def test_steps_generated_one_by_one_obey_the_same_cap_as_one_long_run() -> None:
     "bad",
     [
         {"mode": "maybe"},
+        {"at_cap": "explode"},
         {"max_tokens": -1},
         {"min_tokens": 5, "max_tokens": 4},
         {"mode": "off", "num_waits": 1},

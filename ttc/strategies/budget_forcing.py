@@ -8,6 +8,7 @@ of its own: every strategy obeys the session's thinking control (`--max-thinking
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from ttc.core import Answer, Problem
 from ttc.session import Session
@@ -21,6 +22,7 @@ async def budget_forcing(
     min_thinking: int = 0,
     num_waits: int = 0,
     wait: str | None = None,
+    at_cap: Literal["handover", "stop"] = "handover",
     temperature: float | None = None,
 ) -> Answer:
     """Return one completion whose thinking was held between the two bounds.
@@ -32,6 +34,7 @@ async def budget_forcing(
         min_thinking: suppress the end of thinking until so many tokens.
         num_waits: suppress the end of thinking exactly so many times (as far as max_thinking leaves room).
         wait: text put in place of a suppressed end; absent: the session's.
+        at_cap: what follows a cut: the hand-over and an answer, or stop (hard truncation).
         temperature: overrides the run's; 0 is greedy.
     """
     thinking = replace(
@@ -41,6 +44,7 @@ async def budget_forcing(
         min_tokens=min_thinking,
         num_waits=num_waits,
         wait=session.thinking.wait if wait is None else wait,
+        at_cap=at_cap,
     )
     thinking.check(session.capabilities)
     sampling = session.sampling if temperature is None else replace(session.sampling, temperature=temperature)
