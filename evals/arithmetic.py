@@ -8,9 +8,10 @@ solution can be checked exactly, so a search, a reward model or a report can be 
 | 1     | 1          | 1..99    | 2..9          | 999                  |
 | 2     | 2          | 1..99    | 2..9          | 999                  |
 | 3     | 3..4       | 1..99    | 2..9          | 9,999                |
-| 4     | 5..6       | 1..99    | 2..99         | 9,999                |
-| 5     | 7..8       | 1..99    | 2..99         | 99,999               |
-| 6     | 9..10      | 1..999   | 2..99         | 999,999              |
+| 4     | 4..5       | 1..99    | 2..99         | 9,999                |
+| 5     | 5..6       | 1..99    | 2..99         | 9,999                |
+| 6     | 7..8       | 1..99    | 2..99         | 99,999               |
+| 7     | 9..10      | 1..999   | 2..99         | 999,999              |
 
 Splits: a hash of the expression's text, which is also its identity, decides between `train` and
 `eval`; an expression therefore belongs to one split whatever the level, seed or wording.
@@ -58,9 +59,10 @@ LEVELS: dict[int, Level] = {
     1: Level(1, 1, 99, 9, 999),
     2: Level(2, 2, 99, 9, 999),
     3: Level(3, 4, 99, 9, 9_999),
-    4: Level(5, 6, 99, 99, 9_999),
-    5: Level(7, 8, 99, 99, 99_999),
-    6: Level(9, 10, 999, 99, 999_999),
+    4: Level(4, 5, 99, 99, 9_999),
+    5: Level(5, 6, 99, 99, 9_999),
+    6: Level(7, 8, 99, 99, 99_999),
+    7: Level(9, 10, 999, 99, 999_999),
 }
 
 

@@ -16,6 +16,7 @@ import torch
 
 from train.nano import loop, model, prm, report, student, teacher, tokenizer
 from train.nano.examples import Mixture
+from train.nano.sample import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Preset:
 
 
 PRESETS = {
-    "cpu": Preset(teacher_steps=5500, prm_steps=2400, prm_attempts=18_000, student_steps=1500),
+    "cpu": Preset(teacher_steps=2800, prm_steps=1200, prm_attempts=9_000, student_steps=1200),
     "gpu": Preset(teacher_steps=20_000, prm_steps=8000, prm_attempts=60_000, student_steps=3000),
 }
 
@@ -65,14 +66,15 @@ def make_teacher(job: Job) -> None:
 
 def make_rollouts(job: Job) -> None:
     """Let the teacher attempt training problems, and keep them labelled."""
-    rows = prm.collect(_load_teacher(job), _prm_recipe(job))
+    sampler = Sampler(job.out / "teacher", job.device)
+    rows = prm.collect(sampler, _prm_recipe(job))
     prm.write(rows, job.work / "rollouts.pt")
 
 
 def make_prm(job: Job) -> None:
     """Train and write the reward model."""
     rows = prm.read(job.work / "rollouts.pt")
-    body = _load_teacher(job).float()
+    body = _load_teacher(job)
     network = prm.train(_prm_recipe(job), body, rows, job.work / "prm.pt", job.device)
     model.save(network, job.out / "prm")
 
@@ -123,8 +125,8 @@ def _prm_recipe(job: Job) -> prm.Recipe:
 def _load_teacher(job: Job) -> Any:
     from transformers import AutoModelForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(job.out / "teacher", dtype="bfloat16")
-    return loaded.to(job.device).eval()
+    loaded = AutoModelForCausalLM.from_pretrained(job.out / "teacher", dtype="float32")
+    return loaded.to(job.device)
 
 
 def _parser() -> argparse.ArgumentParser:

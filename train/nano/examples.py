@@ -21,18 +21,26 @@ IGNORE = -100
 class Mixture:
     """Shares of the kinds of example; what is left over thinks to its end.
 
-    `levels` weighs levels 1.. of the examples that think, `no_think_levels` of those that do not;
-    the first `warm` of the run leaves out the levels above 3. `empty` is the share of the answers
-    without thinking that close an open think block themselves (the student knows only those).
+    `curriculum` weighs levels 1.. of the examples that think: each entry holds until that share of the
+    run. Level 4, the default of the evaluations, is itself left out: it lies between 3 and 5.
+    `no_think_levels` weighs the levels of those that do not think, of which the share `empty` closes an
+    open think block itself (the student knows only those).
     """
 
     no_think: float = 0.12
     handover: float = 0.15
-    levels: tuple[float, ...] = (0.05, 0.10, 0.20, 0.32, 0.26, 0.07)
+    curriculum: tuple[tuple[float, tuple[float, ...]], ...] = (
+        (0.39, (0.05, 0.10, 0.20)),
+        (0.535, (0.05, 0.10, 0.20, 0.0, 0.32, 0.26, 0.07)),
+        (1.0, (0.06, 0.12, 0.30, 0.0, 0.36, 0.13, 0.03)),
+    )
     no_think_levels: tuple[float, ...] = (0.6, 0.25, 0.15)
-    warm: float = 0.2
     empty: float = 0.0
     noise: Noise = field(default_factory=Noise)
+
+    def levels(self, progress: float) -> tuple[float, ...]:
+        """Return the weights of the levels at `progress` in 0..1."""
+        return next(weights for until, weights in self.curriculum if progress < until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +52,13 @@ class Example:
 
 
 def example(tokenizer: Any, mixture: Mixture, seed: int, index: int, progress: float) -> Example:
-    """Return example number `index`; `progress` in 0..1 is how far the run has come."""
+    """Return example number `index`; `progress`, from 0 to below 1, is how far the run has come."""
     rng = random.Random(f"nano:{seed}:{index}")
     kind = rng.random()
     if kind < mixture.no_think:
-        problem = _problem(rng, mixture.no_think_levels, progress < mixture.warm)
+        problem = _problem(rng, mixture.no_think_levels)
         return encode(tokenizer, _no_think(rng, problem, mixture.empty))
-    problem = _problem(rng, mixture.levels, progress < mixture.warm)
+    problem = _problem(rng, mixture.levels(progress))
     opening = Piece(prompt(rng, problem) + "<think>\n", learn=False)
     thoughts = encode(tokenizer, thinking(rng, problem, mixture.noise))
     head = encode(tokenizer, [opening])
@@ -103,9 +111,8 @@ def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]
     return ids, labels
 
 
-def _problem(rng: random.Random, weights: tuple[float, ...], warm: bool) -> Expression:
-    usable = weights[:3] if warm else weights
-    level = rng.choices(range(1, len(usable) + 1), usable)[0]
+def _problem(rng: random.Random, weights: tuple[float, ...]) -> Expression:
+    level = rng.choices(range(1, len(weights) + 1), weights)[0]
     return sample_expression(rng, level, "train")
 
 

@@ -15,7 +15,6 @@ from train.nano import tokenizer as tokens
 from train.nano.traces import HANDOVER
 
 VOCABULARY = 384
-CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def config(shape: Shape, tokenizer: Any) -> Any:
         head_dim=64,
         intermediate_size=shape.mlp,
         tie_word_embeddings=True,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=tokens.CONTEXT,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,

@@ -13,7 +13,7 @@ import torch
 class Optimiser:
     """Muon and AdamW stepped together under one schedule of `steps` steps."""
 
-    def __init__(self, model: torch.nn.Module, lr: float, steps: int, decay: float = 0.4) -> None:
+    def __init__(self, model: torch.nn.Module, lr: float, steps: int, decay: float = 2 / 7) -> None:
         """Split the parameters; `decay` is the share of the run over which the rate falls to 0."""
         inside = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
         known = {id(p) for p in inside}
@@ -44,7 +44,7 @@ class Optimiser:
             part.load_state_dict(dict(saved))
 
     def _scale(self, number: int) -> float:
-        warm = min(100, self._steps // 10 + 1)
+        warm = min(100, max(1, self._steps // 4))
         rising = (number + 1) / warm
         falling = (self._steps - number) / max(1.0, self._steps * self._decay)
         return min(1.0, rising, falling)

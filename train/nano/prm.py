@@ -18,7 +18,7 @@ from evals.arithmetic import STEP_DELIMITER, Expression, sample_expression
 from train.nano import loop, model, rollouts
 from train.nano.labels import NONE, Labels, label, label_answer
 from train.nano.rollouts import Rollout
-from train.nano.sample import Draw
+from train.nano.sample import Draw, Sampler
 from train.nano.tokenizer import build as build_tokenizer
 from train.nano.traces import Noise, answer, prompt, thinking, wrong_value
 
@@ -38,7 +38,7 @@ class Recipe:
     run: loop.Run
     rows: int
     attempts: int
-    levels: tuple[float, ...] = (0.03, 0.05, 0.12, 0.40, 0.30, 0.10)
+    levels: tuple[float, ...] = (0.03, 0.07, 0.35, 0.0, 0.38, 0.13, 0.04)
     temperatures: tuple[float, ...] = (0.6, 0.8, 1.0)
     procedural: float = 0.35
     digit_weight: float = 0.3
@@ -74,14 +74,14 @@ def build(shape: model.Shape, tokenizer: Any, seed: int, body: Any | None = None
     return network
 
 
-def collect(teacher: Any, recipe: Recipe) -> list[Row]:
+def collect(teacher: Sampler, recipe: Recipe) -> list[Row]:
     """Let the teacher attempt training problems in every way, and label what it wrote."""
     tokenizer = build_tokenizer()
     rows: list[Row] = []
     share = recipe.attempts // len(recipe.temperatures)
     for number, temperature in enumerate(recipe.temperatures):
         seed = recipe.seed * 100 + number
-        draw = Draw(rollouts.MAX_TOKENS, temperature, (tokenizer.eos_token_id,), seed)
+        draw = Draw(rollouts.MAX_TOKENS, temperature, seed)
         asked = rollouts.problems(seed, share, recipe.levels, "train")
         rng = random.Random(f"nano-prm:{seed}")
         first = rollouts.think(teacher, tokenizer, asked, draw)

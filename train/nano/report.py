@@ -1,4 +1,4 @@
-"""Measure what the model card claims, on held-out problems, with the bf16 weights that ship.
+"""Measure what the model card claims, on held-out problems, with the weights that ship.
 
 What: accuracy by level, sampled accuracy, majority, pass@16 and best-of-16 by the reward model from one
 pool, step-wise search, thinking budgets, one `Wait`, and the reward model's AUC at steps and at answers.
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from evals.arithmetic import DEFAULT_LEVEL, LEVELS, Expression
-from train.nano import model, prm, rollouts
+from train.nano import prm, rollouts
 from train.nano.rollouts import Rollout
-from train.nano.sample import Draw
+from train.nano.sample import Draw, Sampler
 from train.nano.search import Search, search
 
 BUDGETS = (16, 32, 48, 64, 96)
@@ -40,14 +40,14 @@ class Figure:
 class Family:
     """The loaded models, in bf16, and their tokenizer."""
 
-    teacher: Any
+    teacher: Sampler
     scorer: Any
-    student: Any
+    student: Sampler
     tokenizer: Any
 
     def draw(self, temperature: float, seed: int) -> Draw:
         """Return how to sample at a temperature."""
-        return Draw(rollouts.MAX_TOKENS, temperature, (self.tokenizer.eos_token_id,), seed)
+        return Draw(rollouts.MAX_TOKENS, temperature, seed)
 
 
 def measure(folder: Path, problems: int, seed: int, device: str) -> list[Figure]:
@@ -105,15 +105,13 @@ def auc(scores: Sequence[float], labels: Sequence[int]) -> float:
 
 
 def _load(folder: Path, device: str) -> Family:
-    from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
+    from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-    def loaded(kind: Any, name: str) -> Any:
-        return kind.from_pretrained(folder / name, dtype="bfloat16").to(device).eval()
-
+    scorer = AutoModelForTokenClassification.from_pretrained(folder / "prm", dtype="bfloat16")
     return Family(
-        loaded(AutoModelForCausalLM, "teacher"),
-        loaded(AutoModelForTokenClassification, "prm"),
-        loaded(AutoModelForCausalLM, "student"),
+        Sampler(folder / "teacher", device),
+        scorer.to(device).eval(),
+        Sampler(folder / "student", device),
         AutoTokenizer.from_pretrained(folder / "teacher"),
     )
 
@@ -231,12 +229,3 @@ def _wait_figures(family: Family, greedy: list[Rollout], sampled: list[Rollout])
             mean(f"{name}: with - without", [a - b for a, b in zip(after, before, strict=True)]),
         ]
     return figures
-
-
-def sizes(family: Family) -> dict[str, int]:
-    """Return the number of parameters of each model."""
-    return {
-        "teacher": model.parameters(family.teacher),
-        "prm": model.parameters(family.scorer),
-        "student": model.parameters(family.student),
-    }

@@ -1,7 +1,7 @@
 """The teacher's own attempts, in every way it will be used: what the reward model learns from.
 
 Ways: thinking, thinking lengthened once by `Wait`, thinking cut by the hand-over sentence, and no
-thinking. Cost: about 5,000 tokens/s on one CPU thread. Left out: search (its paths are prefixes of these).
+thinking. Cost: that of sampling. Left out: search (its paths are prefixes of these).
 """
 
 import random
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from evals.arithmetic import Expression, Split, sample_expression
-from train.nano.sample import Draw, sample
+from train.nano.sample import Draw, Sampler
 from train.nano.traces import HANDOVER
 
 Way = Literal["think", "wait", "handover", "no_think"]
-MAX_TOKENS = 400
+MAX_TOKENS = 320
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +46,30 @@ def prompt_ids(tokenizer: Any, problem: Expression, thinking: bool) -> list[int]
 
 
 def think(
-    model: Any, tokenizer: Any, asked: Sequence[Expression], draw: Draw, thinking: bool = True
+    sampler: Sampler, tokenizer: Any, asked: Sequence[Expression], draw: Draw, thinking: bool = True
 ) -> list[Rollout]:
     """Answer each problem once, with or without thinking."""
     prompts = [prompt_ids(tokenizer, problem, thinking) for problem in asked]
     way: Way = "think" if thinking else "no_think"
-    found = sample(model, prompts, draw)
+    found = sampler(prompts, draw)
     return [
         Rollout(problem, way, prompt, ids)
         for problem, prompt, ids in zip(asked, prompts, found, strict=True)
     ]
 
 
-def lengthen(model: Any, tokenizer: Any, first: Sequence[Rollout], draw: Draw) -> list[Rollout]:
+def lengthen(
+    sampler: Sampler, tokenizer: Any, first: Sequence[Rollout], draw: Draw
+) -> list[Rollout]:
     """Replace the end of each finished thinking by `Wait`, and go on from there."""
     wait = tokenizer.encode("Wait", add_special_tokens=False)
-    return _go_on(model, first, [_thoughts(tokenizer, item) + wait for item in first], draw, "wait")
+    return _go_on(
+        sampler, first, [_thoughts(tokenizer, item) + wait for item in first], draw, "wait"
+    )
 
 
 def cut(
-    model: Any, tokenizer: Any, first: Sequence[Rollout], budgets: Sequence[int], draw: Draw
+    sampler: Sampler, tokenizer: Any, first: Sequence[Rollout], budgets: Sequence[int], draw: Draw
 ) -> list[Rollout]:
     """Keep at most `budgets[i]` tokens of thinking, add the hand-over sentence, and go on from there."""
     handover = tokenizer.encode(HANDOVER, add_special_tokens=False)
@@ -73,7 +77,7 @@ def cut(
         _thoughts(tokenizer, item)[:budget] + handover
         for item, budget in zip(first, budgets, strict=True)
     ]
-    return _go_on(model, first, kept, draw, "handover")
+    return _go_on(sampler, first, kept, draw, "handover")
 
 
 def answer_of(tokenizer: Any, rollout: Rollout) -> str | None:
@@ -86,10 +90,10 @@ def answer_of(tokenizer: Any, rollout: Rollout) -> str | None:
 
 
 def _go_on(
-    model: Any, first: Sequence[Rollout], kept: list[list[int]], draw: Draw, way: Way
+    sampler: Sampler, first: Sequence[Rollout], kept: list[list[int]], draw: Draw, way: Way
 ) -> list[Rollout]:
     prompts = [item.prompt + ids for item, ids in zip(first, kept, strict=True)]
-    found = sample(model, prompts, replace(draw, seed=draw.seed + 1))
+    found = sampler(prompts, replace(draw, seed=draw.seed + 1))
     return [
         replace(item, way=way, ids=ids + more)
         for item, ids, more in zip(first, kept, found, strict=True)

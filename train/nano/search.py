@@ -11,7 +11,7 @@ from typing import Any
 from evals.arithmetic import STEP_DELIMITER, Expression
 from train.nano import prm, rollouts
 from train.nano.rollouts import Rollout
-from train.nano.sample import Draw, sample
+from train.nano.sample import Draw, Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Found:
 
 
 def search(
-    teacher: Any,
+    teacher: Sampler,
     scorer: Any,
     tokenizer: Any,
     asked: list[Expression],
@@ -55,8 +55,8 @@ def search(
         ]
         if not jobs:
             break
-        step = replace(draw, stop=(delimiter, end), seed=draw.seed * 1000 + depth)
-        grown = sample(teacher, [prompts[at] + path for at, path in jobs], step)
+        step = replace(draw, stop=(delimiter,), seed=draw.seed * 1000 + depth)
+        grown = teacher([prompts[at] + path for at, path in jobs], step)
         paths = [path + more for (_, path), more in zip(jobs, grown, strict=True)]
         for (at, _), more in zip(jobs, grown, strict=True):
             tokens[at] += len(more)

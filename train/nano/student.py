@@ -11,7 +11,7 @@ from train.nano.teacher import Recipe
 MIXTURE = Mixture(
     no_think=1.0,
     handover=0.0,
-    no_think_levels=(0.35, 0.25, 0.2, 0.15, 0.05),
+    no_think_levels=(0.35, 0.25, 0.2, 0.0, 0.15, 0.05),
     empty=0.5,
 )
 

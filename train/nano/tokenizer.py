@@ -10,6 +10,7 @@ Cost: 0.1 s to build. Left out: tool calls, and keeping the thinking of earlier 
 from pathlib import Path
 from typing import Any
 
+CONTEXT = 2048  # tokens; training texts stay far below
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKERS = ("<think>", "</think>")
 WORDS = (
@@ -64,7 +65,7 @@ def build() -> Any:
         pad_token="<|endoftext|>",
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
-        model_max_length=1024,
+        model_max_length=CONTEXT,
     )
 
 
