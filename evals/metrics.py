@@ -182,5 +182,5 @@ def _product(start: Array, factors: Mapping[int, Array], counts: Mapping[int, in
     result = start
     for size, count in counts.items():
         for _ in range(count):
-            result = np.convolve(result, factors[size])[: degree + 1]
+            result = np.asarray(np.convolve(result, factors[size])[: degree + 1], dtype=np.float64)
     return result
