@@ -23,11 +23,9 @@ class Text:
     """Encodes, decodes and renders for one model folder. Raises ConfigError naming the folder when it cannot load."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
-
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
-        except (OSError, ValueError) as exc:
+            self._tokenizer: Any = _load(folder)
+        except Exception as exc:  # the tokenizers library raises bare exceptions
             raise ConfigError(f"{folder} holds no tokenizer that transformers can read: {exc}") from exc
         if not getattr(self._tokenizer, "is_fast", False):
             raise ConfigError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
@@ -39,7 +37,7 @@ class Text:
         self.think_open: tuple[int, ...] = (vocab[OPEN],) if both else ()
         self.think_close: tuple[int, ...] = (vocab[CLOSE],) if both else ()
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
-        self.handover: str | None = _read(folder, "generation_config.json").get("ttc", {}).get("handover")
+        self.handover: str | None = _read(folder, "config.json").get("ttc", {}).get("handover")
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of `text`, nothing added."""
@@ -89,6 +87,17 @@ class Text:
         if opened > closed:
             return "open"
         return "closed" if closed >= 0 or thinking is False else "none"
+
+
+def _load(folder: Path) -> Any:
+    """The tokenizer; the automatic class is asked only without a tokenizer.json, since its import takes seconds."""
+    if (folder / "tokenizer.json").is_file():
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(str(folder))
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder))
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
