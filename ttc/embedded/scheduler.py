@@ -26,6 +26,7 @@ from ttc.core import FinishReason, Usage
 from ttc.embedded.cache import PrefixTree, Segment
 from ttc.embedded.decode import Decoder
 from ttc.embedded.model import Body
+from ttc.embedded.prefill import advance, score
 from ttc.embedded.replies import Failed, Finished, Reply, Reported, Streamed, deliver
 from ttc.embedded.requests import Draw, Job, Lead, Request
 from ttc.embedded.sampler import Rows, Sampled, sample
@@ -37,12 +38,6 @@ T = TypeVar("T")
 
 _GATHER_S = 0.0005
 """An idle worker waits this long after the first request, so that requests sent together are batched together."""
-
-_PREFILL_TOKENS = 1024
-"""Most prompt tokens computed between two decoding steps: bounds how long running draws wait."""
-
-_SHARED_START = 32
-"""A prompt that shares at least this many uncached tokens with one being prefilled waits for it."""
 
 
 class Scheduler:
@@ -91,6 +86,8 @@ class Scheduler:
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(action())
             except Exception as exc:
@@ -136,31 +133,10 @@ class Scheduler:
 
     def logprobs(self, ids: tuple[int, ...], start: int) -> tuple[tuple[float, ...], Usage]:
         """Log-probabilities of ids[start:] given what precedes them, and what computing them cost."""
-        match = self._tree.find(ids[: start - 1])
-        segment, position = match
-        values: list[float] = []
-        while position < len(ids) - 1:
-            part = ids[position : min(position + _PREFILL_TOKENS, len(ids) - 1)]
-            ((hidden, segment),) = self.body.extend([(segment, part)])
-            skip = max(start - 1 - position, 0)
-            if skip < len(part):
-                logits = self.body.logits(hidden[skip:].contiguous()).float()
-                targets = torch.tensor(ids[position + skip + 1 : position + len(part) + 1], device=logits.device)
-                values += torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0].tolist()
-            position += len(part)
-            self._tree.insert(ids[:position], segment)
-        computed = len(ids) - 1 - match.length
-        usage = Usage(
-            prompt=len(ids) - 1,
-            cached=match.length,
-            scored=computed,
-            calls=1,
-            attempts=1,
-            flops=self._flops(computed, match.length),
-        )
+        values, usage = score(ids, start, self.body, self._tree)
         with self._lock:
             self._total += usage
-        return tuple(values), usage
+        return values, usage
 
     # -- the worker --------------------------------------------------------------------------------------------------
 
@@ -218,42 +194,12 @@ class Scheduler:
                 break
             free -= max(len(job.waiting), 1)
             chosen.append(job)
-        ready = self._prefill(chosen)
-        for job in ready:
+        for job in advance(chosen, self.body, self._tree):
             del self._pending[job.ids]
             job.group = self._decoder.open(job.segment, len(job.waiting))
             self._decoder.add(job.group)
             self._rows.append(Lead(job))
             self._table = None
-
-    def _prefill(self, jobs: list[Job]) -> list[Job]:
-        """Compute missing prompt tokens, all but the last, within the budget of one tick; return the complete jobs."""
-        ready: list[Job] = []
-        work: list[tuple[Job, tuple[int, ...]]] = []
-        budget = _PREFILL_TOKENS
-        for job in jobs:
-            if budget <= 0:
-                break
-            goal = len(job.ids) - 1
-            match = self._tree.find(job.ids[:goal])
-            held = job.segment.end if job.segment is not None else 0
-            if match.length > held:
-                job.segment, held = match.segment, match.length
-            if held >= goal:
-                ready.append(job)
-            elif not any(_common(job.ids, other.ids, goal) >= held + _SHARED_START for other, _ in work):
-                part = job.ids[held : min(goal, held + budget)]
-                budget -= len(part)
-                work.append((job, part))
-        if not work:
-            return ready
-        for (job, part), (_, segment) in zip(work, self.body.extend([(j.segment, p) for j, p in work]), strict=True):
-            job.segment = segment
-            job.computed += len(part)
-            self._tree.insert(job.ids[: segment.end], segment)
-            if segment.end == len(job.ids) - 1:
-                ready.append(job)
-        return ready
 
     def _step(self) -> None:
         """Decode one token for every row; then turn leading rows into open jobs."""
@@ -429,11 +375,3 @@ def _table(draws: list[Draw]) -> Rows:
         positions=np.array([draw.position + 1 for draw in draws], np.uint64),
         wants_logprobs=any(s.logprobs for s in settings),
     )
-
-
-def _common(left: tuple[int, ...], right: tuple[int, ...], limit: int) -> int:
-    """Length of the common start, at most `limit`."""
-    end = min(len(left), len(right), limit)
-    if left[:end] == right[:end]:
-        return end
-    return next(i for i in range(end) if left[i] != right[i])

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttc import seeds
+from ttc import nano, seeds
 from ttc.core import Capabilities, Completion, Engine, Message, Prompt, Sampling, Usage, UsageSink
-from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.embedded.folder import resolve
+from ttc.errors import ConfigError, PromptTooLong, Unsupported
 
 if TYPE_CHECKING:
     from ttc.embedded.scheduler import Scheduler
@@ -55,7 +55,7 @@ def embedded(
             raise ConfigError(f"embedded: {name} must be at least 1, got {value}")
     if max_context is not None and max_context < 2:
         raise ConfigError(f"embedded: max_context must be at least 2, got {max_context}")
-    folder = _locate(model)
+    folder = nano.path("teacher") if model is None else resolve(model)
 
     from ttc.embedded.loading import load
 
@@ -134,13 +134,20 @@ class EmbeddedEngine:
             raise ConfigError(f"logprobs: start must lie in 1..{len(token_ids)}, got {start}")
         self._check_room(len(token_ids), 0)
         ids = tuple(token_ids)
-        values, usage = await asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.logprobs(ids, start)))
+        future = asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.logprobs(ids, start)))
+        try:
+            values, usage = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await _settle(future)
+            if not future.exception():
+                on_usage(future.result()[1])
+            raise
         on_usage(usage)
         return values
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`; raises EngineError while requests run."""
-        await asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.swap(state)))
+        await asyncio.shield(asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.swap(state))))
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`."""
@@ -218,27 +225,5 @@ async def _settle(future: asyncio.Future[Any]) -> None:
             await asyncio.shield(future)
         except asyncio.CancelledError:
             continue
-        except EngineError:
+        except Exception:  # the caller is being cancelled: it will not look at why the request ended
             return
-
-
-def _locate(model: str | None) -> Path:
-    """Folder of a model: the packaged teacher, a local folder, or a hub snapshot (downloaded when absent)."""
-    if model is None:
-        from ttc import nano
-
-        return Path(nano.path("teacher"))
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
-    parts = model.split("/")
-    if len(parts) != 2 or not all(parts) or model.startswith((".", "~")) or folder.exists():
-        raise ConfigError(f"model {model!r} is neither a folder nor a hub id such as Qwen/Qwen3-0.6B")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    files = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
-    try:
-        return Path(snapshot_download(model, allow_patterns=files))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as exc:
-        raise ConfigError(f"model {model!r} is not a folder and cannot be fetched from the hub: {exc}") from exc
