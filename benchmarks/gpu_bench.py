@@ -48,6 +48,7 @@ def scheduler(model: Any) -> Any:
     """The embedded scheduler over the same weights."""
     from ttc.embedded.cuda import CudaDecoder
     from ttc.embedded.decode import SharedDecoder
+    from ttc.embedded.limits import Limits
     from ttc.embedded.model import Body
     from ttc.embedded.scheduler import Scheduler
     from ttc.embedded.shape import Dims
@@ -56,7 +57,8 @@ def scheduler(model: Any) -> Any:
     dims = Dims.from_config(model.config.to_dict())
     body = Body(dims, Weights.build(model.state_dict(), dims, model.dtype, model.device, head=True), max_context=8192)
     decoder = CudaDecoder if model.device.type == "cuda" else SharedDecoder
-    return Scheduler(body, decoder, lambda _: "", max_batch=256, cache_bytes=4 << 30, threads=1)
+    limits = Limits(max_batch=256, batch_bytes=64 << 30, cache_bytes=4 << 30)
+    return Scheduler(body, decoder, lambda _: "", limits=limits, threads=1)
 
 
 def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: float = 0.8) -> list[tuple[int, ...]]:

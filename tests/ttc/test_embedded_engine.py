@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
+from ttc.embedded.limits import Limits
 from ttc.engines.embedded import embedded
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 
@@ -163,6 +164,27 @@ def test_more_draws_than_rows_wait_their_turn(folder) -> None:
         await engine.close()
 
     asyncio.run(go())
+
+
+def test_little_memory_makes_draws_wait_but_changes_none(folder, invariant) -> None:
+    tight = embedded(str(folder), batch_bytes=1, batch_invariant=True)
+    sampling = Sampling(temperature=1.0, max_tokens=8, seed=2)
+
+    async def go() -> None:
+        prompts = [ask(tight, "m" * (1 + i * 9)) for i in range(3)]
+        alone = await asyncio.gather(*(tight.generate(p, sampling, range(3), lambda _: None) for p in prompts))
+        free = await asyncio.gather(*(invariant.generate(p, sampling, range(3), lambda _: None) for p in prompts))
+        assert [[c.token_ids for c in done] for done in alone] == [[c.token_ids for c in done] for done in free]
+        await tight.close()
+
+    asyncio.run(go())
+
+
+def test_memory_bounds_the_batch() -> None:
+    limits = Limits(max_batch=64, batch_bytes=1_000_000, cache_bytes=1)
+    assert limits.rows(longest=100, kv_bytes=100) == 64
+    assert limits.rows(longest=1000, kv_bytes=100) == 10
+    assert limits.rows(longest=10**9, kv_bytes=100) == 1
 
 
 def test_cancelled_draws_stop_and_every_token_is_on_the_ledger(folder) -> None:

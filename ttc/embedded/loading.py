@@ -9,6 +9,7 @@ from ttc.embedded.cuda import CudaDecoder
 from ttc.embedded.decode import Decoder, SharedDecoder
 from ttc.embedded.fallback import FallbackDecoder, load_fallback
 from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
+from ttc.embedded.limits import Limits, default_batch_bytes
 from ttc.embedded.model import Body, load_body, pick_device, softmax_attention
 from ttc.embedded.scheduler import Scheduler
 from ttc.embedded.shape import read_config, supported
@@ -27,6 +28,7 @@ def load(
     threads: int,
     max_batch: int,
     max_context: int | None,
+    batch_bytes: int | None,
     cache_bytes: int,
     batch_invariant: bool,
 ) -> tuple[Text, Scheduler]:
@@ -38,9 +40,8 @@ def load(
             raise ConfigError(f"batch_invariant=True needs a Llama, Qwen2 or Qwen3 model, not {config['model_type']!r}")
         place = pick_device(device)
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
-        return text, Scheduler(
-            other, FallbackDecoder, text.decode, max_batch=max_batch, cache_bytes=cache_bytes, threads=threads
-        )
+        limits = Limits(max_batch, batch_bytes or default_batch_bytes(place), cache_bytes)
+        return text, Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads)
     body, _ = load_body(
         folder,
         device=device,
@@ -50,14 +51,8 @@ def load(
         kernel=blocked_attention if batch_invariant else softmax_attention,
         pad_rows=PAD_ROWS if batch_invariant else 1,
     )
-    scheduler = Scheduler(
-        body,
-        _decoder(body, batch_invariant),
-        text.decode,
-        max_batch=max_batch,
-        cache_bytes=cache_bytes,
-        threads=threads,
-    )
+    limits = Limits(max_batch, batch_bytes or default_batch_bytes(body.device), cache_bytes)
+    scheduler = Scheduler(body, _decoder(body, batch_invariant), text.decode, limits=limits, threads=threads)
     if batch_invariant:
         try:
             scheduler.call(lambda: check(body)).result()

@@ -93,6 +93,7 @@ class Job:
     ids: tuple[int, ...]
     waiting: list[Draw] = field(default_factory=list)
     live: int = 0
+    room: int = 0  # tokens the prompt and its longest draw may come to
     segment: Segment | None = None  # keys and values of ids[:-1] once prefilled
     computed: int = 0  # prompt tokens computed for this job and not yet charged to a draw
     group: Group | None = None

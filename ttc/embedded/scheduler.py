@@ -25,6 +25,7 @@ import torch
 from ttc.core import FinishReason, Usage
 from ttc.embedded.cache import PrefixTree, Segment
 from ttc.embedded.decode import Decoder
+from ttc.embedded.limits import Limits
 from ttc.embedded.model import Body
 from ttc.embedded.prefill import advance, score
 from ttc.embedded.replies import Failed, Finished, Reply, Reported, Streamed, deliver
@@ -49,12 +50,11 @@ class Scheduler:
         make_decoder: Callable[[Body], Decoder],
         decode_text: Callable[[list[int]], str],
         *,
-        max_batch: int,
-        cache_bytes: int,
+        limits: Limits,
         threads: int,
     ) -> None:
         self._make_decoder, self._decode_text = make_decoder, decode_text
-        self._max_batch, self._threads = max_batch, threads
+        self._limits, self._threads = limits, threads
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
         self._requests: set[Request] = set()
@@ -67,7 +67,8 @@ class Scheduler:
         self._closed = False
         self.body = body
         self._decoder = make_decoder(body)
-        self._tree = PrefixTree(max(cache_bytes // self.body.dims.kv_bytes(self.body.dtype.itemsize), 1))
+        self._kv_bytes = body.dims.kv_bytes(body.dtype.itemsize)
+        self._tree = PrefixTree(max(limits.cache_bytes // self._kv_bytes, 1))
         self._flops = self.body.dims.model_shape(self.body.dims.vocab).flops
         self._thread = threading.Thread(target=self._run, name="ttc-embedded", daemon=True)
         self._thread.start()
@@ -182,17 +183,22 @@ class Scheduler:
         if job is None:
             job = self._pending[request.ids] = Job(request.ids)
         job.waiting += [Draw(request, job, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
+        job.room = max(job.room, len(job.ids) + request.sampling.max_tokens)
         if not request.draws:
             self._resolve(request)
 
     def _admit(self) -> None:
         """Prefill the oldest prompts for which rows are free, and give each a leading row."""
-        free = self._max_batch - len(self._rows) - sum(len(job.waiting) for job in self._open)
+        if not self._pending:
+            return
+        used = len(self._rows) + sum(len(job.waiting) for job in self._open)
+        longest = self._longest()
         chosen: list[Job] = []
         for job in self._pending.values():
-            if free <= 0:
+            longest = max(longest, job.room)
+            if used >= self._limits.rows(longest, self._kv_bytes):
                 break
-            free -= max(len(job.waiting), 1)
+            used += max(len(job.waiting), 1)
             chosen.append(job)
         for job in advance(chosen, self.body, self._tree):
             del self._pending[job.ids]
@@ -200,6 +206,10 @@ class Scheduler:
             self._decoder.add(job.group)
             self._rows.append(Lead(job))
             self._table = None
+
+    def _longest(self) -> int:
+        """Most tokens that any running prompt may come to, its new ones included."""
+        return max((job.room for job in [*self._open, *(row.job for row in self._rows)]), default=0)
 
     def _step(self) -> None:
         """Decode one token for every row; then turn leading rows into open jobs."""
@@ -228,9 +238,12 @@ class Scheduler:
 
     def _launch(self) -> None:
         """Sample first tokens for waiting draws of open jobs while rows are free."""
+        if not self._open:
+            return
         starting: list[Draw] = []
+        limit = self._limits.rows(self._longest(), self._kv_bytes)
         for job in self._open:
-            free = self._max_batch - len(self._rows) - len(starting)
+            free = max(limit - len(self._rows) - len(starting), 0)
             starting += job.waiting[:free]
             job.waiting = job.waiting[free:]
         if starting:

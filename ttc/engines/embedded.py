@@ -32,6 +32,7 @@ def embedded(
     threads: int = 1,
     max_batch: int = 256,
     max_context: int | None = None,
+    batch_bytes: int | None = None,
     cache_bytes: int = 1 << 30,
     batch_invariant: bool = False,
 ) -> Engine:
@@ -42,16 +43,23 @@ def embedded(
         device: "auto" (a GPU when there is one), "cpu" or "cuda".
         dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
         threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
-        max_batch: most sequences decoded at once.
+        max_batch: most sequences decoded at once; `batch_bytes` may allow fewer.
         max_context: a limit below the model's own, in tokens.
+        batch_bytes: memory for keys and values of what is decoded; None is a quarter of the machine's memory, or half
+            of a GPU's free memory. Sequences beyond it wait.
         cache_bytes: memory for keys and values of prompts and branches that nobody is decoding.
         batch_invariant: concurrency, batching and resume points cannot change a single bit; slower.
 
     Raises:
         ConfigError: the folder, a file in it, or an option cannot be used.
     """
-    for name, value in (("threads", threads), ("max_batch", max_batch), ("cache_bytes", cache_bytes)):
-        if value < 1:
+    for name, value in (
+        ("threads", threads),
+        ("max_batch", max_batch),
+        ("batch_bytes", batch_bytes),
+        ("cache_bytes", cache_bytes),
+    ):
+        if value is not None and value < 1:
             raise ConfigError(f"embedded: {name} must be at least 1, got {value}")
     if max_context is not None and max_context < 2:
         raise ConfigError(f"embedded: max_context must be at least 2, got {max_context}")
@@ -66,6 +74,7 @@ def embedded(
         threads=threads,
         max_batch=max_batch,
         max_context=max_context,
+        batch_bytes=batch_bytes,
         cache_bytes=cache_bytes,
         batch_invariant=batch_invariant,
     )
