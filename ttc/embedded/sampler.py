@@ -1,12 +1,13 @@
 """Draw one token per row by inverse CDF, with the uniform number that belongs to (draw key, token position).
 
 Order of the filters: temperature, then top-k, then top-p; tokens tied with the last kept one are kept. The raw
-model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come from the
-same pass. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this costs one per row.
+model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come from one
+more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this costs one per row.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +47,6 @@ def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
     """Draw from logits (B, V), any float dtype."""
     logits = logits.float()
     greedy = rows.temperature == 0
-    probs: torch.Tensor | None = None
     if greedy.all():
         tokens = logits.argmax(-1)  # the first of equal maxima
     else:
@@ -57,17 +57,10 @@ def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
     ids = tokens.cpu().numpy()
     if not rows.wants_logprobs:
         return Sampled(ids, None, None)
-    top = logits.amax(-1)
-    plain = probs if probs is not None and _is_plain(rows) else torch.softmax(logits, -1)
-    total = top - plain.amax(-1).log()  # log-sum-exp, from the softmax already at hand
-    chosen = logits.gather(1, tokens[:, None]).squeeze(1) - total
-    certainty = total - logits.mean(-1) - float(np.log(logits.shape[1]))
+    plain = torch.log_softmax(logits, -1)
+    chosen = plain.gather(1, tokens[:, None]).squeeze(1)
+    certainty = -plain.mean(-1) - math.log(plain.shape[1])
     return Sampled(ids, chosen.cpu().numpy(), certainty.cpu().numpy())
-
-
-def _is_plain(rows: Rows) -> bool:
-    """Whether the sampling distribution of every row is the raw model's."""
-    return bool((rows.temperature == 1).all() and (rows.top_p == 1).all() and (rows.top_k == 0).all())
 
 
 def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool_]) -> torch.Tensor:
