@@ -2,7 +2,8 @@
 
 Order of the filters: temperature, then top-k, then top-p; tokens tied with the last kept one are kept. The raw
 model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come from one
-more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this costs one per row.
+more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this costs one
+per row.
 """
 
 from __future__ import annotations
