@@ -23,7 +23,7 @@ def arithmetic(*, level: int = DEFAULT_LEVEL) -> Task:
     """Evaluate expressions of +, - and * over whole numbers.
 
     Args:
-        level: difficulty, 1 (one operation) to 6 (nine or ten).
+        level: difficulty, 1 (one operation) to 7 (nine or ten).
     """
     if level not in LEVELS:
         raise ConfigError(f"arithmetic: level must be one of {sorted(LEVELS)}, got {level}")

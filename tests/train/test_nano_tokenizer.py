@@ -57,9 +57,7 @@ def test_the_template_opens_the_think_block_by_default(nano):
 
 
 def test_the_template_closes_the_think_block_when_thinking_is_off(nano):
-    assert render(nano, QUESTION, enable_thinking=False).endswith(
-        "assistant\n<think>\n\n</think>\n\n"
-    )
+    assert render(nano, QUESTION, enable_thinking=False).endswith("assistant\n<think>\n\n</think>\n\n")
 
 
 def test_a_system_message_and_earlier_turns_are_rendered_without_their_thinking(nano):

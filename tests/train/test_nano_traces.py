@@ -64,10 +64,7 @@ def test_lapses_are_followed_by_a_second_pass():
 
 def test_one_problem_has_several_orders():
     problem = sample_expression(random.Random(1), 5, "train")
-    written = {
-        "".join(p.text for p in traces.thinking(random.Random(seed), problem, QUIET))
-        for seed in range(20)
-    }
+    written = {"".join(p.text for p in traces.thinking(random.Random(seed), problem, QUIET)) for seed in range(20)}
     assert len(written) > 10
 
 

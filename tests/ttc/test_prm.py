@@ -10,7 +10,8 @@ import pytest
 
 from ttc.core import Completion, Message, Prompt, Usage
 from ttc.errors import ConfigError
-from ttc.scorers.prm import PrmScorer, prm
+from ttc.scorers._incremental import IncrementalScorer
+from ttc.scorers.prm import prm
 
 torch = pytest.importorskip("torch")
 
@@ -67,11 +68,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]
 OPTIONS: dict[str, dict[str, str]] = {
     "classifier": {},
     "two-layer": {"step_tag": "<step>"},
-    "step-token": {"step_tag": "<step>", "good": "+", "bad": "-"},
+    "step-token": {"kind": "token", "step_tag": "<step>", "good": "+", "bad": "-"},
 }
 
 
-def scorer_of(folder: pathlib.Path, name: str) -> PrmScorer:
+def scorer_of(folder: pathlib.Path, name: str) -> IncrementalScorer:
     return prm(str(folder), dtype="float32", device="cpu", **OPTIONS[name])  # type: ignore[arg-type]
 
 
@@ -239,3 +240,59 @@ def test_the_reading_stated_in_the_config_is_used(folders: dict[str, pathlib.Pat
     (zero,) = asyncio.run(prm(str(folder), dtype="float32").score([prompt], lambda u: None))
     (one,) = asyncio.run(scorer_of(folders["classifier"], "classifier").score([prompt], lambda u: None))
     assert zero.value == pytest.approx(1 - (one.value or 0.0), abs=1e-5)
+
+
+def test_a_likelihood_ratio_accumulates_over_the_path_and_skips_injected_tokens(
+    folders: dict[str, pathlib.Path],
+) -> None:
+    from dataclasses import replace
+    from math import exp
+
+    from transformers import AutoModelForCausalLM
+
+    folder, beta = folders["step-token"], 0.5
+    scorer = prm(str(folder), kind="ratio", dtype="float32", device="cpu", beta=beta)
+    prompt = root(folder)
+    node, generator, found = prompt, [], []
+    for number, step in enumerate(STEPS):
+        ids = root_ids(step)
+        theirs = tuple(None if number == 1 and at < 2 else -0.1 * (at + 1) for at in range(len(ids)))
+        generator += theirs
+        node = node.then(replace(Completion((*node.path, 0), step, ids, "stop", "\n\n"), logprobs=theirs))
+        (score,) = asyncio.run(scorer.score([node], lambda usage: None))
+        found.append(score)
+    ids = [*root_ids(prompt.text), *(token for step in STEPS for token in root_ids(step))]
+    with torch.inference_mode():
+        logits = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(torch.tensor([ids])).logits[0]
+    ours = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    total, at, expected = 0.0, prompt.rendered_len - 1, []
+    for step in STEPS:
+        for _ in root_ids(step):
+            theirs = generator[at - prompt.rendered_len + 1]
+            total += 0.0 if theirs is None else beta * (ours[at] - theirs)
+            at += 1
+        expected.append(exp(total))
+    assert [score.value for score in found] == pytest.approx(expected, rel=1e-4)
+    assert found[-1].steps == pytest.approx(expected, rel=1e-4)
+    whole = replace(node, path=(9,))
+    assert asyncio.run(scorer.score([whole], lambda usage: None))[0].steps == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_likelihood_ratio_without_the_generators_logprobs_is_refused(folders: dict[str, pathlib.Path]) -> None:
+    scorer = prm(str(folders["step-token"]), kind="ratio", dtype="float32", device="cpu")
+    blind = grow(root(folders["step-token"]), STEPS[0])
+    with pytest.raises(ConfigError, match="log-probabilities"):
+        asyncio.run(scorer.score([blind], lambda usage: None))
+
+
+def test_an_unknown_key_in_the_folders_config_is_named(
+    folders: dict[str, pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(folders["classifier"], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"ttc_prm": {"positve_label": 0}}))
+    with pytest.raises(ConfigError, match="positve_label"):
+        prm(str(folder))

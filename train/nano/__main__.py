@@ -1,7 +1,7 @@
 """Make the embedded family: `python -m train.nano --out DIR --seed 1`.
 
-Stages, in order: tokenizer, teacher, rollouts, prm, student, report; `--stage all` runs those whose
-result is not there yet, so an interrupted run goes on where it stopped.
+Stages, in order: tokenizer, teacher, prm, student; `--stage all` runs those whose result is not there yet, so an
+interrupted run goes on where it stopped. What the family can do is measured by `python -m benchmarks.strategies`.
 """
 
 import argparse
@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from train.nano import loop, model, prm, report, student, teacher, tokenizer
-from train.nano.examples import Mixture
-from train.nano.sample import Sampler
+from train.nano import loop, model, prm, student, teacher, tokenizer
+from train.nano.examples import POLISH, Mixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +23,14 @@ class Preset:
     """Steps of each stage; a GPU affords more."""
 
     teacher_steps: int
+    polish_steps: int
     prm_steps: int
-    prm_attempts: int
     student_steps: int
 
 
 PRESETS = {
-    "cpu": Preset(teacher_steps=2800, prm_steps=1200, prm_attempts=9_000, student_steps=1200),
-    "gpu": Preset(teacher_steps=20_000, prm_steps=8000, prm_attempts=60_000, student_steps=3000),
+    "cpu": Preset(teacher_steps=2800, polish_steps=600, prm_steps=1300, student_steps=1200),
+    "gpu": Preset(teacher_steps=20_000, polish_steps=4000, prm_steps=8000, student_steps=3000),
 }
 
 
@@ -43,11 +42,10 @@ class Job:
     seed: int
     device: str
     preset: Preset
-    problems: int
 
     @property
     def work(self) -> Path:
-        """Return the folder of checkpoints and labelled attempts."""
+        """Return the folder of checkpoints."""
         return self.out / "work"
 
 
@@ -58,47 +56,38 @@ def make_tokenizer(job: Job) -> None:
 
 def make_teacher(job: Job) -> None:
     """Train and write the teacher."""
-    run = loop.Run(job.preset.teacher_steps, lr=4e-3)
-    recipe = teacher.Recipe(model.TEACHER, Mixture(), job.seed, run, rows=40)
-    network = teacher.train(recipe, job.work / "teacher.pt", job.device)
+    network = _new(job, model.TEACHER)
+    base = teacher.Recipe(Mixture(), job.seed, loop.Run(job.preset.teacher_steps, lr=4e-3), rows=40)
+    teacher.train(network, base, job.work / "teacher.pt", job.device)
+    polish = teacher.Recipe(POLISH, job.seed + 1000, loop.Run(job.preset.polish_steps, lr=1.5e-3), rows=40)
+    teacher.train(network, polish, job.work / "polish.pt", job.device)
     model.save(network, job.out / "teacher")
 
 
-def make_rollouts(job: Job) -> None:
-    """Let the teacher attempt training problems, and keep them labelled."""
-    sampler = Sampler(job.out / "teacher", job.device)
-    rows = prm.collect(sampler, _prm_recipe(job))
-    prm.write(rows, job.work / "rollouts.pt")
-
-
 def make_prm(job: Job) -> None:
-    """Train and write the reward model."""
-    rows = prm.read(job.work / "rollouts.pt")
-    body = _load_teacher(job)
-    network = prm.train(_prm_recipe(job), body, rows, job.work / "prm.pt", job.device)
+    """Train and write the reward model, on top of the teacher's weights."""
+    network = _new(job, model.PRM)
+    start = torch.load(job.work / "polish.pt", weights_only=True, map_location=job.device)
+    prm.deepen(network, start["model"], model.TEACHER)
+    recipe = prm.recipe(job.seed + 2000, job.preset.prm_steps)
+    teacher.train(network, recipe, job.work / "prm.pt", job.device)
+    network.config.ttc_prm = prm.READING
     model.save(network, job.out / "prm")
 
 
 def make_student(job: Job) -> None:
     """Train and write the base student."""
     recipe = student.recipe(job.seed, job.preset.student_steps)
-    network = teacher.train(recipe, job.work / "student.pt", job.device)
+    network = _new(job, model.STUDENT)
+    teacher.train(network, recipe, job.work / "student.pt", job.device)
     model.save(network, job.out / "student")
-
-
-def make_report(job: Job) -> None:
-    """Measure the family and print the table of the model card."""
-    figures = report.measure(job.out, job.problems, job.seed, job.device)
-    print(report.write(figures, job.out / "report.jsonl"))
 
 
 STAGES: dict[str, tuple[Callable[[Job], None], str]] = {
     "tokenizer": (make_tokenizer, "tokenizer/tokenizer.json"),
     "teacher": (make_teacher, "teacher/model.safetensors"),
-    "rollouts": (make_rollouts, "work/rollouts.pt"),
     "prm": (make_prm, "prm/model.safetensors"),
     "student": (make_student, "student/model.safetensors"),
-    "report": (make_report, "report.jsonl"),
 }
 
 
@@ -107,7 +96,7 @@ def main() -> None:
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     torch.set_num_threads(options.threads)
-    job = Job(options.out, options.seed, options.device, PRESETS[options.preset], options.problems)
+    job = Job(options.out, options.seed, options.device, PRESETS[options.preset])
     chosen = list(STAGES) if options.stage == "all" else [options.stage]
     for name in chosen:
         stage, product = STAGES[name]
@@ -117,16 +106,8 @@ def main() -> None:
         stage(job)
 
 
-def _prm_recipe(job: Job) -> prm.Recipe:
-    run = loop.Run(job.preset.prm_steps, lr=2e-3)
-    return prm.Recipe(job.seed, run, rows=40, attempts=job.preset.prm_attempts)
-
-
-def _load_teacher(job: Job) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    loaded = AutoModelForCausalLM.from_pretrained(job.out / "teacher", dtype="float32")
-    return loaded.to(job.device)
+def _new(job: Job, shape: model.Shape) -> Any:
+    return model.build(shape, tokenizer.build(), job.seed).to(job.device)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -134,14 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder for the three models")
     parser.add_argument("--seed", type=int, required=True, help="seed of data and weights")
     parser.add_argument("--stage", choices=["all", *STAGES], default="all")
-    parser.add_argument(
-        "--preset", choices=sorted(PRESETS), default="cpu", help="length of the run"
-    )
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu", help="length of the run")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (bf16 on both)")
     parser.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
-    parser.add_argument(
-        "--problems", type=int, default=200, help="problems per figure of the report"
-    )
     return parser
 
 

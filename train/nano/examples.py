@@ -24,7 +24,8 @@ class Mixture:
     `curriculum` weighs levels 1.. of the examples that think: each entry holds until that share of the
     run. Level 4, the default of the evaluations, is itself left out: it lies between 3 and 5.
     `no_think_levels` weighs the levels of those that do not think, of which the share `empty` closes an
-    open think block itself (the student knows only those).
+    open think block itself (the student knows only those). `late_cuts` puts most hand-overs near the end
+    of the thinking, where an answer can be guessed.
     """
 
     no_think: float = 0.12
@@ -36,11 +37,22 @@ class Mixture:
     )
     no_think_levels: tuple[float, ...] = (0.6, 0.25, 0.15)
     empty: float = 0.0
+    late_cuts: bool = False
     noise: Noise = field(default_factory=Noise)
 
     def levels(self, progress: float) -> tuple[float, ...]:
         """Return the weights of the levels at `progress` in 0..1."""
         return next(weights for until, weights in self.curriculum if progress < until)
+
+
+POLISH = Mixture(
+    no_think=0.08,
+    handover=0.22,
+    curriculum=((1.0, (0.06, 0.12, 0.32, 0.0, 0.40, 0.10)),),
+    late_cuts=True,
+    noise=Noise(slip=0.04, lapse=0.07, recheck=0.5, again=0.4),
+)
+"""The end of the teacher's training: many second and third passes, so that a `Wait` confirms what is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,7 @@ def example(tokenizer: Any, mixture: Mixture, seed: int, index: int, progress: f
     thoughts = encode(tokenizer, thinking(rng, problem, mixture.noise))
     head = encode(tokenizer, [opening])
     if kind < mixture.no_think + mixture.handover:
-        cut = rng.randrange(len(thoughts.ids) + 1)
+        cut = _cut(rng, len(thoughts.ids), mixture.late_cuts)
         thoughts = Example(thoughts.ids[:cut], thoughts.labels[:cut])
         tail = encode(tokenizer, [Piece(HANDOVER, learn=False), Piece(answer(problem.value))])
     else:
@@ -114,6 +126,10 @@ def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]
 def _problem(rng: random.Random, weights: tuple[float, ...]) -> Expression:
     level = rng.choices(range(1, len(weights) + 1), weights)[0]
     return sample_expression(rng, level, "train")
+
+
+def _cut(rng: random.Random, length: int, late: bool) -> int:
+    return length - int(rng.random() ** 2 * (length + 1)) if late else rng.randrange(length + 1)
 
 
 def _no_think(rng: random.Random, problem: Expression, empty: float) -> list[Piece]:

@@ -29,6 +29,7 @@ class Shape:
 
 
 TEACHER = Shape(hidden=192, layers=4, heads=4, kv_heads=2, mlp=512)
+PRM = Shape(hidden=192, layers=6, heads=4, kv_heads=2, mlp=512)
 STUDENT = Shape(hidden=128, layers=2, heads=2, kv_heads=1, mlp=256)
 
 

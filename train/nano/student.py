@@ -4,7 +4,7 @@ It knows the tokenizer, the chat format and easy sums; in an open think block it
 after distillation is therefore what distillation gave it. Cost: 2 to 3 CPU minutes.
 """
 
-from train.nano import loop, model
+from train.nano import loop
 from train.nano.examples import Mixture
 from train.nano.teacher import Recipe
 
@@ -18,4 +18,4 @@ MIXTURE = Mixture(
 
 def recipe(seed: int, steps: int) -> Recipe:
     """Return the student's recipe."""
-    return Recipe(model.STUDENT, MIXTURE, seed, loop.Run(steps, lr=4e-3), rows=64)
+    return Recipe(MIXTURE, seed, loop.Run(steps, lr=4e-3), rows=64)

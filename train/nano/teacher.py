@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from train.nano import examples, loop, model
+from train.nano import examples, loop
 from train.nano.tokenizer import build as build_tokenizer
 
 _POOL = 16  # batches drawn together and sorted by length
@@ -18,19 +18,17 @@ _POOL = 16  # batches drawn together and sorted by length
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One model and its training: `rows` examples a step, drawn from `mixture` by `seed`."""
+    """One training run: `rows` examples a step, drawn from `mixture` by `seed`."""
 
-    shape: model.Shape
     mixture: examples.Mixture
     seed: int
     run: loop.Run
     rows: int
 
 
-def train(recipe: Recipe, checkpoint: Path, device: str) -> Any:
-    """Train by the recipe, resuming from `checkpoint`, and return the model in fp32."""
+def train(network: Any, recipe: Recipe, checkpoint: Path, device: str) -> None:
+    """Train `network` (fp32, on `device`) in place by the recipe, resuming from `checkpoint`."""
     tokenizer = build_tokenizer()
-    network = model.build(recipe.shape, tokenizer, recipe.seed).to(device)
     batches: dict[int, list[list[examples.Example]]] = {}
 
     def loss_at(step: int) -> torch.Tensor:
@@ -50,7 +48,6 @@ def train(recipe: Recipe, checkpoint: Path, device: str) -> Any:
         return causal_loss(network, batch, tokenizer.pad_token_id, device)
 
     loop.fit(network, loss_at, recipe.run, checkpoint)
-    return network
 
 
 def causal_loss(network: Any, batch: list[examples.Example], pad: int, device: str) -> torch.Tensor:

@@ -42,12 +42,13 @@ class Noise:
     """How often a trace errs; probabilities.
 
     `slip`: a step is wrong and corrected at once. `lapse`: one wrong step goes unnoticed until the
-    second pass. `recheck`: a second pass although nothing is wrong.
+    second pass. `recheck`: a second pass although nothing is wrong. `again`: a third pass after a second.
     """
 
     slip: float = 0.05
     lapse: float = 0.12
     recheck: float = 0.12
+    again: float = 0.0
 
 
 def prompt(rng: random.Random, expression: Expression) -> str:
@@ -73,9 +74,7 @@ class Line:
 Compute = Callable[[Reduction], int]
 
 
-def solve(
-    rng: random.Random, node: Node, compute: Compute = lambda step: step.value
-) -> Generator[Line, None, int]:
+def solve(rng: random.Random, node: Node, compute: Compute = lambda step: step.value) -> Generator[Line, None, int]:
     """Yield the steps of one random valid order and return the value; `compute` may err.
 
     A product of numbers of several digits is split, at random which, and finished at once.
@@ -98,7 +97,7 @@ def solve(
 def thinking(rng: random.Random, expression: Expression, noise: Noise) -> list[Piece]:
     """Return the whole thinking, from after `<think>` to before `</think>`, with its mistakes.
 
-    The second pass takes the order of the first, so that it confirms or corrects each of its steps.
+    A later pass takes the order of the first, so that it confirms or corrects each of its steps.
     """
     node = parse(expression.text)
     order = rng.getrandbits(64)
@@ -106,9 +105,9 @@ def thinking(rng: random.Random, expression: Expression, noise: Noise) -> list[P
     if rng.random() < noise.lapse:
         compute = _lapse(rng, rng.randrange(len(right)))
         first = list(solve(random.Random(order), node, compute))
-        return _write(rng, first, noise) + _second_pass(right)
-    second = _second_pass(right) if rng.random() < noise.recheck else []
-    return _write(rng, right, noise) + second
+        return _write(rng, first, noise) + _passes(rng, right, noise)
+    later = _passes(rng, right, noise) if rng.random() < noise.recheck else []
+    return _write(rng, right, noise) + later
 
 
 def wrong_value(rng: random.Random, value: int) -> int:
@@ -157,5 +156,7 @@ def _step(line: Line) -> list[Piece]:
     return [Piece(f"{line.left}="), Piece(str(line.value), learn=right), Piece(STEP_DELIMITER)]
 
 
-def _second_pass(lines: list[Line]) -> list[Piece]:
-    return [Piece(WAIT), *(piece for line in lines for piece in _step(line))]
+def _passes(rng: random.Random, lines: list[Line], noise: Noise) -> list[Piece]:
+    """Return a second pass, and sometimes a third: both write every step right."""
+    once = [Piece(WAIT), *(piece for line in lines for piece in _step(line))]
+    return once * 2 if noise.again and rng.random() < noise.again else once

@@ -1,0 +1,118 @@
+"""How a reward model's score is read from hidden states: a label, a token against another, a likelihood ratio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from ttc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ttc.embedded.model import Body
+    from ttc.scorers._incremental import Work
+
+Head = Callable[[torch.Tensor], torch.Tensor]
+"""Hidden states (N, D) -> probabilities (N,) that the path is right so far."""
+
+_MAX_LOG = 60.0
+"""Keeps the exponential of a log ratio finite."""
+
+
+class HeadReader:
+    """Reads a probability at the last token of a step (or at its tag) through `head`; nothing is remembered."""
+
+    def __init__(self, body: Body, head: Head) -> None:
+        self._body, self._head = body, head
+
+    def root(self, hidden: torch.Tensor) -> Any:
+        """Nothing."""
+        return None
+
+    def read(self, works: Sequence[Work], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
+        """One matrix product for all reads of the batch."""
+        rows = torch.cat([states[work.reads] for work, states in zip(works, hidden, strict=True)])
+        padded = F.pad(rows, (0, 0, 0, -len(rows) % self._body.pad_rows))
+        values = iter(self._head(padded)[: len(rows)].tolist())
+        return [(tuple(next(values) for _ in work.reads), None) for work in works]
+
+
+class RatioReader:
+    """Reads exp(beta * sum of log p_model / p_generator) over the sampled tokens of the path so far.
+
+    Yuan et al. 2024, "Free Process Rewards without Process Labels" (implicit process rewards). The generator's
+    log-probabilities come with the prompt; injected tokens have none and do not count. It is the importance weight of
+    the path under this model, so a weighted vote estimates the vote of this model's own samples.
+    """
+
+    def __init__(self, body: Body, beta: float) -> None:
+        if not beta > 0:
+            raise ConfigError(f"prm beta must be > 0, got {beta}")
+        self._body, self._beta = body, beta
+
+    def root(self, hidden: torch.Tensor) -> Any:
+        """The last hidden state, which predicts the first token, and a log ratio of 0."""
+        return hidden[-1:], 0.0
+
+    def read(self, works: Sequence[Work], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
+        """One matrix product for all new tokens of the batch."""
+        pairs = list(zip(works, hidden, strict=True))
+        before = torch.cat([part for work, states in pairs for part in (work.base.memo[0], states[:-1])])
+        chosen = torch.tensor([token for work in works for token in work.new], device=before.device)
+        logits = self._body.logits(before).float()
+        logprobs = iter((logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)).tolist())
+        return [self._accumulate(work, [next(logprobs) for _ in work.new], states) for work, states in pairs]
+
+    def _accumulate(self, work: Work, logprobs: list[float], states: torch.Tensor) -> tuple[tuple[float, ...], Any]:
+        prompt = work.request.prompt
+        if prompt.logprobs is None:
+            raise ConfigError("this reward model compares likelihoods: it needs an engine that gives log-probabilities")
+        start = len(work.base.ids) - prompt.rendered_len
+        generator = prompt.logprobs[start : start + len(work.new)]
+        total, sums = work.base.memo[1], []
+        for ours, theirs in zip(logprobs, generator, strict=True):
+            total += 0.0 if theirs is None else self._beta * (ours - theirs)
+            sums.append(total)
+        return tuple(math.exp(min(sums[at], _MAX_LOG)) for at in work.reads), (states[-1:], total)
+
+
+def label_head(
+    tensors: Mapping[str, torch.Tensor], body: Body, positive_label: int, activation: str, where: str
+) -> Head:
+    """The classification head of a folder, as one function to the probability of the positive label."""
+
+    def part(name: str) -> torch.Tensor | None:
+        found = tensors.get(name)
+        return None if found is None else found.to(device=body.device, dtype=torch.float32)
+
+    layers = [(w, part(f"{n}.bias")) for n in ("score.0", "score.2") if (w := part(f"{n}.weight")) is not None]
+    single = part("score.weight")
+    if single is not None:
+        layers = [(single, part("score.bias"))]
+    if not layers:
+        raise ConfigError(f"{where} has no classification head (score.weight): it is not a reward model")
+    labels = layers[-1][0].shape[0]
+    if labels > 1 and not 0 <= positive_label < labels:
+        raise ConfigError(f"prm positive_label={positive_label}, but {where} has {labels} labels")
+
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        x = hidden.float()
+        for index, (weight, bias) in enumerate(layers):
+            x = F.linear(F.relu(x) if index else x, weight, bias)
+        if x.shape[-1] == 1 or activation == "sigmoid":
+            return torch.sigmoid(x[:, min(positive_label, x.shape[-1] - 1)])
+        return torch.softmax(x, -1)[:, positive_label]
+
+    return head
+
+
+def token_head(body: Body, good: int, bad: int) -> Head:
+    """The language-model head read as P(good) against P(bad)."""
+
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(body.logits(hidden)[:, [good, bad]].float(), -1)[:, 0]
+
+    return head
