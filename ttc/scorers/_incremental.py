@@ -2,8 +2,8 @@
 
 What every reward model run in process shares: the keys and values of a path are kept per problem, forked with it
 without a copy, and freed by `release`; concurrent calls are batched (what arrives while one batch runs makes the next);
-each new token is computed once, the rendered prompt once per problem. How a score is read from hidden states is a `Reader`
-(`_readers.py`). Left out: models with another tokenizer than the generator's, which are refused by name.
+each new token is computed once, the rendered prompt once per problem. How a score is read from hidden states is a
+`Reader` (`_readers.py`). Left out: models with another tokenizer than the generator's, which are refused by name.
 """
 
 from __future__ import annotations
