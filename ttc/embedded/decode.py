@@ -230,6 +230,7 @@ class SharedDecoder:
         self.num_rows = 0
         self._groups: list[Group] = []  # per row
         self._rows = _Rows(body)
+        self._never = torch.full((1,), _NEVER, dtype=body.dtype, device=body.device)
         self._banks = tuple(_Prefixes(body) for _ in _BANKS)
         self._grids: list[tuple[_Prefixes, _Grid]] | None = None
 
@@ -316,9 +317,12 @@ class SharedDecoder:
         prefix = q.new_empty(num, dims.num_kv_heads, dims.group, dims.head_dim)
         for bank, grid in self._grids or ():
             mine = own if grid.members is None else own.index_select(0, grid.members)
-            weights = torch.softmax(torch.cat((_prefix_scores(bank, grid, layer, q, shape), mine), -1), -1)
+            scores = _prefix_scores(bank, grid, layer, q, shape)
+            extra = -(grid.longest + mine.shape[3]) % 32
+            pad = self._never.expand(*mine.shape[:3], extra)
+            weights = torch.softmax(torch.cat((scores, mine, pad), -1), -1)
             part = _prefix_values(bank, grid, layer, weights[..., : grid.longest])
-            rest = weights[..., grid.longest :]
+            rest = weights[..., grid.longest : grid.longest + mine.shape[3]]
             if grid.members is None:
                 prefix = part
                 rows.weights[..., rows.span] = rest

@@ -40,13 +40,22 @@ class Linear:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return y
 
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return residual + self(x), in one kernel where the CPU can."""
+        if self._packed is None:
+            return residual + F.linear(x, self._weight, self._bias)
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self._bias, "add")
+        return y
+
 
 def _pack(weight: torch.Tensor) -> torch.Tensor | None:
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not cpu_prefers_bf16():
         return None
     try:
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
-        torch.ops.mkldnn._linear_pointwise(weight.new_zeros(1, weight.shape[1]), packed, None, "none", [], "")
+        row = weight.new_zeros(1, weight.shape[1])
+        out = torch.ops.mkldnn._linear_pointwise(row, packed, None, "none", [], "")
+        torch.ops.mkldnn._linear_pointwise.binary(row, out, packed, None, "add")
     except (AttributeError, RuntimeError, TypeError):  # private operators: another torch may lack or change them
         return None
     return packed
@@ -71,7 +80,7 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder block; norms are vectors, `q_norm` / `k_norm` None outside Qwen3."""
+    """One decoder block. Norm weights are fp32; `qk_norm` (heads + kv heads, head size) is None outside Qwen3."""
 
     qkv: Linear
     out: Linear
@@ -79,8 +88,7 @@ class Layer:
     down: Linear
     norm_in: torch.Tensor
     norm_mlp: torch.Tensor
-    q_norm: torch.Tensor | None
-    k_norm: torch.Tensor | None
+    qk_norm: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +114,7 @@ class Weights:
         matrix = None
         if head:
             matrix = Linear(embed if dims.tied else source("lm_head.weight", dims.vocab, dims.hidden))
-        return cls(embed, layers, source("norm.weight", dims.hidden), matrix)
+        return cls(embed, layers, source("norm.weight", dims.hidden).float(), matrix)
 
 
 class _Source:
@@ -142,18 +150,18 @@ def _layer(source: _Source, dims: Dims, prefix: str) -> Layer:
             raise ConfigError(f"only some of {[name for name, _ in named]} have a bias")
         return Linear(weight, torch.cat(present) if present else None)
 
-    norms: list[torch.Tensor | None] = [None, None]
+    qk_norm = None
     if dims.qk_norm:
-        norms = [source(f"{prefix}self_attn.{x}_norm.weight", dims.head_dim) for x in "qk"]
+        query, key = (source(f"{prefix}self_attn.{x}_norm.weight", dims.head_dim).float() for x in "qk")
+        qk_norm = torch.cat((query.expand(dims.num_heads, -1), key.expand(dims.num_kv_heads, -1)))
     return Layer(
         qkv=fused("self_attn", (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)), dims.hidden),
         out=fused("self_attn", (("o_proj", dims.hidden),), queries),
         gate_up=fused("mlp", (("gate_proj", dims.intermediate), ("up_proj", dims.intermediate)), dims.hidden),
         down=fused("mlp", (("down_proj", dims.hidden),), dims.intermediate),
-        norm_in=source(f"{prefix}input_layernorm.weight", dims.hidden),
-        norm_mlp=source(f"{prefix}post_attention_layernorm.weight", dims.hidden),
-        q_norm=norms[0],
-        k_norm=norms[1],
+        norm_in=source(f"{prefix}input_layernorm.weight", dims.hidden).float(),
+        norm_mlp=source(f"{prefix}post_attention_layernorm.weight", dims.hidden).float(),
+        qk_norm=qk_norm,
     )
 
 
