@@ -1,12 +1,12 @@
-"""The family's reward model: a deeper language model of clean work, read as a likelihood ratio.
+"""The family's reward model: a deeper language model of clean work, read as a likelihood.
 
 The teacher's layers below, two more above that begin as the identity, trained on with next-token loss on work whose
-wrong results are shown but never learnt. The score of a path is p_model / p_generator over its sampled tokens
-(Yuan et al. 2024, "Free Process Rewards without Process Labels", arXiv 2412.01981): it falls where the generator
-slipped and this model knows better, and choices that are merely free (which step first) cancel out.
+wrong results are shown but never learnt. The score of a path says how far its tokens are from what this model would
+have written (`ttc.scorers.prm`, kind `likelihood`): it falls where the generator slipped and this model knows better.
 
-Tried and left out: a two-label classifier on step labels. At this size and budget it did not learn to check a sum
-(answers' AUC 0.75, best-of-16 below greedy), while the ratio needs no labels. Cost: `ttc/nano/README.md`.
+Tried and left out: a two-label classifier on exact step labels, which at this size and budget did not learn to check a
+sum (answers' AUC 0.75, best-of-16 below greedy), and the likelihood ratio against the generator, whose maximum over
+many candidates prefers odd ones. Cost: `ttc/nano/README.md`.
 """
 
 import torch
@@ -16,7 +16,7 @@ from train.nano.examples import Mixture
 from train.nano.teacher import Recipe
 from train.nano.traces import Noise
 
-READING = {"kind": "ratio", "step_delimiter": "\n\n"}
+READING = {"kind": "likelihood", "step_delimiter": "\n\n", "beta": 0.5}
 """What config.json says under `ttc_prm`; see `ttc.scorers.prm.Reading`."""
 
 MIXTURE = Mixture(

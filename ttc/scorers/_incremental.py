@@ -116,6 +116,7 @@ class IncrementalScorer:
         self._shape, self._threads = shape, threads
         self._paths: dict[str, dict[Path, KnownPath]] = {}
         self._pending: list[Request] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._running = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prm")
 
@@ -123,6 +124,8 @@ class IncrementalScorer:
         """Score every step of each prompt; `value` is the last one's, `steps` all of them in order."""
         loop = asyncio.get_running_loop()
         requests = [Request(prompt, on_usage, loop.create_future(), loop) for prompt in prompts]
+        if loop is not self._loop:  # an earlier loop may have been closed in the middle of a batch
+            self._loop, self._running, self._pending = loop, False, []
         self._pending += requests
         if not self._running:
             self._running = True
@@ -135,6 +138,8 @@ class IncrementalScorer:
 
     def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand everything that waits to the worker; called again when a batch has ended."""
+        if loop is not self._loop:
+            return
         batch, self._pending = self._pending, []
         if not batch:
             self._running = False

@@ -1,4 +1,4 @@
-"""How a reward model's score is read from hidden states: a label, a token against another, a likelihood ratio."""
+"""How a reward model's score is read from hidden states: a label, a token against another, a likelihood."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 """Hidden states (N, D) -> probabilities (N,) that the path is right so far."""
-
-_MAX_LOG = 60.0
-"""Keeps the exponential of a log ratio finite."""
 
 
 class HeadReader:
@@ -40,12 +37,11 @@ class HeadReader:
         return [(tuple(next(values) for _ in work.reads), None) for work in works]
 
 
-class RatioReader:
-    """Reads exp(beta * sum of log p_model / p_generator) over the sampled tokens of the path so far.
+class LikelihoodReader:
+    """Reads exp(beta * sum of log p(token) / p(first choice)) over the sampled tokens of the path so far, in (0, 1].
 
-    Yuan et al. 2024, "Free Process Rewards without Process Labels" (implicit process rewards). The generator's
-    log-probabilities come with the prompt; injected tokens have none and do not count. It is the importance weight of
-    the path under this model, so a weighted vote estimates the vote of this model's own samples.
+    A token that the model itself would have chosen costs nothing, one it finds absurd costs much, and a free choice
+    (which step first) costs little. Injected tokens, which have no log-probability in the prompt, do not count.
     """
 
     def __init__(self, body: Body, beta: float) -> None:
@@ -54,7 +50,7 @@ class RatioReader:
         self._body, self._beta = body, beta
 
     def root(self, hidden: torch.Tensor) -> Any:
-        """The last hidden state, which predicts the first token, and a log ratio of 0."""
+        """The last hidden state, which predicts the first token, and a sum of 0."""
         return hidden[-1:], 0.0
 
     def read(self, works: Sequence[Work], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
@@ -63,20 +59,19 @@ class RatioReader:
         before = torch.cat([part for work, states in pairs for part in (work.base.memo[0], states[:-1])])
         chosen = torch.tensor([token for work in works for token in work.new], device=before.device)
         logits = self._body.logits(before).float()
-        logprobs = iter((logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)).tolist())
-        return [self._accumulate(work, [next(logprobs) for _ in work.new], states) for work, states in pairs]
+        margins = iter((logits.gather(1, chosen[:, None])[:, 0] - logits.amax(-1)).tolist())
+        return [self._accumulate(work, [next(margins) for _ in work.new], states) for work, states in pairs]
 
-    def _accumulate(self, work: Work, logprobs: list[float], states: torch.Tensor) -> tuple[tuple[float, ...], Any]:
+    def _accumulate(self, work: Work, margins: list[float], states: torch.Tensor) -> tuple[tuple[float, ...], Any]:
         prompt = work.request.prompt
-        if prompt.logprobs is None:
-            raise ConfigError("this reward model compares likelihoods: it needs an engine that gives log-probabilities")
         start = len(work.base.ids) - prompt.rendered_len
-        generator = prompt.logprobs[start : start + len(work.new)]
+        known = None if prompt.logprobs is None else prompt.logprobs[start : start + len(work.new)]
         total, sums = work.base.memo[1], []
-        for ours, theirs in zip(logprobs, generator, strict=True):
-            total += 0.0 if theirs is None else self._beta * (ours - theirs)
+        for at, margin in enumerate(margins):
+            injected = known is not None and known[at] is None
+            total += 0.0 if injected else self._beta * margin
             sums.append(total)
-        return tuple(math.exp(min(sums[at], _MAX_LOG)) for at in work.reads), (states[-1:], total)
+        return tuple(math.exp(sums[at]) for at in work.reads), (states[-1:], total)
 
 
 def label_head(

@@ -2,7 +2,7 @@
 
 Lightman et al. 2023, "Let's Verify Step by Step"; Uesato et al. 2022. Three kinds of model are read: token classifiers
 (a label head, one linear layer or two with a ReLU), step-token models (the language-model head at a step, a good token
-against a bad one), and likelihood ratios (a language model against the generator; Yuan et al. 2024, implicit rewards).
+against a bad one), and likelihoods (of a better language model: how far each token is from its own first choice).
 Scores are read at the last token of every step, or at a tag inserted after it.
 
 Cost: each new token of a path once, the rendered prompt once per problem (scoring whole prefixes anew would cost about
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ttc.embedded.model import Body
     from ttc.scorers._incremental import Reader
 
-Kind = Literal["label", "token", "ratio"]
+Kind = Literal["label", "token", "likelihood"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Reading:
     """Where and how a model's scores are read: config.json's `ttc_prm`, or the factory's parameters.
 
     A step ends at `step_delimiter`; `step_tag` is inserted there when the model wants one. `kind` is label (probability
-    of label `positive_label`), token (of the token `good` against `bad`) or ratio (likelihood against the generator's,
-    to the power `beta`).
+    of label `positive_label`), token (of the token `good` against `bad`) or likelihood (of the path against the model's
+    own first choices, to the power `beta`).
     """
 
     kind: Kind = "label"
@@ -59,16 +59,16 @@ def _token(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens
     return HeadReader(body, token_head(body, tokens.single("good", reading.good), tokens.single("bad", reading.bad)))
 
 
-def _ratio(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
-    from ttc.scorers._readers import RatioReader
+def _likelihood(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
+    from ttc.scorers._readers import LikelihoodReader
 
     if reading.step_tag is not None:
-        raise ConfigError("prm kind=ratio reads no step_tag")
-    return RatioReader(body, reading.beta)
+        raise ConfigError("prm kind=likelihood reads no step_tag")
+    return LikelihoodReader(body, reading.beta)
 
 
 _KINDS: Mapping[str, Callable[[Reading, Body, Mapping[str, Any], Tokens, str], Reader]] = MappingProxyType(
-    {"label": _label, "token": _token, "ratio": _ratio}
+    {"label": _label, "token": _token, "likelihood": _likelihood}
 )
 
 
@@ -108,13 +108,13 @@ def prm(
         threads: compute threads.
         max_context: a limit below the model's own.
         batch_invariant: what is scored together cannot change a single bit of a score; slower.
-        kind: label, token or ratio; absent: what the folder states, else label.
+        kind: label, token or likelihood; absent: what the folder states, else label.
         step_delimiter: text that ends a step.
         step_tag: token inserted after a step, where the score is read.
         good: token whose probability is the score (step-token models), against bad.
         bad: see good.
         positive_label: index of the label that means correct.
-        beta: power of the likelihood ratio.
+        beta: power of the likelihood.
     """
     from transformers import AutoTokenizer
 
