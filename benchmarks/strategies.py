@@ -4,7 +4,7 @@
 
 Every run is an ordinary `ttc eval` in a folder of its own (so the script resumes), on held-out `arithmetic` problems:
 
-1. search   greedy, single samples at a temperature tuned on other problems, majority of 64, best-of-16, tree of 16
+1. search   greedy, single samples at a temperature tuned on other problems, majority of 32, best-of-16, tree of 16
 2. modes    thinking and no-think, on the easiest and on the default level
 3. budgets  a thinking cap with the hand-over against hard truncation at the same cap, at seven caps
 4. waits    one suppressed end of thinking against none
@@ -75,7 +75,7 @@ def search(bench: Bench) -> dict[str, Any]:
     best = max(TEMPERATURES, key=lambda t: bench.entry(tuning[t].label)["accuracy"])
     greedy = bench.run("greedy", "direct", "--temperature", "0")
     single = bench.run("single", "direct", "--temperature", str(best))
-    vote = bench.run("majority-64", "majority", "--n", "64")
+    vote = bench.run("majority-32", "majority", "--n", "32")
     ranked = bench.run("best-of-16", "best_of_n", "--n", "16")
     tree = bench.run("tree-16", "tree", "--n", "16")
     pairs = [pair(greedy, tree), pair(single, tree), pair(vote, tree), pair(ranked, tree), pair(greedy, vote)]

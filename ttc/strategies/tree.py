@@ -26,7 +26,7 @@ async def tree(
     *,
     scorer: Scorer,
     n: int = 16,
-    policy: str = "beam",
+    policy: str = "dvts",
     beam_width: int = 4,
     step: str = "\n\n",
     max_step_tokens: int = 256,
