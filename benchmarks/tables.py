@@ -52,7 +52,6 @@ def tables(result: Mapping[str, Any]) -> Iterator[str]:
         "greedy",
         f"one sample, temperature {found['tuned_temperature']}",
         "majority of 32",
-        "best of 16",
         "tree of 16",
     ]
     yield (
