@@ -5,7 +5,7 @@ wrong results are shown but never learnt. The score of a path says how far its t
 have written (`ttc.scorers.prm`, kind `likelihood`): it falls where the generator slipped and this model knows better.
 
 Tried and left out: a two-label classifier on exact step labels, which at this size and budget did not learn to check a
-sum (answers' AUC 0.75, best-of-16 below greedy), and the likelihood ratio against the generator, whose maximum over
+sum, and the likelihood ratio against the generator, whose maximum over
 many candidates prefers odd ones. Cost: `ttc/nano/README.md`.
 """
 
