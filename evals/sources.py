@@ -1,20 +1,23 @@
-"""Where dataset rows come from: the hub's format through `datasets`, or JSON lines on the disk.
+"""Where dataset rows come from: the hub's format through `datasets`, or a file on the disk.
 
     rows_from(Source("gsm8k_test", "openai/gsm8k", "main", "test"), data=None)
 
 `data` is a folder. If it holds `gsm8k_test.jsonl` or `.jsonl.gz`, those lines are the rows ("local" format, with
-`problem` and `answer`); if it holds a copy of the hub repository under `openai/gsm8k`, that copy is loaded by
-`datasets`. Without a folder the hub itself is asked.
+`problem` and `answer`); a `.csv` of that stem has the published columns, like the hub; if it holds a copy of the hub
+repository under `openai/gsm8k`, that copy is loaded by `datasets`. Without a folder the hub itself is asked, unless the
+source says that it must not be.
 
 Left out: streaming, revisions other than the newest.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,16 @@ __all__ = ["Row", "Source", "json_lines", "rows_from"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One dataset under its two names: the local file's stem and the hub's repository, configuration and split."""
+    """One dataset under its two names: the local file's stem and the hub's repository, configuration and split.
+
+    `on_hub` is False for a dataset that is only read from a copy the user has.
+    """
 
     stem: str
     repository: str
     config: str | None
     split: str
+    on_hub: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +58,40 @@ class Row:
             raise RecordError(f"{self.where}: {name}: expected a non-empty string, got {value!r}")
         return value
 
+    def numeric(self, name: str) -> str:
+        """Return a field that must be a number, as text without thousands separators and without a final `.0`."""
+        text = self.text(name).strip().replace(",", "")
+        try:
+            Fraction(text)
+        except (ValueError, ZeroDivisionError) as exc:
+            raise RecordError(f"{self.where}: {name}: expected a number, got {text!r}") from exc
+        return text.removesuffix(".0")
+
+    def labels(self, **columns: str) -> dict[str, str]:
+        """Return the given columns as text under new names, without those that the row does not have."""
+        found = {name: self.data.get(column) for name, column in columns.items()}
+        return {name: str(value).strip() for name, value in found.items() if value is not None and str(value).strip()}
+
 
 def rows_from(source: Source, data: str | None) -> Iterator[Row]:
     """Yield the rows of `source`; raises ConfigError when it cannot be found and RecordError for a broken line."""
+    if data is None and not source.on_hub:
+        raise ConfigError(
+            f"{source.repository} is read from a copy only: give the folder that holds {source.stem}.csv or "
+            f"{source.stem}.jsonl(.gz), --data DIR or TTC_DATA"
+        )
     if data is None:
         return _hub_rows(source, source.repository)
     folder = Path(data).expanduser()
     for name in (f"{source.stem}.jsonl", f"{source.stem}.jsonl.gz"):
         if (folder / name).is_file():
             return (Row(value, where, number, local=True) for value, where, number in json_lines(folder / name))
+    if (folder / f"{source.stem}.csv").is_file():
+        return _csv_rows(folder / f"{source.stem}.csv")
     if (folder / source.repository).is_dir():
         return _hub_rows(source, str(folder / source.repository))
     raise ConfigError(
-        f"data folder {data!r} holds neither {source.stem}.jsonl(.gz) nor a copy of the hub repository "
+        f"data folder {data!r} holds neither {source.stem}.jsonl(.gz) or .csv nor a copy of the hub repository "
         f"{source.repository}"
     )
 
@@ -78,6 +106,15 @@ def json_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
                     where = f"{path}, line {number}"
                     yield _object(line, where), where, number
     except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from exc
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.DictReader(file), start=1):
+                yield Row(row, f"{path}, row {number}", number, local=False)
+    except (OSError, UnicodeDecodeError, csv.Error) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
 
 

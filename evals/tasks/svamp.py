@@ -31,19 +31,14 @@ def svamp(*, data: str | None = None) -> Task:
 def _items(rows: Iterator[Row]) -> Iterator[Item]:
     for row in rows:
         if row.local:
-            name, question, target = row.text("id"), row.text("problem"), row.text("answer")
+            name, question, target = row.text("id"), row.text("problem"), row.numeric("answer")
         else:
-            name, target = f"svamp-{row.text('ID')}", row.text("Answer")
+            name, target = f"svamp-{row.text('ID')}", row.numeric("Answer")
             question = _joined(row.text("Body"), row.text("Question"))
         type_ = str(row.data.get("type" if row.local else "Type", ""))
-        yield Item(Problem(name, boxed_question(question), "number", {"type": type_}), _whole(target))
+        yield Item(Problem(name, boxed_question(question), "number", {"type": type_}), target)
 
 
 def _joined(body: str, question: str) -> str:
     body = body.strip()
     return f"{body}{'' if body.endswith(('.', '?', '!')) else '.'} {question.strip()}"
-
-
-def _whole(number: str) -> str:
-    """Drop the `.0` that the hub's copy writes after whole numbers."""
-    return number[:-2] if number.endswith(".0") else number

@@ -6,24 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.arithmetic import (
-    LEVELS,
-    Progress,
-    evaluate,
-    expression,
-    parse,
-    parse_step,
-    reductions,
-    sample_expression,
-)
+from evals.arithmetic import LEVELS, sample_expression
+from evals.expressions import parse, reductions
+from tests.worked_steps import Progress, evaluate, expression, line, parse_step, result
 
 WORKED = ["23+48=71", "71*30=2130", "71*8=568", "2130+568=2698", "2698-17=2681"]
 
 
 def follow(text: str, lines: list[str]) -> Progress:
     progress = Progress.start(expression(text))
-    for line in lines:
-        progress = progress.step(line)
+    for written in lines:
+        progress = progress.step(written)
     return progress
 
 
@@ -45,7 +38,7 @@ def test_every_legal_step_keeps_the_value(seed, level):
     steps = list(reductions(parse(drawn.text)))
     assert steps
     for step in steps:
-        assert evaluate(step.result) == drawn.value
+        assert evaluate(result(step)) == drawn.value
         assert step.value == eval(step.left)
 
 
@@ -57,7 +50,7 @@ def test_any_order_of_legal_steps_ends_at_the_value(seed, level):
     node, progress = parse(drawn.text), Progress.start(drawn)
     while not isinstance(node, int):
         step = rng.choice(list(reductions(node)))
-        node, progress = step.result, progress.step(step.text)
+        node, progress = result(step), progress.step(line(step))
         assert progress.on_track
     assert node == drawn.value
     assert progress.done
@@ -70,10 +63,7 @@ def test_the_same_seed_draws_the_same_expression():
 
 def test_the_splits_share_no_expression_even_where_expressions_are_few():
     rng = random.Random(0)
-    drawn = {
-        split: {sample_expression(rng, 1, split).text for _ in range(3000)}
-        for split in ("train", "eval")
-    }
+    drawn = {split: {sample_expression(rng, 1, split).text for _ in range(3000)} for split in ("train", "eval")}
     assert len(drawn["eval"]) > 500
     assert not drawn["train"] & drawn["eval"]
 
@@ -85,7 +75,7 @@ def test_a_whole_right_solution_is_on_track_and_done():
 
 
 @pytest.mark.parametrize(
-    "line",
+    "written",
     [
         "23+48=61",
         "48-17=31",
@@ -98,8 +88,8 @@ def test_a_whole_right_solution_is_on_track_and_done():
         "23 +48=71",
     ],
 )
-def test_a_wrong_illegal_or_unreadable_first_step_leaves_the_track(line):
-    progress = follow("(23+48)*38-17", [line])
+def test_a_wrong_illegal_or_unreadable_first_step_leaves_the_track(written):
+    progress = follow("(23+48)*38-17", [written])
     assert not progress.on_track
     assert not progress.done
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import datasets
 import pytest
 
-from evals.arithmetic import expression
 from evals.tasks import TASKS, load_task
 from evals.tasks.arithmetic import arithmetic
 from evals.tasks.gsm8k import gsm8k
 from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
+from tests.worked_steps import expression
 from ttc.engines.simulated import truth
 from ttc.errors import ConfigError, RecordError, UnknownName
 
@@ -135,7 +135,7 @@ def write_hub_copy(folder: Path, rows: list[dict[str, str]], form: str) -> None:
 
 
 def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"neither gsm8k_test.jsonl\(.gz\) nor a copy of the hub repository"):
+    with pytest.raises(ConfigError, match=r"neither gsm8k_test.jsonl\(.gz\) or .csv nor a copy of the hub repository"):
         gsm8k(data=str(tmp_path)).items(3, 0)
 
 
