@@ -120,6 +120,12 @@ SAME = [
     [r"\cos\frac{\pi}{3}", "1/2"],
     ["Tuesday", r"\text{tuesday}", "tuesday."],
     [r"\varnothing", r"\emptyset", "∅"],
+    [r"v_{\max}", r"v_{max}", r"v_{\text{max}}", r"v_\max", r"v_{\mathrm{max}}"],
+    [r"k_{B}T", r"T k_{\mathrm{B}}", r"k_\mathrm{B} T"],
+    [r"2d^{\prime}", "2d'", r"2d^\prime"],
+    ["q_1'", "q'_1", r"q_{1}^{\prime}"],
+    [r"\hbar\omega_{L}/2", r"\frac{\omega_L\hbar}{2}", "ħω_L/2"],
+    [r"M_{\odot}+1", r"1+M_\odot"],
 ]
 
 
@@ -134,6 +140,7 @@ def test_different_answers_have_different_keys() -> None:
         r"\sqrt2", "1.41421356", r"\pi", "x", "y", "x^2", "2x", "x+1", r"\frac{1}{2^{99}}", r"\frac{1}{2^{98}}",
         "e^{-100}", "0", r"\varnothing", "Tuesday", "Thursday", "x=1, y=2", r"1-\frac1e", r"1+\frac1e",
         r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", "x+y<3", "x+y>3", "live", "evil",
+        "q_1", "q_1'", "q_1''", r"q_{\max}", r"q_{\min}", r"q_{\text{out}}",
     ]  # fmt: skip
     keys = [key(answer, "math") for answer in answers]
     assert len(set(keys)) == len(answers)

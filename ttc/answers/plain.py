@@ -18,6 +18,7 @@ _SYMBOLS = {
     "⟨": r"\langle ", "⟩": r"\rangle ", "〈": r"\langle ", "〉": r"\rangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ",
     "⌈": r"\lceil ", "⌉": r"\rceil ", "％": "%", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
+    "ħ": r"\hbar ", "ℏ": r"\hbar ",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
@@ -36,6 +37,7 @@ _WRAPPERS = re.compile(
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
 _THIN = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|\\[,!;:],?\\[,!;:]|,\\[!,])(?=\d{3}(?!\d))")
 _NESTED_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
+_PRIME = re.compile(r"\^(?:\{(?:\s*\\prime)+\s*\}|\s*\\prime(?![A-Za-z]))")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\})")
 _VALUE_IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|textrm|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}")
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
@@ -67,6 +69,7 @@ def plain(text: str) -> str:
         text = _ascii(text)
     text = _THIN.sub(",", text)
     text = _FRAC.sub(r"\\frac", text)
+    text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     for pattern, replacement in _ALIASES:
         text = pattern.sub(replacement, text)
     text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))

@@ -16,6 +16,7 @@ from ttc.answers.vocabulary import (
     FUNCTIONS,
     GREEK,
     INFINITY,
+    LABELS,
     MATRICES,
     SETS,
     SEVERAL,
@@ -104,12 +105,29 @@ class Values(Cursor):
         return after or (token.spaced and before is not None and before.kind in wordy)
 
     def _marked(self, letter: str) -> str:
-        """A letter with its subscript and primes."""
-        if self.accept("_"):
-            letter += f"_{_name(self.group())}"
-        while self.accept("'"):
-            letter += "'"
-        return letter
+        """A letter with its subscript and primes, in either order."""
+        subscript, primes = "", ""
+        while self.accept("_", "'"):
+            if self.last.text == "'":
+                primes += "'"
+            elif subscript:
+                raise Unparsed("two subscripts")
+            else:
+                subscript = f"_{self._subscript()}"
+        return letter + subscript + primes
+
+    def _subscript(self) -> str:
+        r"""The name below a letter: `_1`, `_{ij}`, and words as in `_{\max}` and `_{\text{out}}`."""
+        braces = int(self.peek.text == "{")
+        token = self.ahead(braces)
+        if not self._is_label(token) or (braces and self.ahead(2).text != "}"):
+            return _name(self.group())
+        self.at += 1 + 2 * braces
+        return token.text.lstrip("\\").strip()
+
+    @staticmethod
+    def _is_label(token: Token) -> bool:
+        return token.kind == "text" or token.text.lstrip("\\") in FUNCTIONS or token.text in LABELS
 
     # -- brackets --------------------------------------------------------------------------------------------------
     def _sequence(self, opening: str) -> Node:

@@ -7,7 +7,7 @@ RELATIONS = {"=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "
 GREEK = frozenset({
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "kappa", "lambda",
     "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda",
-    "Sigma", "Phi", "Psi", "Omega", "ell",
+    "Sigma", "Phi", "Psi", "Omega", "ell", "hbar",
 })  # fmt: skip
 FUNCTIONS = {
     "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "sinh": "sinh",
@@ -20,6 +20,8 @@ SEVERAL = frozenset({"min", "max", "gcd", "lcm"})
 """Functions of several arguments."""
 DECORATIONS = frozenset({"vec", "hat", "bar", "overline", "tilde", "overrightarrow", "triangle", "angle"})
 """Commands that make a name out of what follows."""
+LABELS = frozenset({r"\odot", r"\oplus", r"\perp", r"\parallel", r"\infty"})
+"""Signs that stand as the subscript of a letter."""
 WORDS = {"pi": "pi", "theta": "theta", "alpha": "alpha", "beta": "beta", "lambda": "lambda", "phi": "phi"}
 """Words that are symbols."""
 INFINITY = frozenset({"inf", "infinity", "infty", "oo", "Infinity"})
