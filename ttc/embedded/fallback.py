@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from ttc.core import ModelShape
+from ttc.embedded.alone import alone
 from ttc.embedded.cache import Segment
 from ttc.embedded.decode import Group
 from ttc.embedded.model import Body
@@ -175,6 +176,14 @@ def read_cache(cache: Any) -> torch.Tensor:
     return torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
 
 
+def _try(module: Any, device: torch.device) -> torch.Tensor:
+    """Keys and values of three tokens."""
+    with torch.inference_mode():
+        cache = new_cache(None)
+        module(input_ids=torch.tensor([[1, 2, 3]], device=device), past_key_values=cache, use_cache=True)
+        return read_cache(cache)
+
+
 def load_fallback(
     folder: Path, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, max_context: int | None
 ) -> FallbackBody:
@@ -186,15 +195,12 @@ def load_fallback(
     from transformers import AutoModelForCausalLM
 
     try:
-        module: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype).to(device).eval()
+        module: Any = alone(lambda: AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype).to(device).eval())
     except (OSError, ValueError, KeyError) as exc:
         raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {exc}") from exc
     text = module.config.get_text_config()
     try:
-        with torch.inference_mode():
-            cache = new_cache(None)
-            module(input_ids=torch.tensor([[1, 2, 3]], device=device), past_key_values=cache, use_cache=True)
-            kv = read_cache(cache)
+        kv = alone(lambda: _try(module, device))
         if kv.shape[4] != 3:
             raise ValueError("no key per token")
     except (AttributeError, TypeError, ValueError, RuntimeError) as exc:

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
+from ttc.embedded.alone import alone
 from ttc.embedded.cache import Segment
 from ttc.embedded.shape import Dims, read_config, rope_tables, supported
 from ttc.embedded.weights import Layer, Weights, pick_dtype, read_tensors
@@ -73,6 +74,7 @@ class Body:
         self.device, self.dtype = weights.embed.device, weights.embed.dtype
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         self._scale = dims.head_dim**-0.5
+        self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
@@ -80,12 +82,12 @@ class Body:
         cos, sin = self._rotary(positions)
         x = F.embedding(ids, weights.embed)
         for index, layer in enumerate(weights.layers):
-            q, k, v = self._project(layer, _rms_norm(x, layer.norm_in, dims.eps), cos, sin)
+            q, k, v = self._project(layer, _rms_norm(x, layer.norm_in, self._eps), cos, sin)
             x = layer.out.add_to(x, attend(index, q, k, v))
-            both = layer.gate_up(_rms_norm(x, layer.norm_mlp, dims.eps))
+            both = layer.gate_up(_rms_norm(x, layer.norm_mlp, self._eps))
             gate = F.silu(both[:, : dims.intermediate])
             x = layer.down.add_to(x, gate.mul_(both[:, dims.intermediate :]))
-        return _rms_norm(x, weights.norm, dims.eps)
+        return _rms_norm(x, weights.norm, self._eps)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply the head: hidden (T, D) -> (T, vocab) in the model's dtype."""
@@ -168,7 +170,7 @@ class Body:
         qkv = layer.qkv(x).view(x.shape[0], heads + dims.num_kv_heads, dims.head_dim)
         qk, v = qkv[:, :heads], qkv[:, heads:]
         if layer.qk_norm is not None:
-            qk = _rms_norm(qk, layer.qk_norm, dims.eps)
+            qk = _rms_norm(qk, layer.qk_norm, self._eps)
         qk = torch.addcmul(qk * cos, qk.roll(dims.head_dim // 2, -1), sin)
         return qk[:, : dims.num_heads] * self._scale, qk[:, dims.num_heads :], v
 
@@ -185,13 +187,17 @@ class Body:
         self.weights = Weights.build(state, self.dims, self.dtype, self.device, head)
 
 
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Root-mean-square norm over the last axis in fp32: half the kernels of torch's own on a CPU."""
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+    """Root-mean-square norm over the last axis in fp32: half the kernels of torch's own on a CPU.
+
+    `eps` is a tensor, since every Python number in an in-place operation costs four small kernels.
+    """
     if x.is_cuda:
-        return F.rms_norm(x, x.shape[-1:], None, eps).mul_(weight)
+        return F.rms_norm(x, x.shape[-1:], None, float(eps)).mul_(weight)
     exact = x.float()
-    square: torch.Tensor = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).square_()
-    return (exact * square.div_(x.shape[-1]).add_(eps).rsqrt_()).mul_(weight).to(x.dtype)
+    norm = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+    scale = torch.addcmul(eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
+    return (exact * scale).mul_(weight).to(x.dtype)
 
 
 _KEY_BLOCK = 64
@@ -255,7 +261,7 @@ def load_body(
     dims = Dims.from_config(config)
     place = pick_device(device)
     state = read_tensors(path)
-    weights = Weights.build(state, dims, pick_dtype(dtype, place), place, head)
+    weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head))
     limit = min(max_context or dims.max_context, dims.max_context)
     body = Body(dims, weights, max_context=limit, kernel=kernel, pad_rows=pad_rows)
     return body, {name: tensor for name, tensor in state.items() if not _is_body(name)}

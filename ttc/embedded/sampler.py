@@ -101,15 +101,24 @@ def _filter(probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArra
 def _invert(probs: torch.Tensor, uniform: npt.NDArray[np.float64]) -> torch.Tensor:
     """The first token whose cumulative weight passes uniform * total: blocks first, then inside one block."""
     num, vocab = probs.shape
+    share = torch.from_numpy(uniform).to(probs.device)[:, None]
+    if vocab <= _BLOCK:
+        inner = probs.double().cumsum(-1)
+        return _place(inner, share * inner[:, -1:])
     extra = -vocab % _BLOCK
     if extra:
         probs = torch.nn.functional.pad(probs, (0, extra))
     blocks = probs.view(num, -1, _BLOCK)
     edges = blocks.sum(-1).double().cumsum(-1)  # (B, V / block)
-    goal = torch.from_numpy(uniform).to(probs.device)[:, None] * edges[:, -1:]
+    goal = share * edges[:, -1:]
     block = (edges <= goal).sum(-1, keepdim=True).clamp_(max=edges.shape[1] - 1)
     rest = goal - torch.where(block > 0, edges.gather(1, (block - 1).clamp_(min=0)), 0.0)
     inner = blocks[torch.arange(num, device=probs.device), block[:, 0]].double().cumsum(-1)
-    place = (inner <= rest).sum(-1, keepdim=True)
-    last = (inner < inner[:, -1:]).sum(-1, keepdim=True)  # the block's last token with weight: rounding stops there
-    return (block * _BLOCK + torch.minimum(place, last)).squeeze(1)
+    return block[:, 0] * _BLOCK + _place(inner, rest)
+
+
+def _place(inner: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+    """Per row, the first token whose cumulative weight passes `goal`; rounding stops at the last with weight."""
+    place = (inner <= goal).sum(-1)
+    last = (inner < inner[:, -1:]).sum(-1)
+    return torch.minimum(place, last)

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from ttc.core import FinishReason, Usage
+from ttc.embedded.alone import alone
 from ttc.embedded.cache import PrefixTree, Segment
 from ttc.embedded.decode import Decoder
 from ttc.embedded.limits import Limits
@@ -66,7 +67,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._closed = False
         self.body = body
-        self._decoder = make_decoder(body)
+        self._decoder = alone(lambda: make_decoder(body))
         self._kv_bytes = body.dims.kv_bytes(body.dtype.itemsize)
         self._tree = PrefixTree(max(limits.cache_bytes // self._kv_bytes, 1))
         self._flops = self.body.dims.model_shape(self.body.dims.vocab).flops
