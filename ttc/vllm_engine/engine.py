@@ -1,0 +1,368 @@
+"""The vLLM engine as `ttc.core` sees it: one request per draw, seeds by path, the ledger, weights in place.
+
+A draw's seed is a hash of (run seed, problem, path, position of the prompt's end), so draws and continuations differ
+and neither n nor the order of calls changes them; never seed + i, which makes neighbouring seeds share draws. Equality
+between schedules is in distribution: batching changes the last bits of vLLM's logits. Log-probabilities are those of
+the model itself. Left out: self-certainty, several prompts in one request, speculative decoding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ttc import seeds
+from ttc.core import Capabilities, Completion, Message, ModelShape, Prompt, Sampling, Usage, UsageSink
+from ttc.embedded.shape import Dims, read_config
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.thinking import QWEN3_HANDOVER
+from ttc.vllm_engine.options import Options
+from ttc.vllm_engine.requests import Reply, Request
+from ttc.vllm_engine.start import lora_request, sampling_params, start
+from ttc.vllm_engine.thinking_cap import CapReport, check_cap
+
+__all__ = ["VllmEngine"]
+
+COLDEST, HOTTEST = 0.01, 2.0
+"""Temperatures between which vLLM samples as asked; it would raise or refuse others."""
+
+PARITY = 0.05
+"""Largest disagreement of a repacked head, relative to the largest logit; bf16 rounding stays below 0.02."""
+
+
+class VllmEngine:
+    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync."""
+
+    def __init__(self, name: str, folder: Path, options: Options) -> None:
+        """Load the model of `folder`; raises what `start` raises."""
+        config = read_config(folder)
+        self._text, self._folder = Text(folder), folder
+        handover = self._text.handover or QWEN3_HANDOVER
+        think = ("<think>", handover) if self._text.think_open else None
+        self._driver = start(folder, options, think)
+        self._lora = None if options.lora is None else lora_request(options.lora)
+        self._names = itertools.count()
+        self._live, self._total, self._lock = 0, Usage(), threading.Lock()
+        self._capabilities = Capabilities(
+            model=name,
+            max_context=self._driver.max_context,
+            token_ids=True,
+            logprobs=True,
+            schedule_invariant=False,
+            think_open=self._text.think_open,
+            think_close=self._text.think_close,
+            eos_ids=self._text.eos_ids,
+            handover=self._text.handover,
+            shape=_shape(config),
+            max_concurrency=options.max_num_seqs,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ttc.core.Engine`."""
+        return self._capabilities
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """See `ttc.core.Engine`."""
+        return self._text.render(messages, thinking)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """See `ttc.core.Engine`."""
+        return self._text.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `ttc.core.Engine`."""
+        return self._text.decode(ids)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """See `ttc.core.Engine`."""
+        return await self._draw(prompt, sampling, draws, on_usage, None)
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        draw: int,
+        on_usage: UsageSink,
+        on_tokens: Callable[[tuple[int, ...]], None],
+    ) -> Completion:
+        """See `ttc.core.StreamingEngine`."""
+        (completion,) = await self._draw(prompt, sampling, range(draw, draw + 1), on_usage, on_tokens)
+        return completion
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it.
+
+        vLLM does not read its prefix cache for such a request, so every call computes all tokens; and it must sample
+        one token, which is charged as overrun.
+        """
+        if not 1 <= start <= len(token_ids):
+            raise ConfigError(f"logprobs: start must lie in 1..{len(token_ids)}, got {start}")
+        self._check_room(len(token_ids), 1)
+        params = sampling_params(False, temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        request = self._request(token_ids, params)
+        ((reply, _),) = await self._run([request], partial(self._scoring_usage, len(token_ids) - start), on_usage)
+        return tuple(reply.prompt_logprobs[i][token_ids[i]].logprob for i in range(start, len(token_ids)))
+
+    async def load_weights(self, state: Mapping[str, Any]) -> None:
+        """See `ttc.core.WeightSync`. The tensors pass through a file, which every worker's machine must see.
+
+        Raises:
+            ConfigError: `state` lacks a tensor of the model.
+            EngineError: requests are running, or the new weights do not compute what they should.
+        """
+        if self._live:
+            raise EngineError(f"{self._live} requests are running: weights can only be replaced in an idle engine")
+        if self._lora is not None:
+            raise Unsupported("vllm: weights cannot be replaced under a LoRA adapter")
+        _check_names(state, self._folder)
+        with tempfile.TemporaryDirectory(prefix="ttc-weights-") as folder:
+            await asyncio.to_thread(_save, state, Path(folder) / "model.safetensors")
+            disagreements = await self._driver.call_workers("ttc_load_weights", {"path": folder})
+        if not await self._driver.reset_prefix_cache():
+            raise EngineError("vllm kept keys and values of the old weights: close the engine and start another")
+        worst = max(disagreements)
+        if not worst <= PARITY:
+            raise EngineError(
+                f"the replaced weights disagree with themselves: head and embedding differ by {worst:.3f} of the "
+                "largest logit; close the engine and start another"
+            )
+
+    async def self_test(self) -> CapReport:
+        """Find out whether vLLM's own thinking budget is exact for this model; the toolkit's own never needs it."""
+        if not self._capabilities.think_open:
+            raise Unsupported(f"{self._capabilities.model} has no thinking markers")
+        return await check_cap(self, self._capped)
+
+    def counters(self) -> Usage:
+        """See `ttc.core.Engine`."""
+        return self._total
+
+    def reported(self) -> Usage:
+        """What vLLM itself counted: prompt, cached and all generated tokens (kept or not)."""
+        return self._driver.counts.usage
+
+    async def close(self) -> None:
+        """See `ttc.core.Engine`; may be called twice."""
+        await asyncio.get_running_loop().run_in_executor(None, self._driver.close)
+
+    # -- one draw, one request ---------------------------------------------------------------------------------------
+
+    async def _draw(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        draws: range,
+        on_usage: UsageSink,
+        on_tokens: Callable[[tuple[int, ...]], None] | None,
+    ) -> list[Completion]:
+        ids = prompt.token_ids
+        if not ids:
+            raise Unsupported("the vllm engine continues token ids: this prompt has none (render it first)")
+        _check_sampling(sampling)
+        self._check_room(len(ids), sampling.max_tokens)
+        paths = [(*prompt.path, draw) for draw in draws]
+        stream = on_tokens is not None
+        requests = [self._request(ids, self._params(sampling, stream, path, len(ids))) for path in paths]
+        failures: list[Exception] = []
+        if on_tokens is not None:
+            requests[0].on_tokens = partial(self._feed, requests[0], on_tokens, failures)
+        replies = await self._run(requests, self._usage, on_usage)
+        if failures:
+            raise failures[0]
+        return [
+            self._completion(path, sampling, reply, usage)
+            for path, (reply, usage) in zip(paths, replies, strict=True)
+        ]
+
+    async def _capped(self, prompt: Prompt, max_tokens: int, cap: int | None) -> tuple[int, ...]:
+        """Ids of one greedy draw under vLLM's own thinking budget."""
+        ids = prompt.token_ids or ()
+        self._check_room(len(ids), max_tokens)
+        params = sampling_params(
+            False,
+            temperature=0.0,
+            max_tokens=max_tokens,
+            stop_token_ids=list(self._capabilities.eos_ids),
+            thinking_token_budget=cap,
+            detokenize=False,
+        )
+        ((reply, _),) = await self._run([self._request(ids, params)], self._usage, lambda usage: None)
+        return reply.token_ids
+
+    def _request(self, ids: Sequence[int], params: Any) -> Request:
+        loop = asyncio.get_running_loop()
+        return Request(f"ttc-{next(self._names)}", list(ids), params, self._lora, loop, loop.create_future())
+
+    def _params(self, sampling: Sampling, stream: bool, path: tuple[int, ...], position: int) -> Any:
+        seed = None if sampling.seed is None else seeds.derive(sampling.seed, path, position) >> 1
+        return sampling_params(
+            stream,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or 0,
+            max_tokens=sampling.max_tokens,
+            seed=seed,
+            stop=list(sampling.stop),
+            stop_token_ids=[*sampling.stop_token_ids, *self._capabilities.eos_ids],
+            logprobs=0 if sampling.logprobs else None,
+            detokenize=bool(sampling.stop),
+        )
+
+    async def _run(
+        self, requests: Sequence[Request], price: Callable[[int, Reply], Usage], on_usage: UsageSink
+    ) -> list[tuple[Reply, Usage]]:
+        """Run requests to their end; each is charged once, when it ends, whatever becomes of the caller."""
+        if not requests:
+            return []
+        usages: dict[str, Usage] = {}
+
+        def account(request: Request, future: asyncio.Future[Reply]) -> None:
+            failed = future.exception() is not None
+            usage = Usage(calls=1, attempts=1) if failed else price(len(request.ids), future.result())
+            usages[request.name] = usage
+            with self._lock:
+                self._live -= 1
+                self._total += usage
+            on_usage(usage)
+
+        for request in requests:
+            request.future.add_done_callback(partial(account, request))
+        with self._lock:
+            self._live += len(requests)
+        self._driver.submit(requests)
+        futures = [request.future for request in requests]
+        try:
+            await asyncio.wait(futures)
+        except asyncio.CancelledError:
+            self._driver.abort(requests)
+            await _settle(futures)
+            raise
+        return [(request.future.result(), usages[request.name]) for request in requests]
+
+    def _feed(
+        self,
+        request: Request,
+        on_tokens: Callable[[tuple[int, ...]], None],
+        failures: list[Exception],
+        ids: tuple[int, ...],
+    ) -> None:
+        """Hand tokens to the caller; an error of the caller's own ends the draw."""
+        if failures:
+            return
+        try:
+            on_tokens(ids)
+        except Exception as exc:
+            failures.append(exc)
+            self._driver.abort([request])
+
+    def _completion(self, path: tuple[int, ...], sampling: Sampling, reply: Reply, usage: Usage) -> Completion:
+        ids, reason = reply.token_ids, None
+        if reply.finish == "stop":
+            reason = self._stop_reason(ids[-1], sampling, reply.stop)
+        return Completion(
+            path=path,
+            text=self.decode(ids[:-1] if reason == "eos" else ids),
+            token_ids=ids,
+            finish_reason=reply.finish,
+            stop_reason=reason,
+            logprobs=reply.logprobs,
+            usage=usage,
+        )
+
+    def _stop_reason(self, last: int, sampling: Sampling, reported: str | int | None) -> str | int | None:
+        """An end of sequence wins over a stop id, and that over a stop string which the same token completes."""
+        if last in self._capabilities.eos_ids:
+            return "eos"
+        return last if last in sampling.stop_token_ids else reported
+
+    def _usage(self, length: int, reply: Reply) -> Usage:
+        """The ledger's view of one draw; a prompt counts once its first token is there, as in vLLM's own counts."""
+        count = len(reply.token_ids)
+        if not count:
+            return Usage(calls=1, attempts=1)
+        kept = reply.finish != "abort"
+        return Usage(
+            prompt=length,
+            cached=reply.num_cached,
+            generated=count if kept else 0,
+            overrun=0 if kept else count,
+            calls=1,
+            attempts=1,
+            flops=self._flops(length - reply.num_cached, reply.num_cached) + self._flops(count - 1, length),
+        )
+
+    def _scoring_usage(self, scored: int, length: int, reply: Reply) -> Usage:
+        """Everything is computed anew; only what was asked for counts as scored."""
+        count = len(reply.token_ids)
+        if not count:
+            return Usage(calls=1, attempts=1)
+        return Usage(
+            prompt=length, scored=length, overrun=count, calls=1, attempts=1, flops=self._flops(length, 0)
+        )
+
+    def _flops(self, new: int, before: int) -> float:
+        shape = self._capabilities.shape
+        return shape.flops(new, before) if shape is not None and new > 0 else 0.0
+
+    def _check_room(self, length: int, wanted: int) -> None:
+        limit = self._capabilities.max_context
+        if length + wanted > limit:
+            raise PromptTooLong(
+                f"{length} prompt tokens + {wanted} requested tokens exceed the context of {limit}: "
+                f"lower sampling.max_tokens to {max(limit - length, 0)} or shorten the prompt"
+            )
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    if sampling.temperature > 0 and sampling.seed is None:
+        raise ConfigError("sampling.seed is missing: every run with temperature > 0 states one")
+    if sampling.temperature and not COLDEST <= sampling.temperature <= HOTTEST:
+        raise ConfigError(
+            f"vllm samples at temperature 0 or {COLDEST} to {HOTTEST}, got sampling.temperature {sampling.temperature}"
+        )
+
+
+def _shape(config: Mapping[str, Any]) -> ModelShape | None:
+    """Dimensions for FLOPs; None for architectures whose configuration reads differently (FLOPs then stay 0)."""
+    try:
+        dims = Dims.from_config(config)
+    except ConfigError:
+        return None
+    return dims.model_shape(dims.vocab)
+
+
+def _check_names(state: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a state that lacks tensors of the model: vLLM would keep the old ones and only warn."""
+    from safetensors import safe_open
+
+    wanted: set[str] = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(str(file), framework="pt") as tensors:
+            wanted |= set(tensors.keys())
+    missing = sorted(wanted - state.keys())
+    if missing:
+        raise ConfigError(f"the new weights lack {len(missing)} tensors of the model, the first is {missing[0]!r}")
+
+
+def _save(state: Mapping[str, Any], path: Path) -> None:
+    """Write tensors; each gets memory of its own, since the format refuses shared tensors."""
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}, str(path))
+
+
+async def _settle(futures: Sequence[asyncio.Future[Reply]]) -> None:
+    """Wait until vLLM has let go of aborted requests, at most one step, whatever else is cancelled."""
+    while not all(future.done() for future in futures):
+        try:
+            await asyncio.wait(futures)
+        except asyncio.CancelledError:
+            continue
