@@ -161,6 +161,7 @@ async def _run_arm(
             sampling=experiment.sampling,
             thinking=experiment.thinking,
             budget=experiment.budget,
+            shared={},
         ),
         verifier,
         concurrency=concurrency,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ttc import answers, seeds
 from ttc.concurrent import gather
@@ -32,11 +32,13 @@ from ttc.core import (
     Scorer,
     Usage,
 )
-from ttc.errors import BudgetExceeded
+from ttc.errors import BudgetExceeded, ConfigError
 from ttc.meter import Meter
-from ttc.thinking import Thinking, controlled, count_sampled_thinking, split_prompt
+from ttc.thinking import Thinking, controlled, count_sampled_thinking, split_prompt, split_text
 
 T = TypeVar("T")
+Shared: TypeAlias = dict[Callable[[], Any], Any]
+"""What the sessions of one run have in common, by the factory that made it."""
 
 
 class Session:
@@ -51,17 +53,26 @@ class Session:
         sampling: Sampling,
         thinking: Thinking | None = None,
         budget: Budget | None = None,
+        shared: Shared | None = None,
     ) -> None:
-        """Bind `engine` to `problem`; `seed` is the run's, `sampling` the run-level defaults of each draw."""
+        """Bind `engine` to `problem`; `seed` is the run's, `sampling` the run-level defaults of each draw.
+
+        `shared` is one dictionary for all sessions of a run; without it, this session is a run of its own.
+        """
         self.problem = problem
         self.thinking = thinking or Thinking()
         self.thinking.check(engine.capabilities)
+        if budget is not None and budget.flops is not None and engine.capabilities.shape is None:
+            raise ConfigError(
+                f"budget.flops: the size of {engine.capabilities.model} is not known, so set budget.tokens"
+            )
         self.sampling = replace(sampling, seed=seeds.derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
         self.seed = seed
         self._engine = engine
         self._meter = Meter(budget)
         self._events: list[Event] = []
         self._scorers: list[Scorer] = []
+        self._shared: Shared = {} if shared is None else shared
 
     @property
     def capabilities(self) -> Capabilities:
@@ -93,6 +104,16 @@ class Session:
         view = copy.copy(self)
         view._meter = self._meter.share(parts)
         return view
+
+    def shared(self, factory: Callable[[], T]) -> T:
+        """Return the one object of `factory` that all sessions of this run share; made at the first call.
+
+        For what concerns the schedule or a budget of the whole run; nothing that decides a draw may live here.
+        """
+        if factory not in self._shared:
+            self._shared[factory] = factory()
+        found: T = self._shared[factory]
+        return found
 
     def note(self, kind: str, path: tuple[int, ...], **data: object) -> None:
         """Add an event to the trace."""
@@ -145,8 +166,9 @@ class Session:
         else:
             completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)
         for completion in completions:
-            num_thinking = count_sampled_thinking(prompt, completion, self.capabilities)
-            if num_thinking:
+            num_thinking = completion.usage.thinking  # without ids the engine has charged what its server counted
+            if completion.token_ids:
+                num_thinking = count_sampled_thinking(prompt, completion, self.capabilities)
                 self._meter.add(Usage(thinking=num_thinking))
             self.note(
                 "generate",
@@ -176,16 +198,14 @@ class Session:
         A completion that was cut has no final answer, whatever its text holds: truncated is not finished.
         """
         whole = prompt.then(completion)
-        return self.candidate_at(whole, completion.finish_reason, score)
+        return self.candidate_at(whole, completion.finish_reason, score, completion.usage.generated)
 
-    def candidate_at(self, whole: Prompt, finish_reason: str, score: float | None = None) -> Candidate:
-        """`candidate` for a prompt that already ends the path."""
-        parts = split_prompt(whole, self.capabilities)
-        if whole.token_ids is None:
-            text, thinking = whole.generated_text, ""
-        else:
-            text, thinking = self._engine.decode(parts.answer), self._engine.decode(parts.thinking)
-        complete = finish_reason == "stop" and not parts.inside
+    def candidate_at(
+        self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
+    ) -> Candidate:
+        """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
+        text, thinking, inside = self._split(whole)
+        complete = finish_reason == "stop" and not inside
         final = answers.extract(text, self.problem.kind).final if complete else None
         known = [value for value in whole.logprobs or () if value is not None]
         return Candidate(
@@ -194,10 +214,18 @@ class Session:
             thinking=thinking,
             final=final,
             finish_reason="stop" if finish_reason == "stop" else "length",
-            num_tokens=len(whole.generated_ids),
+            num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
             score=score,
             logprob=sum(known) if known else None,
         )
+
+    def _split(self, whole: Prompt) -> tuple[str, str, bool]:
+        """Answer text, thinking text, and whether the path ends inside its thinking."""
+        if whole.token_ids is None:
+            plain = split_text(whole.generated_text, whole.think_state == "open")
+            return plain.answer, plain.thinking, plain.inside
+        parts = split_prompt(whole, self.capabilities)
+        return self._engine.decode(parts.answer), self._engine.decode(parts.thinking), parts.inside
 
     def answer(self, chosen: Candidate | None, candidates: Sequence[Candidate], stop_cause: str = "done") -> Answer:
         """Build the strategy's answer from the chosen candidate (None: nothing was found)."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ttc.core import Answer, Budget, Engine, Problem, Sampling, Usage
 from ttc.errors import BudgetExceeded, ConfigError, TTCError
-from ttc.session import Session
+from ttc.session import Session, Shared
 from ttc.thinking import Thinking
 
 Strategy = Callable[[Problem, Session], Awaitable[Answer]]
@@ -31,9 +31,11 @@ async def solve(
     sampling: Sampling | None = None,
     thinking: Thinking | None = None,
     budget: Budget | None = None,
+    shared: Shared | None = None,
 ) -> Answer:
     """Solve one problem; the answer carries its usage, trace and seconds.
 
+    Problems that are solved as one run get one `shared` dictionary, empty at first (see `Session.shared`).
     A budget that ends before anything was found gives an answer without a final, with `stop_cause` "budget". When the
     problem fails, what it had cost is not lost: `spent(error)` gives it.
 
@@ -41,7 +43,15 @@ async def solve(
         TTCError: the engine, a scorer or the configuration failed.
     """
     started = time.perf_counter()
-    session = Session(problem, engine, seed=seed, sampling=sampling or Sampling(), thinking=thinking, budget=budget)
+    session = Session(
+        problem,
+        engine,
+        seed=seed,
+        sampling=sampling or Sampling(),
+        thinking=thinking,
+        budget=budget,
+        shared=shared,
+    )
     try:
         answer = await strategy(problem, session)
     except BudgetExceeded:
@@ -76,6 +86,7 @@ async def solve_all(
     Configuration errors are raised: they would fail every problem alike.
     """
     limit = asyncio.Semaphore(concurrency or engine.capabilities.max_concurrency)
+    shared: Shared = {}
 
     async def one(problem: Problem) -> tuple[Problem, Answer | TTCError]:
         async with limit:
@@ -88,6 +99,7 @@ async def solve_all(
                     sampling=sampling,
                     thinking=thinking,
                     budget=budget,
+                    shared=shared,
                 )
             except ConfigError:
                 raise

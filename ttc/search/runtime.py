@@ -4,6 +4,8 @@ Snell et al. 2024; Beeching et al. 2024. Each child is generated and scored as a
 generation; subtrees never wait for each other, problems neither. Within one subtree a level must be complete before
 it is selected, since the policy ranks all of its nodes. Selection reads nodes in path order and never sees timing.
 
+A `barrier` in `Growth` puts all subtrees of all problems in step, for comparison: generate all, then score all.
+
 Rules: n candidates live at first; a finished path is kept as a leaf, is never re-expanded nor re-scored, and its place
 is not refilled (the live width shrinks by one). A path is cut, not finished, when its tokens or the depth run out.
 Cost: n paths of generated tokens plus the pruned steps; one scored step per generated step.
@@ -12,6 +14,7 @@ Left out: look-ahead (costs k+1 times for little), re-weighting of finished path
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +22,7 @@ from ttc.aggregate import How, aggregate
 from ttc.concurrent import gather
 from ttc.core import Completion, Prompt, Sampling, Scorer
 from ttc.errors import BudgetExceeded
+from ttc.search.barrier import Barrier
 from ttc.search.policy import Policy
 from ttc.session import Session
 
@@ -56,6 +60,7 @@ class Growth:
     max_step_tokens: int
     max_depth: int
     aggregation: How
+    barrier: Barrier | None = None
 
 
 async def search(session: Session, root: Prompt, policy: Policy, n: int, growth: Growth) -> list[Node]:
@@ -64,10 +69,16 @@ async def search(session: Session, root: Prompt, policy: Policy, n: int, growth:
     starts = [sum(widths[:i]) for i in range(len(widths))]
     views = [session.subtree(len(widths)) if len(widths) > 1 else session for _ in widths]
     subtrees: list[list[Node]] = await gather(
-        _grow_subtree(view, root, range(start, start + width), policy, growth)
+        _join(view, root, range(start, start + width), policy, growth)
         for view, start, width in zip(views, starts, widths, strict=True)
     )
     return [leaf for leaves in subtrees for leaf in leaves]
+
+
+async def _join(session: Session, root: Prompt, draws: range, policy: Policy, growth: Growth) -> list[Node]:
+    """Grow a subtree as a member of the barrier, where there is one."""
+    with growth.barrier.joined() if growth.barrier else contextlib.nullcontext():
+        return await _grow_subtree(session, root, draws, policy, growth)
 
 
 async def _grow_subtree(session: Session, root: Prompt, draws: range, policy: Policy, growth: Growth) -> list[Node]:
@@ -107,9 +118,11 @@ async def _expand(session: Session, plan: Sequence[tuple[Prompt, range, int]], g
 
     When the budget ends for some children, those that were drawn are kept; none at all raises.
     """
-    results: list[Node | None] = await gather(
-        _child(session, parent, draw, sampled, growth) for parent, draws, sampled in plan for draw in draws
-    )
+    births = [(parent, draw, sampled) for parent, draws, sampled in plan for draw in draws]
+    if growth.barrier is None:
+        results = await gather(_child(session, *birth, growth) for birth in births)
+    else:
+        results = await _in_step(session, births, growth, growth.barrier)
     children = [child for child in results if child is not None]
     if not children:
         raise BudgetExceeded("no step could be drawn")
@@ -117,6 +130,29 @@ async def _expand(session: Session, plan: Sequence[tuple[Prompt, range, int]], g
 
 
 async def _child(session: Session, parent: Prompt, draw: int, num_sampled: int, growth: Growth) -> Node | None:
+    """One step, scored as soon as it is there."""
+    completion = await _step(session, parent, draw, num_sampled, growth)
+    return None if completion is None else await _judge(session, parent, completion, num_sampled, growth)
+
+
+async def _in_step(
+    session: Session, births: Sequence[tuple[Prompt, int, int]], growth: Growth, barrier: Barrier
+) -> list[Node | None]:
+    """All steps, then all scores, each together with every other member of the barrier."""
+    steps = await gather(_step(session, *birth, growth) for birth in births)
+    await barrier.wait()
+    results = await gather(
+        _judge(session, parent, step, sampled, growth)
+        for (parent, _, sampled), step in zip(births, steps, strict=True)
+        if step is not None
+    )
+    await barrier.wait()
+    return results
+
+
+async def _step(
+    session: Session, parent: Prompt, draw: int, num_sampled: int, growth: Growth
+) -> Completion | None:
     sampling = replace(
         growth.sampling,
         stop=growth.stop,
@@ -124,7 +160,16 @@ async def _child(session: Session, parent: Prompt, draw: int, num_sampled: int, 
     )
     try:
         (completion,) = await session.generate(parent, range(draw, draw + 1), sampling=sampling)
-        prompt = parent.then(completion)
+    except BudgetExceeded:
+        return None
+    return completion
+
+
+async def _judge(
+    session: Session, parent: Prompt, completion: Completion, num_sampled: int, growth: Growth
+) -> Node | None:
+    prompt = parent.then(completion)
+    try:
         (score,) = await session.score(growth.scorer, [prompt])
     except BudgetExceeded:
         return None

@@ -13,6 +13,7 @@ from ttc.aggregate import How
 from ttc.core import Answer, Problem, Scorer
 from ttc.errors import ConfigError
 from ttc.registry import POLICIES, bind
+from ttc.search.barrier import Barrier
 from ttc.search.runtime import Growth, search
 from ttc.session import Session
 from ttc.strategies.best_of_n import choose
@@ -33,6 +34,7 @@ async def tree(
     max_depth: int = 40,
     aggregation: How = "last",
     select: Literal["weighted", "argmax", "majority"] = "weighted",
+    barrier: bool = False,
 ) -> Answer:
     """Search over steps and return the answer that the leaves agree on.
 
@@ -48,6 +50,7 @@ async def tree(
         max_depth: most steps of a path.
         aggregation: how step scores become one: last, min, prod or mean.
         select: weighted sums scores over equal answers, argmax takes the best leaf, majority ignores scores.
+        barrier: all problems of the run advance one level together, as other tools do; slower, the same trees.
 
     Raises:
         ConfigError: a bad n, beam_width, step or policy.
@@ -56,7 +59,8 @@ async def tree(
     if not step or max_step_tokens < 1 or max_depth < 1:
         raise ConfigError("tree needs a non-empty step, max_step_tokens >= 1 and max_depth >= 1")
     factory = POLICIES.load(policy)
-    growth = Growth(scorer, session.sampling, (step,), max_step_tokens, max_depth, aggregation)
+    together = session.shared(Barrier) if barrier else None
+    growth = Growth(scorer, session.sampling, (step,), max_step_tokens, max_depth, aggregation, together)
     allocation = factory(**bind(factory, {}, supply={"beam_width": beam_width}))
     leaves = await search(session, session.render(), allocation, n, growth)
     candidates = [
