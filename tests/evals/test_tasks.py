@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import datasets
 import pytest
 
+from evals.experiment import check_golds
+from evals.task import Task
 from evals.tasks import TASKS, load_task
 from evals.tasks.arithmetic import arithmetic
 from evals.tasks.gsm8k import gsm8k
 from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
+from tests.evals.local_data import write_hub_copy, write_lines
 from tests.worked_steps import expression
 from ttc.engines.simulated import truth
 from ttc.errors import ConfigError, RecordError, UnknownName
+from ttc.registry import VERIFIERS
 
 DATA = os.environ.get("TTC_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="TTC_DATA names no data folder")
@@ -59,13 +63,6 @@ def test_simulated_targets_are_those_of_the_engine() -> None:
         assert item.target == truth(item.problem.messages[-1].content)
 
 
-def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
 LOCAL_GSM8K = [{"id": f"gsm8k-test-{i}", "problem": f"{i} + 1,000?", "answer": f"1,00{i}"} for i in range(6)]
 
 
@@ -86,15 +83,12 @@ def test_a_limit_takes_the_same_unbiased_sample_for_every_seed_and_longer_ones_e
     assert [item.problem.id for item in three] != [row["id"] for row in LOCAL_GSM8K[:3]]
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_gsm8k_reads_a_copy_of_the_hub_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_gsm8k_reads_a_copy_of_the_hub_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         {"question": "What is 1+1?", "answer": "Add them: <<1+1=2>>2.\n#### 2"},
         {"question": "What is 999+1?", "answer": "It is 1000.\n#### 1,000"},
     ]
-    repository = tmp_path / "data" / "openai" / "gsm8k"
-    write_hub_copy(repository / "main", rows, form)
-    (repository / "README.md").write_text(CARD)
+    write_hub_copy(tmp_path / "data" / "openai" / "gsm8k", rows, config="main")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     items = gsm8k(data=str(tmp_path / "data")).items(None, 0)
     assert [item.target for item in items] == ["2", "1000"]
@@ -104,34 +98,11 @@ def test_gsm8k_reads_a_copy_of_the_hub_repository(tmp_path: Path, monkeypatch: p
 
 def test_svamp_reads_a_copy_of_the_hub_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"ID": "chal-7", "Body": "Ann has 3 pens", "Question": "How many pens?", "Answer": "3.0", "Type": "Addition"}
-    write_hub_copy(tmp_path / "data" / "ChilleD" / "SVAMP", [row], "parquet")
+    write_hub_copy(tmp_path / "data" / "ChilleD" / "SVAMP", [row])
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (item,) = svamp(data=str(tmp_path / "data")).items(None, 0)
     assert (item.problem.id, item.target) == ("svamp-chal-7", "3")
     assert item.problem.messages[0].content.startswith("Ann has 3 pens. How many pens?")
-
-
-CARD = """---
-configs:
-- config_name: main
-  data_files:
-  - split: test
-    path: main/test*
----
-# A dataset card, whose header names the configurations
-"""
-
-
-def write_hub_copy(folder: Path, rows: list[dict[str, str]], form: str) -> None:
-    """One test file, as hub repositories have."""
-    folder.mkdir(parents=True)
-    if form == "jsonl":
-        write_lines(folder / "test.jsonl", list(rows))  # type: ignore[arg-type]
-        return
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
 
 
 def test_data_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -199,6 +170,9 @@ def test_doubled_ids_and_empty_files_are_refused(tmp_path: Path) -> None:
 
 
 @needs_data
-def test_the_published_files_load_whole() -> None:
-    assert len(gsm8k(data=DATA).items(None, 0)) == 1319
-    assert len(svamp(data=DATA).items(None, 0)) == 1000
+@pytest.mark.parametrize(("make", "count"), [(gsm8k, 1319), (partial(gsm8k, split="train"), 7473), (svamp, 1000)])
+def test_the_published_files_load_whole_and_their_golds_verify(make: Callable[..., Task], count: int) -> None:
+    task = make(data=DATA)
+    items = task.items(None, 0)
+    assert len(items) == count
+    check_golds(items, VERIFIERS.load(task.check.verifier)(**task.check.params), task)

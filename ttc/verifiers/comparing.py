@@ -135,7 +135,8 @@ class Comparison:
         factors = _conversion(first_unit, second_unit)
         if factors is None:
             return False
-        return self.scalars(_scaled(first, factors[0]), _scaled(second, factors[1]))
+        # In the unit of the first, which is the gold's: an absolute tolerance is meant in it.
+        return self.scalars(first, _scaled(second, factors[1] / factors[0]))
 
     def _percents(self, first: Node, first_unit: str, second: Node, second_unit: str) -> Ternary:
         if first_unit and second_unit:

@@ -1,0 +1,54 @@
+"""What the contests have in common: short problems whose answer is one number.
+
+A row has `problem` (or `question`), `answer` and perhaps `id`, on the hub as in a local file. The number is compared by
+the verifier of kind `number`: a last number counts as an answer where no box or answer phrase is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from evals.sources import Row, Source, rows_from
+from evals.task import Item, Task, boxed_question, sample
+from ttc.core import Problem, Sampling
+from ttc.errors import RecordError
+
+__all__ = ["contest", "number", "three_digits"]
+
+LARGEST = 999
+"""The largest answer of the AIME."""
+
+
+def contest(name: str, source: Source, data: str | None, *, max_tokens: int, answer: Callable[[Row], str]) -> Task:
+    """Return the task called `name`, whose targets `answer` reads from the rows of `source`."""
+    return Task(
+        name=name,
+        kind="number",
+        load=lambda limit, seed: sample(list(_items(name, rows_from(source, data), answer)), limit),
+        sampling=Sampling(max_tokens=max_tokens),
+    )
+
+
+def number(row: Row) -> str:
+    """Return the answer of a contest with numbers of any size (`27.0` is 27)."""
+    return row.numeric("answer")
+
+
+def three_digits(row: Row) -> str:
+    r"""Return the answer of an AIME problem, a whole number from 0 to 999; `025` is 25, `336^\circ` is 336.
+
+    Raises:
+        RecordError: it is anything else.
+    """
+    text = row.text("answer").strip("$ ").removesuffix(r"^\circ").removesuffix(r"^{\circ}").strip()
+    if not text.isdecimal() or int(text) > LARGEST:
+        raise RecordError(f"{row.where}: answer: expected a whole number from 0 to {LARGEST}, got {text!r}")
+    return str(int(text))
+
+
+def _items(name: str, rows: Iterator[Row], answer: Callable[[Row], str]) -> Iterator[Item]:
+    for row in rows:
+        question = row.text("problem" if "problem" in row.data else "question")
+        own = row.data.get("id", row.number - 1)
+        problem = Problem(row.text("id") if row.local else f"{name}-{own}", boxed_question(question), "number")
+        yield Item(problem, answer(row))

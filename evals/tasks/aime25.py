@@ -1,0 +1,20 @@
+"""AIME 2025: the 30 problems of the American Invitational Mathematics Examination I and II of 2025.
+
+Answers are whole numbers from 0 to 999; see `aime24` on how little thirty problems can tell apart.
+"""
+
+from __future__ import annotations
+
+from evals.sources import Source
+from evals.task import Task
+from evals.tasks._contest import contest, three_digits
+
+
+def aime25(*, data: str | None = None) -> Task:
+    """American Invitational Mathematics Examination 2025.
+
+    Args:
+        data: folder with aime25.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+    """
+    source = Source("aime25", "math-ai/aime25", None, "test")
+    return contest("aime25", source, data, max_tokens=16384, answer=three_digits)

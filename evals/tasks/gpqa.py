@@ -1,0 +1,69 @@
+"""GPQA: graduate-level questions of biology, physics and chemistry, four options (Rein et al. 2023, arXiv:2311.12022).
+
+The authors ask that the questions stay off the open web, so the dataset is never fetched: it is read from the copy that
+the user has (`gpqa_diamond.csv` as published, or JSON lines), and the records of a run must not be published either.
+The options are shuffled by a hash of the question's id and their number, the same in every run; the target is a letter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from evals.jsonl import INSTRUCTIONS
+from evals.sources import Row, Source, rows_from
+from evals.task import Item, Task, sample
+from ttc.core import Message, Problem, Sampling
+from ttc.errors import RecordError
+
+LETTERS = "ABCD"
+
+
+def gpqa(*, data: str | None = None, subset: Literal["diamond", "main", "extended"] = "diamond") -> Task:
+    """Graduate-level science questions with four options (GPQA).
+
+    Args:
+        data: folder with gpqa_<subset>.csv, gpqa_<subset>.jsonl(.gz) or a copy of the hub repository; required.
+        subset: diamond (198 questions), main (448) or extended (546).
+    """
+    source = Source(f"gpqa_{subset}", "Idavidrein/gpqa", f"gpqa_{subset}", "train", on_hub=False)
+    return Task(
+        name="gpqa",
+        kind="choice",
+        load=lambda limit, seed: sample(list(_items(rows_from(source, data))), limit),
+        sampling=Sampling(max_tokens=8192),
+        params={"subset": subset},
+    )
+
+
+def _items(rows: Iterator[Row]) -> Iterator[Item]:
+    for row in rows:
+        name, question, options = _read(row)
+        order = sorted(range(len(options)), key=lambda number: _place(name, number))
+        lines = [f"({letter}) {options[number]}" for letter, number in zip(LETTERS, order, strict=True)]
+        text = "\n".join([question, "", *lines, "", INSTRUCTIONS["choice"]])
+        meta = row.labels(domain="High-level domain", subdomain="Subdomain")
+        problem = Problem(name, (Message("user", text),), "choice", meta)
+        yield Item(problem, LETTERS[order.index(0)], difficulty=meta.get("domain"))
+
+
+def _read(row: Row) -> tuple[str, str, Sequence[str]]:
+    """The id, the question and the options of a row, the right one first."""
+    if row.local:
+        wrong = row.data.get("incorrect")
+        if not isinstance(wrong, list) or not all(isinstance(option, str) and option.strip() for option in wrong):
+            raise RecordError(f"{row.where}: incorrect: expected a list of {len(LETTERS) - 1} strings, got {wrong!r}")
+        name, question, options = row.text("id"), row.text("problem"), [row.text("answer"), *wrong]
+    else:
+        name, question = f"gpqa-{row.text('Record ID')}", row.text("Question")
+        columns = ["Correct Answer", *(f"Incorrect Answer {number}" for number in range(1, len(LETTERS)))]
+        options = [row.text(column) for column in columns]
+    if len(options) != len(LETTERS):
+        raise RecordError(f"{row.where}: incorrect: expected {len(LETTERS) - 1} options, got {len(options) - 1}")
+    return name, question.strip(), [option.strip() for option in options]
+
+
+def _place(name: str, number: int) -> bytes:
+    """The sort key of option `number`; option 0 is the right one."""
+    return hashlib.sha256(f"{name}/{number}".encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,146 @@
+r"""OlympiadBench: olympiad mathematics and physics with final answers (He et al. 2024, arXiv:2402.14008).
+
+The open-ended, text-only problems in English: 675 of mathematics, 236 of physics. Targets follow the data: several
+answers are one set, whatever their order; `error` is an absolute tolerance; further entries of `final_answer` are
+alternatives; of `V_{\max} = 3 r`, where an expression or a number is asked for, `3 r` counts as well. The question says
+the unit, and that several answers belong into one box. The sub-field is the difficulty. Physics problems that begin
+with the same context are one cluster.
+
+Excluded, and counted in the task's parameters (so in every run.json): golds that no answer can be held against, since
+the grammar of answers does not know them (`where $b$ is an arbitrary integer`), and several answers with a tolerance
+each, which a target cannot say. That is 2 of the 675 of mathematics, and of physics about 6 in 100.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from evals.sources import Row, Source, rows_from
+from evals.task import BOXED, Item, Task, sample
+from ttc.answers.plain import plain
+from ttc.core import Message, Problem, Sampling, Target
+from ttc.errors import RecordError
+from ttc.verifiers.judging import read
+from ttc.verifiers.reading import read_gold
+
+CONFIGS = {"math": "OE_TO_maths_en_COMP", "physics": "OE_TO_physics_en_COMP"}
+CONTEXT_CHARS = 200
+"""Characters at the start of a context by which the parts of one physics problem are known; later parts add to it."""
+PERCENT = ("%", r"\%", "percent")
+
+
+def olympiadbench(*, data: str | None = None, subset: Literal["math", "physics"] = "math") -> Task:
+    """Olympiad problems with final answers (OlympiadBench).
+
+    Args:
+        data: folder with olympiadbench_<subset>.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        subset: mathematics or physics.
+    """
+    source = Source(f"olympiadbench_{subset}", "Hothan/OlympiadBench", CONFIGS[subset], "train")
+    rows = list(rows_from(source, data))
+    items = [item for row in rows if (item := _item(row)) is not None]
+    return Task(
+        name="olympiadbench",
+        kind="math",
+        load=lambda limit, seed: sample(items, limit),
+        sampling=Sampling(max_tokens=8192),
+        params={"subset": subset, "excluded": len(rows) - len(items)},
+    )
+
+
+def _item(row: Row) -> Item | None:
+    """The problem of a row, or None where its gold cannot be held against an answer."""
+    target = _target(row)
+    if target is None:
+        return None
+    context = _optional(row, "context")
+    question = row.text("problem" if row.local else "question").strip()
+    text = "\n\n".join([*([context] if context else []), question, _instruction(row)])
+    meta = row.labels(subfield="subfield", answer_type="answer_type")
+    name = row.text("id") if row.local else f"olympiadbench-{row.text('id')}"
+    problem = Problem(name, (Message("user", text),), "math", meta)
+    return Item(problem, target, _cluster(context), meta.get("subfield"))
+
+
+def _optional(row: Row, name: str) -> str:
+    value = row.data.get(name)
+    return "" if value is None else str(value).strip()
+
+
+# -- the question ------------------------------------------------------------------------------------------------------
+def _instruction(row: Row) -> str:
+    sentences = [BOXED]
+    if row.data.get("is_multiple_answer"):
+        sentences.append("Put all answers into the one box, separated by commas.")
+    units = [unit.strip() or "none" for unit in _optional(row, "unit").split(",")]
+    if len(units) > 1:
+        sentences.append(f"The units of the answers are, in order, {', '.join(units)}; leave them out of the box.")
+    elif units != ["none"]:
+        sentences.append(f"The unit of the answer is {units[0]}; leave it out of the box.")
+    return " ".join(sentences)
+
+
+def _cluster(context: str) -> str:
+    return hashlib.sha256(context[:CONTEXT_CHARS].encode("utf-8", "surrogatepass")).hexdigest()[:16] if context else ""
+
+
+# -- the target --------------------------------------------------------------------------------------------------------
+def _target(row: Row) -> Target | None:
+    answers = [text for gold in _golds(row) for text in _spellings(gold, row) if _readable(text)]
+    tolerance = _tolerance(row)
+    if not answers or tolerance is None:
+        return None
+    target: dict[str, Any] = {"answer": answers[0]}
+    if len(answers) > 1:
+        target["alternatives"] = answers[1:]
+    if tolerance:
+        target["tolerance"] = tolerance
+    if row.data.get("is_multiple_answer"):
+        # Numbers in brackets, `(1/4, 1/27)`, are then a list like any other; tuples keep their order.
+        return target | ({"type": "set"} if row.data.get("answer_type") == "Numerical" else {})
+    unit = _optional(row, "unit")
+    # Per cent is left out: 4.2 % would also stand for 0.042, which a tolerance of 0.1 brings near to anything small.
+    if unit and unit not in PERCENT and all(_readable(text, unit) for text in answers):
+        target["unit"] = unit
+    return target
+
+
+def _golds(row: Row) -> Iterator[str]:
+    golds = row.data.get("final_answer")
+    if not isinstance(golds, list) or not all(isinstance(gold, str) and gold.strip() for gold in golds) or not golds:
+        raise RecordError(f"{row.where}: final_answer: expected a list of non-empty strings, got {golds!r}")
+    for gold in golds:
+        # Without a space, `54,108` among several answers would be read as one number with a thousands separator.
+        yield re.sub(r",(?=\S)", ", ", gold.strip()) if row.data.get("is_multiple_answer") else gold.strip()
+
+
+def _spellings(gold: str, row: Row) -> Iterator[str]:
+    """The gold, and what stands right of its only equals sign where the data does not ask for an equation."""
+    left, equals, right = gold.strip("$ ").partition("=")
+    if equals and "=" not in right and "Equation" not in str(row.data.get("answer_type")):
+        if left.strip():
+            yield gold
+        yield right.strip()
+    else:
+        yield gold
+
+
+def _readable(gold: str, unit: str = "") -> bool:
+    """Whether the grammar of answers knows the gold with its unit: `t(0,4]` it takes for t times an interval."""
+    words = read_gold({"answer": gold, "unit": unit}).unit
+    shape = read(plain(f"{gold} \\text{{{words}}}" if words else gold))
+    return shape is not None and not (shape.op == "scalar" and shape.has("seq"))
+
+
+def _tolerance(row: Row) -> float | None:
+    """The absolute tolerance of the answer, 0 without one; None where several answers have different ones."""
+    parts = {part.strip() for part in _optional(row, "error").split(",")}
+    if len(parts) > 1:
+        return None
+    try:
+        return float(parts.pop() or 0)
+    except ValueError as exc:
+        raise RecordError(f"{row.where}: error: expected a number, got {row.data['error']!r}") from exc
