@@ -1,6 +1,6 @@
 """Model dimensions and rotary tables, read from a Hugging Face `config.json`.
 
-Covers Llama, Qwen2 and Qwen3 with full attention and the rotary variants default, linear, llama3 and yarn
+Covers Llama, Mistral, Qwen2 and Qwen3 with full attention and the rotary variants default, linear, llama3 and yarn
 (Peng et al. 2023, arXiv 2309.00071). Anything else answers False to `supported` and goes through transformers
 (`fallback.py`): sliding windows, other activations, mixture-of-experts, dynamic rotary scaling.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dims", "read_config", "rope_tables", "supported"]
 
-FAMILIES = ("llama", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,18 @@ class Dims:
                 eps=float(config.get("rms_norm_eps", 1e-6)),
                 tied=bool(config.get("tie_word_embeddings", False)),
                 qk_norm=config["model_type"] == "qwen3",
-                max_context=int(config.get("max_position_embeddings", 2048)),
+                max_context=_max_context(config),
                 rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
                 rope=rope,
             )
         except KeyError as exc:
             raise ConfigError(f"config.json lacks the field {exc.args[0]!r}") from exc
+
+
+def _max_context(config: Mapping[str, Any]) -> int:
+    """The model's context; Mistral's no further than its window, within which its attention is full."""
+    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
+    return min(int(config.get("max_position_embeddings", 2048)), int(window or 1 << 62))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -22,6 +22,8 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 class HeadReader:
     """Reads a probability at the last token of a step (or at its tag) through `head`; nothing is remembered."""
 
+    remembers = False
+
     def __init__(self, body: Body, head: Head) -> None:
         self._body, self._head = body, head
 
@@ -44,6 +46,8 @@ class LikelihoodReader:
     (which step first) costs little. Injected tokens, which have no log-probability in the prompt, do not count.
     """
 
+    remembers = True
+
     def __init__(self, body: Body, beta: float) -> None:
         if not beta > 0:
             raise ConfigError(f"prm beta must be > 0, got {beta}")
@@ -63,8 +67,8 @@ class LikelihoodReader:
         return [self._accumulate(work, [next(margins) for _ in work.new], states) for work, states in pairs]
 
     def _accumulate(self, work: Work, margins: list[float], states: torch.Tensor) -> tuple[tuple[float, ...], Any]:
-        prompt = work.request.prompt
-        start = len(work.base.ids) - prompt.rendered_len
+        prompt = work.prompt
+        start = work.start - prompt.rendered_len
         known = None if prompt.logprobs is None else prompt.logprobs[start : start + len(work.new)]
         total, sums = work.base.memo[1], []
         for at, margin in enumerate(margins):
@@ -75,20 +79,23 @@ class LikelihoodReader:
 
 
 def label_head(
-    tensors: Mapping[str, torch.Tensor], body: Body, positive_label: int, activation: str, where: str
+    tensors: Mapping[str, torch.Tensor], device: torch.device, positive_label: int, activation: str, where: str
 ) -> Head:
-    """The classification head of a folder, as one function to the probability of the positive label."""
+    """The head of a folder, as one function to the probability of the positive label.
+
+    Three forms are known: one linear layer (`score`), two with a ReLU (`score.0`, `score.2`: the Qwen2.5-Math reward
+    models) and a value head (`v_head.summary`). The arithmetic is in fp32.
+    """
 
     def part(name: str) -> torch.Tensor | None:
         found = tensors.get(name)
-        return None if found is None else found.to(device=body.device, dtype=torch.float32)
+        return None if found is None else found.to(device=device, dtype=torch.float32)
 
-    layers = [(w, part(f"{n}.bias")) for n in ("score.0", "score.2") if (w := part(f"{n}.weight")) is not None]
-    single = part("score.weight")
-    if single is not None:
-        layers = [(single, part("score.bias"))]
-    if not layers:
+    stacks = (("score",), ("score.0", "score.2"), ("v_head.summary",))
+    found = [names for names in stacks if all(f"{name}.weight" in tensors for name in names)]
+    if not found:
         raise ConfigError(f"{where} has no classification head (score.weight): it is not a reward model")
+    layers = [(tensors[f"{name}.weight"].to(device, torch.float32), part(f"{name}.bias")) for name in found[0]]
     labels = layers[-1][0].shape[0]
     if labels > 1 and not 0 <= positive_label < labels:
         raise ConfigError(f"prm positive_label={positive_label}, but {where} has {labels} labels")
@@ -97,11 +104,16 @@ def label_head(
         x = hidden.float()
         for index, (weight, bias) in enumerate(layers):
             x = F.linear(F.relu(x) if index else x, weight, bias)
-        if x.shape[-1] == 1 or activation == "sigmoid":
-            return torch.sigmoid(x[:, min(positive_label, x.shape[-1] - 1)])
-        return torch.softmax(x, -1)[:, positive_label]
+        return probability(x, positive_label, activation)
 
     return head
+
+
+def probability(logits: torch.Tensor, positive_label: int, activation: str) -> torch.Tensor:
+    """Probability (N,) of the positive label of logits (N, labels); a single output goes through a sigmoid."""
+    if logits.shape[-1] == 1 or activation == "sigmoid":
+        return torch.sigmoid(logits[:, min(positive_label, logits.shape[-1] - 1)])
+    return torch.softmax(logits, -1)[:, positive_label]
 
 
 def token_head(body: Body, good: int, bad: int) -> Head:

@@ -1,23 +1,33 @@
-"""Process-reward models run in process, incremental: each new token of a path is computed once.
+"""Process-reward models: a score for every step, in process, on vLLM, or on a server.
 
-Lightman et al. 2023, "Let's Verify Step by Step"; Uesato et al. 2022. Three kinds of model are read: token classifiers
-(a label head, one linear layer or two with a ReLU), step-token models (the language-model head at a step, a good token
-against a bad one), and likelihoods (of a better language model: how far each token is from its own first choice).
-Scores are read at the last token of every step, or at a tag inserted after it.
+Lightman et al. 2023, "Let's Verify Step by Step"; Uesato et al. 2022. The public families are described one a file in
+`ttc/scorers/adapters`: they are recognised by name or architecture (`adapter=NAME` says it), read problem and steps in
+their own format through their own tokenizer, and so work beside any generator. A model with the generator's tokenizer
+needs no adapter: its config.json says in `ttc_prm` how it is read, as a token classifier (label), as a language model
+that says a good token or a bad one (token), or as the likelihood of the path under a better model (likelihood).
 
-Cost: each new token of a path once, the rendered prompt once per problem (scoring whole prefixes anew would cost about
-8x more at ten steps). Left out: models with another tokenizer or another chat template than the generator's.
+Cost, in scored tokens: `embedded` computes each new token of a path once, what all paths share once per problem
+(scoring whole prefixes anew would cost about 8x more at ten steps). `vllm` reads its prefix cache, so each step costs
+its own tokens and what its last cache block lacks (up to block size - 1). `http`: see `_http.py`. Left out: generative
+reward models that write a critique (`judge` does), models that need remote code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+from ttc.core import Scorer
 from ttc.errors import ConfigError
-from ttc.scorers._incremental import IncrementalScorer, Tokens, inference
+from ttc.scorers._adapters import ADAPTERS, load_adapter, recognise
+from ttc.scorers._embedded import Place, adapted, load
+from ttc.scorers._incremental import IncrementalScorer
+from ttc.scorers._layouts import SameIds
+from ttc.scorers._tokens import Tokens
+from ttc.scorers.adapters._base import Adapter
 
 if TYPE_CHECKING:
     from ttc.embedded.model import Body
@@ -48,7 +58,7 @@ class Reading:
 def _label(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
     from ttc.scorers._readers import HeadReader, label_head
 
-    return HeadReader(body, label_head(rest, body, reading.positive_label, reading.activation, where))
+    return HeadReader(body, label_head(rest, body.device, reading.positive_label, reading.activation, where))
 
 
 def _token(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
@@ -77,7 +87,7 @@ def _reading(stated: Mapping[str, Any], given: Mapping[str, Any], where: str) ->
     known = {spec.name for spec in fields(Reading)}
     if unknown := set(stated) - known:
         raise ConfigError(f"{where}: config.json ttc_prm has unknown keys {sorted(unknown)} (known: {sorted(known)})")
-    reading = Reading(**{**stated, **{name: value for name, value in given.items() if value is not None}})
+    reading = Reading(**{**stated, **given})
     if reading.kind not in _KINDS:
         raise ConfigError(f"prm kind must be one of {sorted(_KINDS)}, got {reading.kind!r}")
     return reading
@@ -86,10 +96,17 @@ def _reading(stated: Mapping[str, Any], given: Mapping[str, Any], where: str) ->
 def prm(
     model: str | None = None,
     *,
+    backend: Literal["embedded", "vllm", "http"] = "embedded",
+    adapter: str | None = None,
+    base_url: str | None = None,
+    protocol: Literal["vllm", "steps"] = "vllm",
+    served_model: str | None = None,
     device: str = "auto",
     dtype: str = "auto",
     threads: int = 1,
     max_context: int | None = None,
+    gpu_memory_utilization: float = 0.4,
+    kv_cache_bytes: int | None = None,
     batch_invariant: bool = False,
     kind: Kind | None = None,
     step_delimiter: str | None = None,
@@ -98,63 +115,95 @@ def prm(
     bad: str | None = None,
     positive_label: int | None = None,
     beta: float | None = None,
-) -> IncrementalScorer:
-    """Score steps with a process-reward model run in process.
+) -> Scorer:
+    """Score steps with a process-reward model.
 
     Args:
-        model: a Hugging Face folder; absent: the packaged reward model of the nano family.
-        device: auto, cpu or cuda.
+        model: a Hugging Face folder or hub id; absent: the packaged reward model of the nano family.
+        backend: embedded (in this process), vllm (in this process, by vLLM) or http (a server).
+        adapter: the format of a public family (see ttc/scorers/adapters), or file.py:function; absent: recognised.
+        base_url: http: where the server is, without /v1; several separated by commas share the work.
+        protocol: http: vllm (a vLLM server of the model) or steps (plain JSON: messages and steps in, scores out).
+        served_model: http: the model's name on the server; absent: the server's only one.
+        device: embedded: auto, cpu or cuda.
         dtype: auto, bfloat16 or float32.
-        threads: compute threads.
+        threads: embedded: compute threads.
         max_context: a limit below the model's own.
-        batch_invariant: what is scored together cannot change a single bit of a score; slower.
-        kind: label, token or likelihood; absent: what the folder states, else label.
-        step_delimiter: text that ends a step.
-        step_tag: token inserted after a step, where the score is read.
-        good: token whose probability is the score (step-token models), against bad.
+        gpu_memory_utilization: vllm: share of the GPU's memory it may take.
+        kv_cache_bytes: vllm: memory of its cache; absent: by gpu_memory_utilization, and 1 GiB on a CPU.
+        batch_invariant: embedded: what is scored together cannot change a single bit of a score; slower.
+        kind: without adapter: label, token or likelihood; absent: what the folder states, else label.
+        step_delimiter: text that ends a step; absent: the adapter's or the folder's own.
+        step_tag: without adapter: token inserted after a step, where the score is read.
+        good: without adapter: token whose probability is the score (kind token), against bad.
         bad: see good.
-        positive_label: index of the label that means correct.
-        beta: power of the likelihood.
+        positive_label: without adapter: index of the label that means correct.
+        beta: without adapter: power of the likelihood.
+
+    Raises:
+        ConfigError: a model, adapter or tokenizer that do not fit together; before any scoring.
+        MissingExtra: backend=vllm without vLLM.
     """
-    from transformers import AutoTokenizer
-
-    from ttc import nano
-    from ttc.embedded.folder import resolve
-    from ttc.embedded.invariant import PAD_ROWS, blocked_attention, check
-    from ttc.embedded.model import load_body, softmax_attention
-    from ttc.embedded.shape import read_config
-
-    folder = nano.path("prm") if model is None else resolve(model)
-    given = {
+    own = {
         "kind": kind,
-        "step_delimiter": step_delimiter,
         "step_tag": step_tag,
         "good": good,
         "bad": bad,
         "positive_label": positive_label,
         "beta": beta,
     }
-    reading = _reading(read_config(folder).get("ttc_prm", {}), given, str(folder))
-    tokens = Tokens(AutoTokenizer.from_pretrained(str(folder)))
-    body, rest = load_body(
-        folder,
-        device=device,
-        dtype=dtype,
-        max_context=max_context,
-        head=reading.kind != "label",
-        kernel=blocked_attention if batch_invariant else softmax_attention,
-        pad_rows=PAD_ROWS if batch_invariant else 1,
-    )
-    if batch_invariant:
-        with inference(threads):
-            check(body)
+    given = {name: value for name, value in own.items() if value is not None}
+    if adapter is not None and given:
+        raise ConfigError(f"prm adapter={adapter} already says {', '.join(given)}: give one or the other")
+    if (base_url is not None) != (backend == "http"):
+        raise ConfigError("prm backend=http needs base_url, and no other backend takes it")
+    if backend == "http" and protocol == "steps":
+        from ttc.scorers._http import steps_scorer
+
+        return steps_scorer(base_url or "", step_delimiter or "\n\n", served_model)
+
+    from ttc import nano
+    from ttc.embedded.folder import resolve
+    from ttc.embedded.shape import read_config
+
+    folder = nano.path("prm") if model is None else resolve(model)
+    config = read_config(folder)
+    chosen: Adapter | None = None
+    if adapter is not None:
+        chosen = load_adapter(adapter, config, str(folder), outcome=False)
+    elif "ttc_prm" not in config and not given:
+        chosen = recognise(model or "", folder, config, outcome=False)
+    place = Place(device, dtype, threads, max_context, batch_invariant)
+    if backend != "embedded":
+        if chosen is None:
+            raise ConfigError(f"prm backend={backend} needs adapter=NAME for this model (known: {_names()})")
+        if backend == "vllm":
+            from ttc.scorers._vllm import vllm_scorer
+
+            return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
+        from ttc.scorers._http import token_scorer
+
+        return token_scorer(base_url or "", folder, chosen, step_delimiter, served_model)
+    if chosen is not None:
+        return adapted(folder, chosen, place, step_delimiter)
+    delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
+    return _same_ids(folder, _reading(config.get("ttc_prm", {}), {**given, **delimiter}, str(folder)), place)
+
+
+def _same_ids(folder: Path, reading: Reading, place: Place) -> IncrementalScorer:
+    """The scorer of a model that reads the generator's own ids."""
+    tokens = Tokens(folder)
+    body, rest = load(folder, place, head=reading.kind != "label")
     reader = _KINDS[reading.kind](reading, body, rest, tokens, str(folder))
+    tag = None if reading.step_tag is None else tokens.single("step_tag", reading.step_tag)
     return IncrementalScorer(
         body,
         reader,
-        tokens,
-        step_delimiter=reading.step_delimiter,
-        step_tag=None if reading.step_tag is None else tokens.single("step_tag", reading.step_tag),
+        SameIds(tokens, body.dims.vocab, reading.step_delimiter, tag),
         shape=body.dims.model_shape(2 if reading.kind == "label" else body.dims.vocab),
-        threads=threads,
+        threads=place.threads,
     )
+
+
+def _names() -> str:
+    return ", ".join(ADAPTERS.names())

@@ -1,0 +1,99 @@
+"""One worker thread that is handed everything that waits: what arrives while one batch runs makes the next.
+
+What all scorers that compute in this process share. Results and errors return to the event loop they came from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ttc.core import Usage, UsageSink
+from ttc.errors import ScorerError, TTCError
+
+__all__ = ["Batcher", "Job"]
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Job(Generic[Q, R]):
+    """One item of work, and the way back; its methods may be called from the worker thread."""
+
+    item: Q
+    on_usage: UsageSink
+    _done: asyncio.Future[R]
+    _loop: asyncio.AbstractEventLoop
+
+    def report(self, usage: Usage) -> None:
+        """Charge what was computed."""
+        self._loop.call_soon_threadsafe(self.on_usage, usage)
+
+    def finish(self, result: R) -> None:
+        """Give the result; the first result or error counts."""
+        self._loop.call_soon_threadsafe(_resolve, self._done, result)
+
+    def fail(self, error: BaseException) -> None:
+        """Give an error instead."""
+        self._loop.call_soon_threadsafe(_fail, self._done, error)
+
+
+class Batcher(Generic[Q, R]):
+    """Runs `work(jobs)` in a thread of its own; `work` must finish or fail every job, an exception fails all."""
+
+    def __init__(self, name: str, work: Callable[[list[Job[Q, R]]], None]) -> None:
+        """`name` is for errors and the thread."""
+        self._name, self._work = name, work
+        self._pending: list[Job[Q, R]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running = False
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def submit(self, items: Sequence[Q], on_usage: UsageSink) -> list[R]:
+        """Compute `items` with whatever else waits; results in order."""
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[R]] = [loop.create_future() for _ in items]
+        if loop is not self._loop:  # an earlier loop may have been closed in the middle of a batch
+            self._loop, self._running, self._pending = loop, False, []
+        self._pending += [Job(item, on_usage, done, loop) for item, done in zip(items, futures, strict=True)]
+        if not self._running:
+            self._running = True
+            loop.call_soon(self._launch, loop)
+        return list(await asyncio.gather(*futures))
+
+    def later(self, work: Callable[..., Any], *args: Any) -> None:
+        """Call `work(*args)` in the thread, after the batch in progress."""
+        self._pool.submit(work, *args)
+
+    def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand everything that waits to the thread; called again when a batch has ended."""
+        if loop is not self._loop:
+            return
+        batch, self._pending = self._pending, []
+        if not batch:
+            self._running = False
+            return
+        loop.run_in_executor(self._pool, self._run, batch).add_done_callback(lambda _: self._launch(loop))
+
+    def _run(self, batch: list[Job[Q, R]]) -> None:
+        try:
+            self._work(batch)
+        except Exception as exc:
+            error = exc if isinstance(exc, TTCError) else ScorerError(f"{self._name} failed: {exc}")
+            error.__cause__ = exc if error is not exc else None
+            for job in batch:
+                job.fail(error)
+
+
+def _resolve(done: asyncio.Future[R], result: R) -> None:
+    if not done.done():
+        done.set_result(result)
+
+
+def _fail(done: asyncio.Future[Any], error: BaseException) -> None:
+    if not done.done():
+        done.set_exception(error)

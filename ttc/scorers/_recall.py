@@ -1,0 +1,80 @@
+"""Scorers whose keys and values live elsewhere (a server, vLLM, transformers): only scores are remembered here.
+
+A path is laid out as ids and the positions of its scores (`_layouts.py`); what an ancestor has already told is not
+asked again, so a step of a search asks for its own score only. How many tokens that costs is the backend's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+from ttc.aggregate import How, aggregate
+from ttc.concurrent import gather
+from ttc.core import Path, Prompt, Score, UsageSink
+from ttc.errors import PromptTooLong
+from ttc.scorers._layouts import Laid, Layout, common
+
+__all__ = ["Backend", "RecallScorer"]
+
+
+class Backend(Protocol):
+    """Reads scores from a model somewhere; reports every token it computed as `scored`."""
+
+    @property
+    def max_context(self) -> int | None:
+        """Most tokens of one path; None when only the server knows."""
+        ...
+
+    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+        """Probabilities at the positions `reads` (ascending, some of `laid.reads`) of `laid.ids`."""
+        ...
+
+
+class RecallScorer:
+    """See the module docstring."""
+
+    def __init__(self, backend: Backend, layout: Layout, *, aggregation: How) -> None:
+        """`aggregation` makes the value of a score from its steps."""
+        self._backend, self._layout, self._aggregation = backend, layout, aggregation
+        self._problems: dict[str, dict[tuple[Hashable, Path], tuple[Laid, dict[int, float]]]] = {}
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""
+        scores: dict[int, Score] = {}
+        for depth in sorted({len(prompt.path) for prompt in prompts}):  # ancestors before what continues them
+            wave = [index for index, prompt in enumerate(prompts) if len(prompt.path) == depth]
+            done = await gather(self._score(prompts[index], on_usage) for index in wave)
+            scores.update(zip(wave, done, strict=True))
+        return [scores[index] for index in range(len(prompts))]
+
+    def release(self, problem_id: str) -> None:
+        """Forget the scores of a problem."""
+        self._problems.pop(problem_id, None)
+
+    async def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
+        known = self._problems.setdefault(prompt.problem_id, {})
+        key = self._layout.key(prompt)
+        if (key, ()) not in known:
+            known[key, ()] = Laid(self._layout.root(prompt), ()), {}
+        laid = self._layout.lay(prompt)
+        if not laid.reads:
+            return Score(None, note="no token generated yet")
+        limit = self._backend.max_context
+        if limit is not None and len(laid.ids) > limit:
+            raise PromptTooLong(
+                f"a path of problem {prompt.problem_id!r} is {len(laid.ids)} tokens for the reward model, whose "
+                f"context is {limit}: lower --max-tokens"
+            )
+        values: dict[int, float] = {}
+        for end in range(len(prompt.path) + 1):
+            if (entry := known.get((key, prompt.path[:end]))) is not None:
+                shared = common(entry[0].ids, laid.ids)
+                values |= {at: value for at, value in entry[1].items() if at < shared}
+        missing = [read for read in laid.reads if read not in values]
+        if missing:
+            found = await self._backend.read(prompt.problem_id, laid, missing, on_usage)
+            values |= zip(missing, found, strict=True)
+        known[key, prompt.path] = laid, values
+        steps = tuple(values[read] for read in laid.reads)
+        return Score(aggregate(Score(steps[-1], steps), self._aggregation), steps)

@@ -1,0 +1,34 @@
+"""Reward models trained with TRL's PRMTrainer: token classifiers, read at the separator after every step.
+
+Format of huggingface/trl, `PRMTrainer.tokenize_row`: beginning of sequence where the tokenizer has one, the prompt,
+then every step followed by the separator, each tokenised on its own; the score is label 1 of a softmax over two labels
+at the separator's last token. Many public models (HuggingFaceH4/Qwen2.5-Math-7B-Instruct-PRM-0.2, the SHARP-PRM series)
+are such. Ask for it by `adapter=trl_prm`: a token classifier alone does not say how it was trained. The separator is
+TRL's default, a line break, and so is the end of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ttc.core import Message
+from ttc.scorers.adapters._base import Adapter, Chat, Segment, question_of
+
+SEPARATOR = "\n"
+
+
+def _render(chat: Chat, messages: Sequence[Message], steps: Sequence[str]) -> list[Segment]:
+    head = Segment(chat.bos + question_of(messages))
+    return [head, *(part for step in steps for part in (Segment(step), Segment(SEPARATOR, (len(SEPARATOR),))))]
+
+
+def trl_prm() -> Adapter:
+    """Describe the family."""
+    return Adapter(
+        name="trl_prm",
+        render=_render,
+        families=("qwen2", "qwen3", "llama", "mistral"),
+        step_delimiter=SEPARATOR,
+        tag=SEPARATOR,
+        aggregation="min",
+    )

@@ -1,0 +1,61 @@
+"""Outcome reward models: one score for a whole answer.
+
+Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Sequence classifiers, Qwen2.5-Math-RM and RLHFlow's
+ORMs are recognised by name or architecture (`ttc/scorers/adapters`), each in its own chat format and by its own
+tokenizer. Cost: the problem once, every answer once, in scored tokens; Llama, Mistral, Qwen2 and Qwen3 run in the
+embedded core, other sequence classifiers through transformers' own module, which reads the whole conversation for
+every answer. Meant for whole answers (best-of-n); in a tree search it sees unfinished ones, which it was not made for.
+"""
+
+from __future__ import annotations
+
+from ttc.core import Scorer
+from ttc.errors import ConfigError
+
+
+def orm(
+    model: str | None = None,
+    *,
+    adapter: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    threads: int = 1,
+    max_context: int | None = None,
+    batch_invariant: bool = False,
+) -> Scorer:
+    """Score whole answers with an outcome reward model.
+
+    Args:
+        model: a Hugging Face folder or hub id.
+        adapter: the format of a public family (see ttc/scorers/adapters), or file.py:function; absent: recognised.
+        device: auto, cpu or cuda.
+        dtype: auto, bfloat16 or float32.
+        threads: compute threads.
+        max_context: a limit below the model's own.
+        batch_invariant: what is scored together cannot change a single bit of a score; slower.
+
+    Raises:
+        ConfigError: no model, or one that is no outcome reward model.
+    """
+    from ttc.embedded.folder import resolve
+    from ttc.embedded.shape import read_config, supported
+    from ttc.scorers._adapters import load_adapter, recognise
+    from ttc.scorers._embedded import Place, adapted
+
+    if model is None:
+        raise ConfigError("scorer orm needs a model: --scorer orm:PATH")
+    folder = resolve(model)
+    config = read_config(folder)
+    if adapter is None:
+        chosen = recognise(model, folder, config, outcome=True)
+    else:
+        chosen = load_adapter(adapter, config, str(folder), outcome=True)
+    if chosen is None:
+        stated = ", ".join(config.get("architectures") or ()) or config["model_type"]
+        raise ConfigError(f"{folder} ({stated}) is no outcome reward model that is known: set scorer.adapter=NAME")
+    place = Place(device, dtype, threads, max_context, batch_invariant)
+    if supported(config):
+        return adapted(folder, chosen, place, None)
+    from ttc.scorers._transformers import transformers_scorer
+
+    return transformers_scorer(folder, chosen, place)
