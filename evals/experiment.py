@@ -19,9 +19,10 @@ from evals.run import check_folder, evaluate
 from evals.summary import summarise, write_summary
 from evals.task import Item, Task
 from ttc.config import dump
-from ttc.core import Budget, Engine, Record, Sampling, Scorer, Verifier
-from ttc.options import PartChoice, StrategyChoice
-from ttc.solve import solve
+from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Verifier
+from ttc.options import PartChoice, StrategyChoice, fit_to_context
+from ttc.session import Shared
+from ttc.solve import Strategy, solve
 from ttc.thinking import Thinking
 
 __all__ = ["Arm", "Experiment", "Result", "Watcher", "all_params", "arm_config", "check_golds", "execute"]
@@ -38,7 +39,11 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Everything that decides the outcome, checked and not yet loaded."""
+    """Everything that decides the outcome, checked and not yet loaded.
+
+    `fit`: nobody asked for `sampling.max_tokens`, it is the task's, and where a problem's prompt leaves less of the
+    model's context, it is lowered to what is left.
+    """
 
     task: Task
     items: Sequence[Item]
@@ -46,6 +51,7 @@ class Experiment:
     scorer: PartChoice | None
     verifier: PartChoice
     sampling: Sampling
+    fit: bool
     thinking: Thinking
     budget: Budget | None
     seed: int
@@ -92,6 +98,7 @@ def arm_config(experiment: Experiment, arm: Arm) -> dict[str, Any]:
         "verifier": experiment.verifier.name,
         "verifier_params": dump(experiment.verifier.params),
         "sampling": dump(experiment.sampling),
+        "fit": experiment.fit,
         "thinking": dump(experiment.thinking),
         "budget": dump(experiment.budget),
         "seed": experiment.seed,
@@ -153,16 +160,7 @@ async def _run_arm(
         arm.folder,
         config,
         experiment.items,
-        partial(
-            solve,
-            engine=engine,
-            strategy=strategy,
-            seed=experiment.seed,
-            sampling=experiment.sampling,
-            thinking=experiment.thinking,
-            budget=experiment.budget,
-            shared={},
-        ),
+        partial(_solve, experiment=experiment, engine=engine, strategy=strategy, shared={}),
         verifier,
         concurrency=concurrency,
         retry_errors=retry_errors,
@@ -173,6 +171,22 @@ async def _run_arm(
     entry = {**summarise(records, config), "model": model, "records": "."}
     write_summary(arm.folder, [entry])
     return Result(arm, entry, records)
+
+
+async def _solve(
+    problem: Problem, *, experiment: Experiment, engine: Engine, strategy: Strategy, shared: Shared
+) -> Answer:
+    sampling = experiment.sampling
+    return await solve(
+        problem,
+        engine=engine,
+        strategy=strategy,
+        seed=experiment.seed,
+        sampling=fit_to_context(sampling, engine, problem, experiment.thinking) if experiment.fit else sampling,
+        thinking=experiment.thinking,
+        budget=experiment.budget,
+        shared=shared,
+    )
 
 
 def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:

@@ -140,6 +140,7 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
         scorer=scorer,
         verifier=verifier,
         sampling=sampling,
+        fit=args.max_tokens is None,
         thinking=thinking,
         budget=budget,
         seed=seed,

@@ -197,15 +197,18 @@ def test_every_published_gold_is_met_by_itself_and_by_its_last_spelling() -> Non
     assert {name: status for name, status in asyncio.run(judge()).items() if status != "correct"} == {}
 
 
-def test_the_packaged_model_can_be_evaluated_on_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_packaged_model_is_evaluated_within_its_context_unless_a_length_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [local_row(number, str(number)) for number in range(1, 4)]
+    rows = [local_row(number, str(number)) for number in range(1, 3)]
     write_lines(tmp_path / "data" / "olympiadbench_math.jsonl", rows)
-    line = "eval --task olympiadbench --limit 3 --strategy direct --max-tokens 64 --baseline none --seed 1 --json"
-    assert main([*line.split(), "--data", str(tmp_path / "data"), "--out", str(tmp_path / "run")]) == 0
+    line = "eval --task olympiadbench --limit 2 --strategy direct --baseline none --seed 1 --json --data"
+    command = [*line.split(), str(tmp_path / "data")]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (summary["task"], summary["problems"], summary["errors"]) == ("olympiadbench", 3, 0)
+    assert (summary["task"], summary["problems"], summary["errors"]) == ("olympiadbench", 2, 0)
     config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert config["task_params"] == {"subset": "math", "excluded": 0}
+    assert config["fit"] and config["sampling"]["max_tokens"] > 2048
+    assert main([*command, "--out", str(tmp_path / "asked"), "--max-tokens", "8192"]) == 3
+    assert "8192 requested tokens exceed the context of 2048" in capsys.readouterr().err
