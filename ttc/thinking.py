@@ -8,7 +8,8 @@ thinking at or below the cap is untouched: the tokens equal those of the uncappe
 or suppressed end, whose context is cached; one token beyond the cap is sampled to see whether it was the end
 (charged as `overrun`); injected tokens are charged as prompt, not as generated.
 
-Left out: engines' own caps (a fast path for engines that prove exact, in their adapters); chat-only endpoints.
+Without ids (chat-only endpoints) thinking is told from the answer by its markers in the text; budgets are refused.
+Left out: engines' own caps (a fast path for engines that prove exact, in their adapters).
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Literal
 
 from ttc.core import Capabilities, Completion, Engine, Logprobs, Prompt, Sampling, Usage, UsageSink
 from ttc.errors import ConfigError
+
+OPEN, CLOSE = "<think>", "</think>"
+"""The markers as text; engines with ids know them by their ids."""
 
 QWEN3_HANDOVER = (
     "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
@@ -83,7 +87,10 @@ class Thinking:
         if not self.active:
             return
         if not capabilities.token_ids:
-            raise ConfigError(f"thinking budgets need token ids, which {capabilities.model} does not take")
+            raise ConfigError(
+                f"thinking budgets need token ids, which {capabilities.model} does not take; with engine openai, serve "
+                "it with vLLM and set engine.tokenizer=PATH to its folder"
+            )
         if not capabilities.think_close:
             raise ConfigError(f"{capabilities.model} has no end-of-thinking marker, so thinking cannot be budgeted")
 
@@ -107,6 +114,32 @@ def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -
     thinking = tuple(token for start, end, within in runs if within for token in ids[start:end])
     answer = tuple(token for start, end, within in runs if not within for token in ids[start:end])
     return Split(thinking, answer, inside)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSplit:
+    """`Split` on text, the markers left out."""
+
+    thinking: str
+    answer: str
+    inside: bool
+
+
+def split_text(text: str, starts_inside: bool) -> TextSplit:
+    """Separate thinking from answer on generated text, for engines without ids.
+
+    An end marker before any opening one closes a block that the prompt had opened, whether that was known or not.
+    """
+    first, closing = text.find(OPEN), text.find(CLOSE)
+    inside = starts_inside or (closing >= 0 and not 0 <= first < closing)
+    thinking: list[str] = []
+    answer: list[str] = []
+    while True:
+        run, marker, text = text.partition(CLOSE if inside else OPEN)
+        (thinking if inside else answer).append(run)
+        if not marker:
+            return TextSplit("".join(thinking), "".join(answer), inside)
+        inside = not inside
 
 
 def _runs(

@@ -1,0 +1,196 @@
+"""What an endpoint can do, found out once before the run by a handful of short requests.
+
+Nothing is believed that was not seen: servers accept unknown fields in silence and ignore them. Token ids count as
+honoured when ids come back and the server's count of the prompt equals ours; a continued message when the prompt is
+shorter than that of the closed one; stop strings when the answer tells that one was met. Cost: at most some 20 tokens
+per start, charged to nobody and not part of `counters()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ttc.core import Sampling
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError, EngineError
+from ttc.remote.chat import PREFILL
+from ttc.remote.client import Chunk, Door, NotFound
+from ttc.remote.ids import ids_of
+from ttc.remote.reply import Tail, first_choice
+from ttc.remote.request import Features, shared_fields
+
+__all__ = ["Unreachable", "probe", "served_model"]
+
+COUNTING = "1 2 3 4 5 6"
+NUM_TOKENS = 4
+_GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS)
+
+
+class Unreachable(ConfigError):
+    """No server answers at the URL."""
+
+
+def served_model(door: Door, url: str, model: str | None) -> tuple[str, int | None]:
+    """The name under which the server has `model` (None: its only one), and its context in tokens where it says.
+
+    Raises:
+        ConfigError: nothing answers there (Unreachable), the model is not served, or several are and none was named.
+    """
+    try:
+        cards = door.get("/models").get("data") or []
+    except NotFound:
+        cards = []
+    except EngineError as exc:
+        raise Unreachable(
+            f"no OpenAI-compatible server answers at {url} ({exc}): start one there (for example "
+            "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1) or set engine.base_url"
+        ) from exc
+    known = {str(card["id"]): card.get("max_model_len") for card in cards if isinstance(card, Mapping) and "id" in card}
+    if model is None:
+        if len(known) != 1:
+            listed = ", ".join(sorted(known)[:8]) or "nothing it lists"
+            raise ConfigError(f"say which model with --model: {url} serves {listed}")
+        model = next(iter(known))
+    if known and model not in known:
+        raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(known)[:8])}")
+    return model, known.get(model)
+
+
+def probe(door: Door, features: Features, text: Text | None) -> Features:
+    """Complete `features` (model and context are known) by trying; `text` is the local tokenizer.
+
+    Raises:
+        ConfigError: the endpoint completes nothing at all, its tokens cannot be counted, or the tokenizer is not the
+            model's.
+    """
+    failures: list[str] = []
+    if text is not None:
+        found = _probe_ids(door, features, text, failures) or _probe_plain(door, features, failures)
+        if found is not None:
+            return found
+    found = _probe_chat(door, features, failures)
+    if found is None:
+        raise ConfigError(f"the endpoint completes nothing: {failures[-1]}")
+    if not found.usage:
+        raise ConfigError(
+            f"{features.model}: the endpoint reports no usage, so tokens cannot be counted; "
+            "set engine.tokenizer=PATH to a folder with the model's tokenizer"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One answer and the features under which it was asked for."""
+
+    chunks: Sequence[Chunk]
+    features: Features
+
+    @property
+    def tail(self) -> Tail:
+        tail = Tail()
+        for chunk in self.chunks:
+            tail.add(chunk)
+        return tail
+
+    @property
+    def text(self) -> str:
+        choices = [first_choice(chunk) for chunk in self.chunks]
+        return "".join(c.get("text") or (c.get("delta") or {}).get("content") or "" for c in choices)
+
+    @property
+    def settled(self) -> Features:
+        """The features, with usage only if it came."""
+        return replace(self.features, usage=self.features.usage and self.tail.server.generated is not None)
+
+
+def _variants(features: Features) -> Iterator[Features]:
+    """Ways to ask, from the richest to the barest: some servers refuse fields they do not know."""
+    yield replace(features, extras=True, usage=True)
+    yield replace(features, usage=True)
+    yield replace(features, usage=True, limit_field="max_completion_tokens")
+    yield features
+
+
+def _first_accepted(
+    door: Door, path: str, features: Features, sampling: Sampling, fields: Mapping[str, Any], failures: list[str]
+) -> _Seen | None:
+    """The answer to the richest way of asking that the server accepts; None when it accepts none."""
+    for variant in _variants(features):
+        try:
+            return _Seen(door.stream(path, shared_fields(sampling, 0, variant) | dict(fields)), variant)
+        except (NotFound, EngineError) as exc:
+            failures.append(str(exc))
+    return None
+
+
+def _probe_ids(door: Door, features: Features, text: Text, failures: list[str]) -> Features | None:
+    prompt = list(text.encode(COUNTING))
+    fields = {"prompt": prompt, "return_token_ids": True, "logprobs": 0, "add_special_tokens": False}
+    seen = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
+    if seen is None:
+        return None
+    found = [ids_of(first_choice(chunk)) for chunk in seen.chunks]
+    ids = [token for run in found for token in run or ()]
+    if not ids or seen.tail.server.prompt not in (None, len(prompt)):
+        return None
+    _check_tokenizer(text, ids, seen.text, features.model)
+    logprobs = [(first_choice(chunk).get("logprobs") or {}).get("token_logprobs") or () for chunk in seen.chunks]
+    return replace(seen.settled, ids=True, logprobs=sum(map(len, logprobs)) == len(ids))
+
+
+def _check_tokenizer(text: Text, ids: Sequence[int], said: str, model: str) -> None:
+    """Refuse a tokenizer that reads the server's ids as another text than the server does."""
+    ours = "".join(text.decode(ids).split())
+    theirs = "".join(said.split())
+    if max(ids) >= text.size or (theirs and theirs not in ours):
+        raise ConfigError(
+            f"engine.tokenizer is not that of {model}: it reads the server's ids as {text.decode(ids)!r}, "
+            f"the server as {said!r}"
+        )
+
+
+def _probe_plain(door: Door, features: Features, failures: list[str]) -> Features | None:
+    fields = {"prompt": COUNTING}
+    seen = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
+    if seen is None or not seen.text:
+        return None
+    return replace(seen.settled, text=True, stops=_tells_stops(door, "/completions", seen, fields))
+
+
+def _probe_chat(door: Door, features: Features, failures: list[str]) -> Features | None:
+    question = {"role": "user", "content": f"Go on counting: {COUNTING}"}
+    spread = Sampling(temperature=1.0, max_tokens=NUM_TOKENS)  # some models refuse any other temperature
+    seen = _first_accepted(door, "/chat/completions", features, spread, {"messages": [question]}, failures)
+    if seen is None:
+        return None
+    begun = {"messages": [question, {"role": "assistant", "content": COUNTING}]}
+    closed, going_on = (_ask(door, seen.features, begun | flags) for flags in ({}, PREFILL))
+    if closed is None or going_on is None:
+        return seen.settled
+    lengths = going_on.tail.server.prompt, closed.tail.server.prompt
+    prefill = None not in lengths and lengths[0] < lengths[1]  # type: ignore[operator]
+    stops = prefill and _tells_stops(door, "/chat/completions", going_on, begun | PREFILL)
+    return replace(seen.settled, prefill=prefill, stops=stops)
+
+
+def _ask(door: Door, features: Features, fields: Mapping[str, Any]) -> _Seen | None:
+    try:
+        return _Seen(door.stream("/chat/completions", shared_fields(_GREEDY, 0, features) | dict(fields)), features)
+    except (NotFound, EngineError):  # a server may refuse a message to go on with: then it has no such feature
+        return None
+
+
+def _tells_stops(door: Door, path: str, seen: _Seen, fields: Mapping[str, Any]) -> bool:
+    """Ask for the same greedy text with its own first sign as stop string: does the answer tell that it was met?"""
+    sign = seen.text.strip()[:1]
+    if not sign:
+        return False
+    sampling = replace(_GREEDY, stop=(sign,))
+    try:
+        again = _Seen(door.stream(path, shared_fields(sampling, 0, seen.features) | dict(fields)), seen.features)
+    except EngineError:  # stop strings are refused altogether
+        return False
+    return again.tail.stop == sign or sign in again.text
