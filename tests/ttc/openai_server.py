@@ -1,0 +1,421 @@
+"""A small real OpenAI-compatible server on loopback, over any of our engines, with switches and faults.
+
+It speaks HTTP/1.1 over sockets from a thread of its own, streams server-sent events, notices when a client hangs up and
+aborts in its engine, and keeps what it was asked. `Behaviour` says what it can do (like vLLM, like a plain chat
+service), `faults` what goes wrong with the next requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from ttc.core import Completion, Engine, Message, Prompt, Sampling, StreamingEngine, Usage
+from ttc.errors import PromptTooLong
+
+KNOWN = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop"}
+KNOWN |= {"stream", "stream_options", "logprobs", "n", "reasoning_effort"}
+
+
+@dataclass
+class Behaviour:
+    """What the server can do; the defaults are those of `vllm serve`."""
+
+    model: str = "served"
+    completions: bool = True
+    chat: bool = True
+    ids: bool = True
+    prefill: bool = True
+    strict: bool = False
+    """Refuses fields that OpenAI's API has not."""
+    usage: bool = True
+    tells_stops: bool = True
+    heeds_stop_ids: bool = True
+    reasoning: str | None = None
+    """Name of the field that carries what stands before the end-of-thinking marker."""
+    limit_field: str = "max_tokens"
+    max_model_len: int | None = None
+    key: str | None = None
+    miscount: int = 0
+    """Added to the completion tokens that are reported."""
+    pause_s: float = 0.0
+    """Between two chunks."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong with one request: `status` before the stream, or `kind` after so many chunks."""
+
+    kind: str = "status"
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+    message: str = "something broke"
+    after: int = 2
+    finish: str = "stop"
+
+
+class OpenAIServer:
+    """A context manager; `url` is its base URL. Everything after the start is safe to read from the test's thread."""
+
+    def __init__(self, make_engine: Callable[[], Engine], behaviour: Behaviour | None = None, port: int = 0) -> None:
+        self.behaviour = behaviour or Behaviour()
+        self.faults: deque[Fault] = deque()
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.port, self.live, self.most_live, self.connections = port, 0, 0, 0
+        self.die_after: int | None = None
+        self._make_engine = make_engine
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    def __enter__(self) -> OpenAIServer:
+        self._thread.start()
+        assert self._ready.wait(60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def generations(self) -> list[dict[str, Any]]:
+        """The bodies of what was asked, oldest first."""
+        return [body for body in self.requests if body]
+
+    def counters(self) -> Usage:
+        """The engine's own totals."""
+        return self.engine.counters()
+
+    def kill(self) -> None:
+        """Close everything at once, streams included; may be called twice."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(30)
+
+    async def _serve(self) -> None:
+        self.engine = self._make_engine()
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.engine.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; False when the connection is done."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
+        self.headers.append(headers)
+        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+        body = json.loads(raw) if raw else {}
+        self.requests.append(body)
+        if self.die_after is not None and len(self.requests) >= self.die_after:
+            self._stop.set()
+            await asyncio.sleep(60)
+        key = self.behaviour.key
+        if key is not None and headers.get("authorization") != f"Bearer {key}":
+            return self._json(writer, 401, _error(f"Incorrect API key provided: {headers.get('authorization')}"))
+        if path == "/v1/models" and method == "GET":
+            card = {"id": self.behaviour.model, "object": "model", "max_model_len": self.behaviour.max_model_len}
+            return self._json(writer, 200, {"object": "list", "data": [card]})
+        routes = {
+            "/v1/completions": (self.behaviour.completions, self._completion_prompt),
+            "/v1/chat/completions": (self.behaviour.chat, self._chat_prompt),
+        }
+        served, read = routes.get(path, (False, self._chat_prompt))
+        if not served:
+            return self._json(writer, 404, {"detail": "Not Found"})
+        fault = self.faults.popleft() if self.faults else None
+        if fault is not None and fault.kind == "status":
+            return self._json(writer, fault.status, _error(fault.message), fault.headers)
+        if fault is not None and fault.kind == "hang":
+            await asyncio.sleep(60)
+        unknown = sorted(set(body) - KNOWN)
+        if self.behaviour.strict and unknown:
+            return self._json(writer, 400, _error(f"Unrecognized request argument supplied: {unknown[0]}"))
+        if {"max_tokens", "max_completion_tokens"} & set(body) != {self.behaviour.limit_field}:
+            return self._json(writer, 400, _error(f"Use {self.behaviour.limit_field!r} instead."))
+        prompt = read(body)
+        if prompt is None:
+            return self._json(writer, 400, _error("prompt: a string is expected"))
+        return await self._stream(reader, writer, body, prompt, fault, chat="messages" in body)
+
+    def _completion_prompt(self, body: Mapping[str, Any]) -> Prompt | None:
+        given = body["prompt"]
+        if isinstance(given, str):
+            ids = self.engine.encode(given)
+            return Prompt(text=given, token_ids=ids, rendered_len=len(ids), rendered_chars=len(given))
+        if not self.behaviour.ids:
+            return None
+        ids = tuple(given)
+        return Prompt(text=self.engine.decode(ids), token_ids=ids, rendered_len=len(ids))
+
+    def _chat_prompt(self, body: Mapping[str, Any]) -> Prompt | None:
+        thinking = body.get("chat_template_kwargs", {}).get("enable_thinking")
+        thinking = {None: thinking, "none": False}.get(body.get("reasoning_effort"), True)
+        turns = [Message(turn["role"], turn["content"]) for turn in body["messages"]]
+        if not (self.behaviour.prefill and body.get("continue_final_message")):
+            return self.engine.render(turns, thinking)
+        said = turns.pop().content
+        return self.engine.render(turns, thinking).extend(self.engine.encode(said), said)
+
+    async def _stream(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        body: Mapping[str, Any],
+        prompt: Prompt,
+        fault: Fault | None,
+        *,
+        chat: bool,
+    ) -> bool:
+        """Send the answer as events; a client that hangs up cancels the draw."""
+        limit = body[self.behaviour.limit_field]
+        longest = self.behaviour.max_model_len
+        if longest is not None and len(prompt.token_ids or ()) + limit > longest:
+            text = f"This model's maximum context length is {longest} tokens. However, you requested more."
+            return self._json(writer, 400, _error(text))
+        if not body.get("stream"):
+            return self._json(writer, 400, _error("only streams here"))
+        work = asyncio.ensure_future(self._send(writer, body, prompt, fault, chat))
+        gone = asyncio.ensure_future(reader.read(1))
+        self.live += 1
+        self.most_live = max(self.most_live, self.live)
+        try:
+            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and gone.done() and not gone.result():
+                work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        finally:
+            self.live -= 1
+            for task in (work, gone):
+                task.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+        return not work.cancelled() and work.exception() is None and work.result()
+
+    async def _send(
+        self, writer: asyncio.StreamWriter, body: Mapping[str, Any], prompt: Prompt, fault: Fault | None, chat: bool
+    ) -> bool:
+        try:
+            events = _Events(self.behaviour, body, prompt, self.engine.decode, chat)
+            started, sent = False, 0
+            async with aclosing(_draw(self.engine, prompt, _sampling(body, self.behaviour))) as tokens:
+                async for item in tokens:
+                    if not started:
+                        head = (
+                            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                        )
+                        writer.write(head.encode())
+                        started = True
+                    for event in events.of(item, fault):
+                        if fault is not None and sent >= fault.after and not self._fault(writer, fault):
+                            return False
+                        _event(writer, json.dumps(event))
+                        sent += 1
+                        await writer.drain()
+                        await asyncio.sleep(self.behaviour.pause_s)
+        except PromptTooLong as exc:
+            return self._json(writer, 400, _error(f"maximum context length: {exc}"))
+        _event(writer, "[DONE]")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+    def _fault(self, writer: asyncio.StreamWriter, fault: Fault) -> bool:
+        """Do what the fault says; whether to go on with the stream."""
+        if fault.kind == "drop":
+            writer.transport.abort()
+        elif fault.kind == "close":
+            writer.write(b"0\r\n\r\n")
+        elif fault.kind == "nested":
+            _event(writer, json.dumps(_error(fault.message, fault.status)))
+        elif fault.kind == "flat":
+            _event(writer, json.dumps({"object": "error", "message": fault.message, "code": fault.status}))
+        elif fault.kind == "ends":
+            _event(writer, json.dumps({"choices": [{"index": 0, "text": "", "finish_reason": fault.finish}]}))
+            _event(writer, "[DONE]")
+        elif fault.kind == "garbage":
+            _event(writer, '{"choices": [')
+        else:
+            return True
+        return False
+
+    def _json(
+        self, writer: asyncio.StreamWriter, status: int, value: object, headers: Mapping[str, str] | None = None
+    ) -> bool:
+        text = json.dumps(value).encode()
+        lines = [f"HTTP/1.1 {status} X", "content-type: application/json", f"content-length: {len(text)}"]
+        lines += [f"{name}: {content}" for name, content in (headers or {}).items()]
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + text)
+        return True
+
+
+def _error(message: str, code: int = 400) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "error", "param": None, "code": code}}
+
+
+def _event(writer: asyncio.StreamWriter, data: str) -> None:
+    raw = f"data: {data}\n\n".encode()
+    writer.write(f"{len(raw):x}\r\n".encode() + raw + b"\r\n")
+
+
+def _sampling(body: Mapping[str, Any], behaviour: Behaviour) -> Sampling:
+    top_k = body.get("top_k")
+    return Sampling(
+        temperature=body.get("temperature", 1.0),
+        top_p=body.get("top_p", 1.0),
+        top_k=top_k if top_k is not None and top_k > 0 else None,
+        max_tokens=body[behaviour.limit_field],
+        stop=tuple(body.get("stop") or ()),
+        stop_token_ids=tuple(body.get("stop_token_ids") or ()) if behaviour.heeds_stop_ids else (),
+        seed=body.get("seed", 0),
+        logprobs=body.get("logprobs") is not None,
+    )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some new ids of a draw and their log-probabilities."""
+
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float | None, ...] = ()
+
+
+async def _draw(engine: Engine, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Piece | Completion]:
+    """The pieces as they come, then the completion; closing it aborts the draw.
+
+    Log-probabilities are known only with the whole draw, so with them the pieces come at the end.
+    """
+    queue: asyncio.Queue[Piece | Completion | BaseException] = asyncio.Queue()
+
+    async def work() -> None:
+        try:
+            if isinstance(engine, StreamingEngine) and not sampling.logprobs:
+                done = await engine.stream(prompt, sampling, 0, _ignore, lambda ids: queue.put_nowait(Piece(ids)))
+            else:
+                (done,) = await engine.generate(prompt, sampling, range(1), _ignore)
+                values = done.logprobs or (None,) * len(done.token_ids)
+                for token, value in zip(done.token_ids, values, strict=True):
+                    queue.put_nowait(Piece((token,), (value,)))
+            queue.put_nowait(done)
+        except Exception as exc:
+            queue.put_nowait(exc)
+
+    task = asyncio.create_task(work())
+    try:
+        while True:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+            if isinstance(item, Completion):
+                return
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _ignore(usage: Usage) -> None:
+    """The engine keeps its own totals."""
+
+
+class _Events:
+    """From ids to the chunks of one of the two APIs. The newest ids are held back for the chunk that ends the draw."""
+
+    def __init__(self, behaviour: Behaviour, body: Mapping[str, Any], prompt: Prompt, decode: Any, chat: bool) -> None:
+        self._behaviour, self._body, self._prompt, self._decode, self._chat = behaviour, body, prompt, decode, chat
+        self._held = Piece()
+        self._ids: tuple[int, ...] = ()
+        self._text = ""
+
+    def of(self, item: Piece | Completion, fault: Fault | None) -> list[dict[str, Any]]:
+        if not isinstance(item, Completion):
+            held, self._held = self._held, item
+            return [self._chunk(held, None, None)] if held.ids else []
+        stop = item.stop_reason if item.stop_reason != "eos" and self._behaviour.tells_stops else None
+        finish = fault.finish if fault is not None and fault.kind == "finish" else item.finish_reason
+        assert item.token_ids[len(self._ids) :] == self._held.ids
+        last = self._chunk(self._held, finish, stop, item)
+        if fault is not None and fault.kind == "null":
+            last["choices"] = [{"index": 0, "delta": {"content": None}, "finish_reason": "stop"}]
+        if fault is not None and fault.kind == "no_choice":
+            last["choices"] = []
+        return [last, *self._usage(item)]
+
+    def _chunk(
+        self, piece: Piece, finish: str | None, stop: str | int | None, whole: Completion | None = None
+    ) -> dict[str, Any]:
+        ids, said = piece.ids, self._text
+        self._ids += ids
+        kept = self._ids[:-1] if whole is not None and whole.num_eos else self._ids
+        text = self._cut(self._decode(kept), whole)
+        new, self._text = text[len(said) :], text
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "stop_reason": stop}
+        if self._chat:
+            choice["delta"] = {"role": "assistant", **self._delta(said, new)}
+        else:
+            choice["text"] = new
+        if self._behaviour.ids and self._body.get("return_token_ids"):
+            choice["token_ids"] = list(ids)
+        if self._body.get("logprobs") is not None and not self._chat:
+            tokens = [self._decode([i]) for i in ids]
+            choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(piece.logprobs)}
+        return {"id": "x", "model": self._behaviour.model, "choices": [choice]}
+
+    def _cut(self, text: str, whole: Completion | None) -> str:
+        """Take a stop string off again, as OpenAI's own servers do, unless asked not to."""
+        stop = whole.stop_reason if whole is not None else None
+        keep = self._body.get("include_stop_str_in_output") and not self._behaviour.strict
+        return text if keep or stop not in (self._body.get("stop") or ()) else text[: text.index(str(stop))]
+
+    def _delta(self, said: str, new: str) -> dict[str, str | None]:
+        """Reasoning in its field until the end of thinking, the rest in content."""
+        name = self._behaviour.reasoning
+        if name is None or self._prompt.think_state != "open":
+            return {"content": new}
+        thought_before, _, answer_before = said.partition("</think>")
+        thought, _, answer = (said + new).partition("</think>")
+        return {name: thought[len(thought_before) :] or None, "content": answer[len(answer_before) :] or None}
+
+    def _usage(self, item: Completion) -> list[dict[str, Any]]:
+        if not self._behaviour.usage or not (self._body.get("stream_options") or {}).get("include_usage"):
+            return []
+        inside = self._prompt.think_state == "open"
+        thinking = len(self._text.partition("</think>")[0]) if inside and self._behaviour.reasoning else None
+        usage = {
+            "prompt_tokens": len(self._prompt.token_ids or ()),
+            "completion_tokens": len(item.token_ids) + self._behaviour.miscount,
+            "prompt_tokens_details": {"cached_tokens": item.usage.cached},
+            "completion_tokens_details": None if thinking is None else {"reasoning_tokens": thinking},
+        }
+        return [{"id": "x", "model": self._behaviour.model, "choices": [], "usage": usage}]

@@ -1,0 +1,269 @@
+"""The openai engine by token ids, against a real server on loopback: conformance, ledger, several servers, start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from tests.ttc import conformance as suite
+from tests.ttc import test_conformance as shared
+from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
+from tests.ttc.openai_setup import TEACHER, ask, by_ids, free_port, once, teacher_server
+from ttc import nano
+from ttc.cli import main
+from ttc.core import Completion, Problem, Sampling, StreamingEngine, Usage
+from ttc.engines.openai import openai
+from ttc.errors import ConfigError
+from ttc.solve import run
+from ttc.strategies.direct import direct
+
+CANARY = "sk-canary-4d1f"
+CASES = suite.STRATEGIES | suite.THINKING_STRATEGIES | suite.PRM_STRATEGIES
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAIServer]:
+    with teacher_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        shared.test_raising_n_only_adds_draws,
+        shared.test_text_is_what_the_ids_decode_to,
+        shared.test_a_stop_string_ends_the_draw_and_stays_in_it,
+        shared.test_a_stop_token_ends_the_draw_and_stays_in_it,
+        shared.test_every_draw_reports_its_usage_once_and_the_sum_is_the_engines_own,
+        shared.test_a_cancelled_draw_is_aborted_and_its_tokens_are_overrun,
+        shared.test_a_prompt_beyond_the_context_is_refused_with_both_numbers,
+        shared.test_encode_and_decode_are_inverse_on_plain_text,
+    ],
+    ids=lambda body: body.__name__,
+)
+def test_conformance_over_the_wire(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, body) -> None:
+    monkeypatch.setitem(suite.ENGINES, "openai", lambda jitter: by_ids(server))
+    body("openai")
+
+
+def test_raising_max_tokens_only_extends(server: OpenAIServer) -> None:
+    short = once(by_ids(server), range(3), max_tokens=5)
+    long = once(by_ids(server), range(3), max_tokens=30)
+    for a, b in zip(short, long, strict=True):
+        assert b.token_ids[:5] == a.token_ids and a.finish_reason == "length"
+
+
+def test_a_continued_draw_gets_other_random_numbers_than_its_beginning_and_the_same_ones_every_time(
+    server: OpenAIServer,
+) -> None:
+    first = once(by_ids(server), ids=())[0].token_ids
+    seen = [body["seed"] for body in server.generations()[-1:]]
+    again = [once(by_ids(server), ids=first[:4])[0].token_ids for _ in range(2)]
+    seeds = [body["seed"] for body in server.generations() if body.get("max_tokens") == 24][-2:]
+    assert again[0] == again[1] and seeds[0] == seeds[1] != seen[0]
+
+
+async def solve_all(server: OpenAIServer, case: suite.Case, order: list[Problem], concurrency: int):
+    engine, before = by_ids(server), server.counters()
+    try:
+        answers = await suite.solve_in_order(engine, case, order, concurrency)
+        return answers, engine.counters(), engine.reconciliation(), before, server.counters()
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_any_schedule_gives_the_same_trees_and_the_ledger_equals_the_servers_own_to_the_token(
+    server: OpenAIServer, name: str
+) -> None:
+    order = suite.problems(3)
+    results = []
+    for concurrency, sequence in ((1, order), (7, random.Random(5).sample(order, 3))):
+        answers, ours, compared, before, after = asyncio.run(solve_all(server, CASES[name], sequence, concurrency))
+        results.append({key: suite.essence(answer) for key, answer in sorted(answers.items())})
+        total = sum((answer.usage for answer in answers.values()), Usage())
+        assert total.generated + total.overrun == ours.generated + ours.overrun
+        assert (total.prompt, total.cached) == (ours.prompt, ours.cached)
+        assert (total.calls, total.attempts) == (ours.calls, ours.attempts)
+        assert compared.differed == compared.unreported == 0 and compared.agreed == ours.calls
+        assert after.generated - before.generated == ours.generated + ours.overrun
+        assert (after.prompt - before.prompt, after.cached - before.cached) == (ours.prompt, ours.cached)
+    assert results[0] == results[1]
+
+
+def test_a_draw_is_one_request_for_one_choice_with_a_hashed_seed(server: OpenAIServer) -> None:
+    engine = by_ids(server)
+    before = len(server.requests)
+    once(engine, range(6))
+    bodies = server.requests[before:]
+    seeds = sorted(body["seed"] for body in bodies)
+    assert len(bodies) == 6 and all("n" not in body for body in bodies)
+    assert min(b - a for a, b in pairwise(seeds)) > 1 << 20 and max(seeds) < 1 << 53
+
+
+def test_a_run_without_a_seed_is_refused(server: OpenAIServer) -> None:
+    with pytest.raises(ConfigError, match=r"sampling\.seed"):
+        once(by_ids(server), seed=None)
+
+
+def test_log_probabilities_are_those_of_the_model_behind_the_server(server: OpenAIServer) -> None:
+    (remote,) = once(by_ids(server), logprobs=True, temperature=0.0)
+    (local,) = once(suite.embedded(), logprobs=True, temperature=0.0)
+    assert remote.token_ids == local.token_ids and remote.logprobs == local.logprobs
+
+
+def test_tokens_stream_as_they_come_and_only_once_when_the_connection_breaks(server: OpenAIServer) -> None:
+    engine = by_ids(server)
+    assert isinstance(engine, StreamingEngine)
+    prompt = engine.render(ask("3+4*2").messages, None)
+    got: list[int] = []
+
+    async def go() -> Completion:
+        try:
+            return await engine.stream(
+                prompt, Sampling(seed=5, max_tokens=40), 0, lambda usage: None, lambda ids: got.extend(ids)
+            )
+        finally:
+            await engine.close()
+
+    server.faults.append(Fault("drop", after=6))
+    completion = asyncio.run(go())
+    assert tuple(got) == completion.token_ids and completion.usage.attempts == 2
+
+
+def test_cancelling_aborts_in_the_server_and_charges_what_had_been_streamed() -> None:
+    usages: list[Usage] = []
+    with OpenAIServer(suite.embedded, Behaviour(pause_s=0.02)) as server:
+        engine = by_ids(server)
+
+        async def go() -> None:
+            task = asyncio.create_task(shared.draw(engine, range(3), usages, max_tokens=400))
+            await asyncio.sleep(0.3)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await engine.close()
+
+        asyncio.run(go())
+        for _ in range(100):
+            if not server.live:
+                break
+            time.sleep(0.02)
+        assert server.live == 0 and server.most_live == 3
+    total = sum(usages, Usage())
+    assert len(usages) == 3 and total == engine.counters()
+    assert 0 < total.overrun < 3 * 60 and total.generated == 0 and total.attempts == 3
+
+
+def test_stops_hold_on_a_server_that_does_not_know_stop_ids_and_what_it_decodes_too_much_is_overrun() -> None:
+    with OpenAIServer(suite.embedded, Behaviour(heeds_stop_ids=False)) as server:
+        (free,) = once(by_ids(server), max_tokens=30)
+        token = free.token_ids[3]
+        (stopped,) = once(by_ids(server), max_tokens=30, stop_token_ids=(token,))
+    first = free.token_ids.index(token)
+    assert stopped.token_ids == free.token_ids[: first + 1]
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", token)
+    assert stopped.usage.generated == first + 1 and stopped.usage.overrun >= 1
+
+
+def test_a_server_that_counts_otherwise_is_warned_of_once_and_never_believed() -> None:
+    with OpenAIServer(suite.embedded, Behaviour(miscount=3)) as server:
+        engine = by_ids(server)
+        with pytest.warns(RuntimeWarning, match="the ledger keeps ours") as caught:
+            completions = once(engine, range(4))
+    assert len(caught) == 1
+    compared = engine.reconciliation()
+    assert compared.differed == 4 and compared.agreed == 0
+    assert compared.server_generated == compared.our_generated + 12
+    assert engine.counters().generated == sum(len(completion.token_ids) for completion in completions)
+
+
+def test_one_engine_serves_several_event_loops(server: OpenAIServer) -> None:
+    engine = by_ids(server)
+    answers = [run(ask("12+30*2"), engine=engine, strategy=direct, seed=1) for _ in range(2)]
+    assert answers[0].text == answers[1].text != ""
+
+
+def test_no_more_requests_are_in_flight_than_allowed() -> None:
+    with OpenAIServer(suite.embedded, Behaviour(pause_s=0.002)) as server:
+        once(by_ids(server, max_in_flight=3), range(12), max_tokens=8)
+        assert 1 < server.most_live <= 3
+
+
+def test_a_tokenizer_of_another_model_is_refused(server: OpenAIServer, tmp_path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for name in ("tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
+        (folder / name).write_bytes((nano.path("teacher") / name).read_bytes())
+    tokens = json.loads((nano.path("teacher") / "tokenizer.json").read_text())
+    vocab = tokens["model"]["vocab"]
+    digits = [str(digit) for digit in range(10)]
+    for a, b in zip(digits[::2], digits[1::2], strict=True):
+        vocab[a], vocab[b] = vocab[b], vocab[a]
+    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    with pytest.raises(ConfigError, match=r"engine\.tokenizer is not that of served"):
+        openai(base_url=server.url, tokenizer=str(folder))
+
+
+def test_nothing_listening_is_said_before_the_run_with_what_to_start() -> None:
+    with pytest.raises(ConfigError, match=r"no OpenAI-compatible server answers at http://127.*vllm serve"):
+        openai("m", base_url=f"http://127.0.0.1:{free_port()}/v1")
+
+
+def test_a_model_that_is_not_served_is_refused_by_name(server: OpenAIServer) -> None:
+    with pytest.raises(ConfigError, match=r"does not serve 'other'; it serves served"):
+        openai("other", base_url=server.url)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base_url": "localhost:8000"}, "base_url must look like"),
+        ({"base_url": "http://user:pw@h/v1"}, "no user, password or query"),
+        ({"base_url": "http://h/v1?key=1"}, "no user, password or query"),
+        ({"base_url": "http://h/v1", "attempts": 0}, "attempts must be at least 1"),
+        ({"base_url": "http://h/v1", "idle_s": 0.0}, "idle_s must be > 0"),
+        ({"base_url": "http://h/v1", "api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
+        ({}, "OPENAI_API_KEY"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        openai("m", **options)
+
+
+def test_the_key_is_sent_and_appears_nowhere_else(monkeypatch: pytest.MonkeyPatch, tmp_path, capfd) -> None:
+    monkeypatch.setenv("MY_KEY", CANARY)
+    with OpenAIServer(suite.embedded, Behaviour(key=CANARY)) as server:
+        out = tmp_path / "run"
+        arguments = ["eval", "--engine", "openai", "--set", f"engine.base_url={server.url}", "--limit", "3"]
+        arguments += ["--set", f"engine.tokenizer={TEACHER}", "--set", "engine.api_key_env=MY_KEY", "--seed", "1"]
+        assert main([*arguments, "--strategy", "direct", "--baseline", "none", "--out", str(out)]) == 0
+        assert all(headers["authorization"] == f"Bearer {CANARY}" for headers in server.headers)
+    with OpenAIServer(suite.embedded, Behaviour(key="another")) as server:
+        with pytest.raises(ConfigError) as caught:
+            openai(base_url=server.url, tokenizer=TEACHER, api_key_env="MY_KEY")
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert CANARY not in f"{error} {error!r} {error.__dict__}"
+            error = error.__cause__
+        assert "[key]" in str(caught.value)
+    written = [path for path in out.rglob("*") if path.is_file()]
+    assert len(written) > 3 and not any(CANARY.encode() in path.read_bytes() for path in written)
+    captured = capfd.readouterr()
+    assert CANARY not in captured.out + captured.err
+
+
+def test_the_command_line_solves_over_an_endpoint(server: OpenAIServer, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--engine", "openai", "--model", "served", "--set", f"engine.base_url={server.url}", "--seed", "1"]
+    assert main(["solve", "12+30*2", *arguments, "--set", f"engine.tokenizer={TEACHER}"]) == 0
+    assert capsys.readouterr().out.strip() == "72"
+    down = ["--engine", "openai", "--model", "m", "--set", f"engine.base_url=http://127.0.0.1:{free_port()}/v1"]
+    assert main(["solve", "12+30*2", *down]) == 2
+    assert "vllm serve" in capsys.readouterr().err

@@ -1,0 +1,225 @@
+"""The openai engine when servers fail: what is tried again, what is not, what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.ttc import conformance as suite
+from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
+from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, essential, free_port, once, talker, teacher_server
+from tests.ttc.test_conformance import draw
+from ttc.cli import main
+from ttc.core import Completion, Engine, Sampling, Usage
+from ttc.engines.openai import openai
+from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
+from ttc.solve import solve, spent
+from ttc.strategies.direct import direct
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAIServer]:
+    with teacher_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=500),
+        Fault(status=503, headers={"Retry-After": "0"}),
+        Fault(status=429, headers={"retry-after-ms": "20"}),
+        Fault("drop"),
+        Fault("drop", after=0),
+        Fault("close"),
+        Fault("nested", status=503),
+        Fault("flat", status=500),
+        Fault("garbage"),
+        Fault("ends", finish="abort"),
+        Fault("ends", finish="error"),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.finish}-{fault.after}",
+)
+def test_a_passing_failure_is_retried_with_the_same_seed_and_costs_only_overrun(
+    server: OpenAIServer, fault: Fault
+) -> None:
+    (healthy,) = once(by_ids(server))
+    engine = by_ids(server)
+    before = len(server.requests)
+    server.faults.append(fault)
+    usages: list[Usage] = []
+    (completion,) = once(engine, usages=usages)
+    assert essential([completion]) == essential([healthy])
+    first, second = server.requests[before:]
+    assert first == second
+    assert completion.usage.attempts == 2 and completion.usage.calls == 1
+    assert (completion.usage.overrun > 0) == (fault.kind != "status" and fault.after > 0)
+    assert usages == [completion.usage] and engine.counters() == completion.usage
+
+
+def test_a_failure_that_stays_becomes_an_engine_error_with_its_cause_and_its_attempts(server: OpenAIServer) -> None:
+    engine = by_ids(server, attempts=3)
+    server.faults.extend([Fault(status=503, message="the queue is full")] * 3)
+    usages: list[Usage] = []
+    with pytest.raises(EngineError, match=r"503: the queue is full .*gave up after 3 attempts"):
+        once(engine, usages=usages)
+    assert usages == [engine.counters()] and engine.counters().attempts == 3 and engine.counters().generated == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        (Fault(status=400, message="bad field"), EngineError, "400: bad field"),
+        (Fault(status=422, message="odd value"), EngineError, "422: odd value"),
+        (Fault(status=401, message="who are you"), ConfigError, "api_key_env"),
+        (Fault(status=404, message="no such model"), ConfigError, "base_url"),
+        (Fault(status=400, message="maximum context length is 8 tokens"), PromptTooLong, "maximum context"),
+        (Fault("nested", status=400, message="bad later"), EngineError, "bad later"),
+        (Fault("flat", status=400, message="flat later"), EngineError, "flat later"),
+        (Fault(status=503, headers={"x-should-retry": "false"}), EngineError, "503"),
+    ],
+    ids=lambda value: f"{value.kind}-{value.status}" if isinstance(value, Fault) else "",
+)
+def test_a_failure_that_cannot_pass_is_not_tried_again(
+    server: OpenAIServer, fault: Fault, error: type[Exception], message: str
+) -> None:
+    engine = by_ids(server)
+    before = len(server.requests)
+    server.faults.append(fault)
+    with pytest.raises(error, match=message):
+        once(engine)
+    assert len(server.requests) == before + 1 and engine.counters().attempts == 1
+
+
+def test_a_silent_server_is_given_up_after_the_idle_time() -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url, idle_s=0.2, attempts=2, retry_s=5.0)
+        server.faults.extend([Fault("hang"), Fault("hang")])
+        with pytest.raises(EngineTimeout, match=r"silent for 0\.2 s"):
+            once(engine)
+
+
+def test_several_servers_share_the_problems_and_each_problem_stays_on_one() -> None:
+    with OpenAIServer(suite.embedded) as one, OpenAIServer(suite.embedded) as two:
+        engine = openai(base_url=f"{one.url},{two.url}", tokenizer=TEACHER)
+        before = len(one.requests), len(two.requests)
+        case, order = suite.THINKING_STRATEGIES["tree under a cap"], suite.problems(4)
+
+        async def go(engine: Engine):
+            try:
+                return await suite.solve_in_order(engine, case, order, 4)
+            finally:
+                await engine.close()
+
+        both = asyncio.run(go(engine))
+        questions = [
+            {tuple(body["prompt"][: body["prompt"].index(348) + 1]) for body in server.requests[start:]}
+            for server, start in zip((one, two), before, strict=True)
+        ]
+        assert questions[0] and questions[1] and not questions[0] & questions[1]
+        alone = asyncio.run(go(by_ids(one)))
+        assert {k: suite.essence(a) for k, a in both.items()} == {k: suite.essence(a) for k, a in alone.items()}
+
+
+def test_a_server_that_dies_is_replaced_by_the_other_and_nothing_changes() -> None:
+    with OpenAIServer(suite.embedded) as one, OpenAIServer(suite.embedded) as two:
+        engine = openai(base_url=f"{one.url}, {two.url}", tokenizer=TEACHER, retry_s=10.0)
+        prompts = [engine.render(problem.messages, None) for problem in suite.problems(4)]
+
+        async def go(kill: bool) -> list[Completion]:
+            if kill:
+                one.kill()
+            work = [engine.generate(p, Sampling(seed=1, max_tokens=24), range(2), lambda u: None) for p in prompts]
+            return [completion for group in await asyncio.gather(*work) for completion in group]
+
+        before, after = (essential(asyncio.run(go(kill))) for kill in (False, True))
+        assert before == after
+        assert [state.failures > 0 for state in engine.servers] == [True, False]
+        asyncio.run(engine.close())
+
+
+def test_a_server_that_is_down_at_the_start_is_left_out_and_another_model_is_refused() -> None:
+    with OpenAIServer(suite.embedded) as one:
+        engine = openai(base_url=f"http://127.0.0.1:{free_port()}/v1,{one.url}", tokenizer=TEACHER)
+        assert once(engine)[0].token_ids
+        with (
+            OpenAIServer(talker, Behaviour(model="else")) as two,
+            pytest.raises(ConfigError, match=r"does not serve 'served'; it serves else"),
+        ):
+            openai(base_url=f"{one.url},{two.url}", tokenizer=TEACHER)
+
+
+def records(folder) -> dict[str, object]:
+    """What a run found, without times and without what retries cost."""
+    found = {}
+    for line in (folder / "records.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["error"] is None:
+            usage = {k: v for k, v in record["answer"]["usage"].items() if k in ("prompt", "generated", "calls")}
+            kept = {k: v for k, v in record["answer"].items() if k not in ("seconds", "usage")}
+            found[record["problem"]["id"]] = json.dumps([record["target"], kept, usage], sort_keys=True)
+    return found
+
+
+def test_a_run_whose_server_dies_goes_on_after_its_restart_with_the_same_records(tmp_path, capsys) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/v1"
+
+    def evaluate(out, *more: str) -> int:
+        arguments = ["eval", "--engine", "openai", "--strategy", "majority:n=4", "--baseline", "none", "--limit", "16"]
+        arguments += ["--level", "1"]
+        arguments += ["--set", f"engine.base_url={url}", "--set", f"engine.tokenizer={TEACHER}", "--concurrency", "2"]
+        arguments += ["--set", "engine.attempts=2", "--set", "engine.retry_s=1", "--seed", "5", *more]
+        return main([*arguments, "--out", str(out)])
+
+    with OpenAIServer(suite.embedded, port=port):
+        assert evaluate(tmp_path / "whole") == 0
+    with OpenAIServer(suite.embedded, port=port) as server:
+        server.die_after = len(server.requests) + 24
+        assert evaluate(tmp_path / "cut") == 1
+    cut = records(tmp_path / "cut")
+    assert 3 < len(cut) < 16
+    assert "--retry-errors" in capsys.readouterr().err
+    with OpenAIServer(suite.embedded, port=port):
+        assert evaluate(tmp_path / "cut", "--retry-errors") == 0
+    assert records(tmp_path / "cut") == records(tmp_path / "whole")
+
+
+def test_a_server_that_comes_back_in_time_is_not_even_noticed() -> None:
+    port = free_port()
+
+    async def go() -> Completion:
+        with OpenAIServer(suite.embedded, port=port) as first:
+            engine = by_ids(first, attempts=40)
+        loop = asyncio.get_running_loop()
+        late = OpenAIServer(suite.embedded, port=port)
+        starting = loop.run_in_executor(None, lambda: (time.sleep(0.3), late.__enter__()))
+        try:
+            (completion,) = await draw(engine, range(1))
+            await starting
+            return completion
+        finally:
+            await engine.close()
+            late.kill()
+
+    completion = asyncio.run(go())
+    assert completion.usage.attempts > 1 and completion.token_ids
+
+
+def test_a_problem_that_fails_keeps_what_it_had_cost(server: OpenAIServer) -> None:
+    engine = by_ids(server, attempts=1)
+    server.faults.append(Fault("drop", after=5))
+
+    async def go() -> None:
+        try:
+            await solve(ask("9-2"), engine=engine, strategy=direct, seed=1)
+        finally:
+            await engine.close()
+
+    with pytest.raises(EngineError) as caught:
+        asyncio.run(go())
+    assert spent(caught.value).overrun > 0 and spent(caught.value) == engine.counters()

@@ -1,0 +1,164 @@
+"""The openai engine without token ids: messages, plain text, reasoning fields, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from tests.ttc import conformance as suite
+from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
+from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker, teacher_server
+from ttc.core import Budget, Sampling
+from ttc.engines.openai import openai
+from ttc.errors import ConfigError, EngineError, Unsupported
+from ttc.remote.engine import RemoteEngine
+from ttc.scorers.constant import constant
+from ttc.scorers.simulated import simulated as simulated_scorer
+from ttc.solve import run
+from ttc.strategies.direct import direct
+from ttc.strategies.majority import majority
+from ttc.strategies.tree import tree
+from ttc.thinking import Thinking
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAIServer]:
+    with teacher_server() as server:
+        yield server
+
+
+def test_whole_answers_work_through_messages_on_the_plainest_endpoint() -> None:
+    with OpenAIServer(talker, replace(CHAT, limit_field="max_completion_tokens")) as server:
+        engine = openai(base_url=server.url)
+        assert not engine.capabilities.token_ids and not engine.capabilities.logprobs
+        answer = run(ask(), engine=engine, strategy=partial(majority, n=8), seed=3)
+        bodies = server.generations()[-8:]
+    assert answer.final in {"0", "1", "2"} and len({c.final for c in answer.candidates}) > 1
+    assert all(body["messages"] == [{"role": "user", "content": "2+2"}] for body in bodies)
+    assert all(candidate.num_tokens > 0 for candidate in answer.candidates)
+    ours = engine.counters()
+    assert answer.usage == ours and ours.generated == sum(c.num_tokens for c in answer.candidates)
+    assert engine.reconciliation().taken == 8
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+@pytest.mark.parametrize("mode", ["auto", "on"])
+def test_reasoning_fields_become_thinking(field: str, mode) -> None:
+    with OpenAIServer(lambda: talker(thinking=True), replace(CHAT, reasoning=field)) as server:
+        engine = openai(base_url=server.url)
+        answer = run(ask(), engine=engine, strategy=direct, seed=3, thinking=Thinking(mode=mode))
+    assert answer.thinking == "step 0\n\nstep 1\n\n" and answer.text.startswith("so ") and answer.final is not None
+    assert answer.usage.thinking == len(answer.thinking) < answer.usage.generated
+
+
+def test_thinking_that_arrives_inside_the_content_is_told_from_the_answer() -> None:
+    with OpenAIServer(lambda: talker(thinking=True), CHAT) as server:
+        answer = run(ask(), engine=openai(base_url=server.url), strategy=direct, seed=3)
+    assert answer.thinking == "step 0\n\nstep 1\n\n" and answer.text.startswith("so ")
+
+
+def test_the_thinking_switch_reaches_the_template_or_becomes_an_effort() -> None:
+    for strict, name, value in (
+        (True, "reasoning_effort", "none"),
+        (False, "chat_template_kwargs", {"enable_thinking": False}),
+    ):
+        with OpenAIServer(talker, replace(CHAT, strict=strict)) as server:
+            engine = openai(base_url=server.url)
+            run(ask(), engine=engine, strategy=direct, seed=3, thinking=Thinking(mode="off"))
+            assert server.generations()[-1][name] == value
+
+
+def test_what_messages_cannot_do_is_refused_before_anything_is_sent() -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url)
+        before = len(server.requests)
+        search = partial(tree, scorer=constant(), n=4, beam_width=2)
+        with pytest.raises(Unsupported, match=r"step by step.*engine\.tokenizer"):
+            run(ask(), engine=engine, strategy=search, seed=1)
+        with pytest.raises(ConfigError, match=r"token ids.*engine\.tokenizer"):
+            run(ask(), engine=engine, strategy=direct, seed=1, thinking=Thinking(max_tokens=9))
+        with pytest.raises(ConfigError, match=r"budget\.flops"):
+            run(ask(), engine=engine, strategy=direct, seed=1, budget=Budget(flops=1e9))
+        with pytest.raises(Unsupported, match="stop_token_ids"):
+            once(engine, stop_token_ids=(3,))
+        with pytest.raises(Unsupported, match="messages only"):
+            engine.encode("x")
+        assert len(server.requests) == before
+
+
+def test_search_runs_over_messages_where_the_endpoint_continues_them() -> None:
+    with OpenAIServer(talker, Behaviour(completions=False, prefill=True)) as server:
+        engine = openai(base_url=server.url)
+        assert isinstance(engine, RemoteEngine) and engine.features.prefill and engine.features.stops
+        search = partial(tree, scorer=simulated_scorer(noise=1.0), n=4, beam_width=2)
+        answer = run(ask(), engine=engine, strategy=search, seed=1)
+        bodies = server.generations()
+    assert answer.final is not None
+    assert max(len(candidate.path) for candidate in answer.candidates) == 3
+    assert bodies[-1]["messages"][-1] == {"role": "assistant", "content": "step 0\n\nstep 1\n\n"}
+
+
+def test_search_runs_over_plain_text_where_ids_do_not_come_back() -> None:
+    with OpenAIServer(suite.embedded, Behaviour(ids=False)) as server:
+        engine = openai(base_url=server.url, tokenizer=TEACHER)
+        assert isinstance(engine, RemoteEngine) and engine.features.text and engine.features.stops
+        assert not engine.capabilities.token_ids
+        search = partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=3, step="\n", max_depth=12)
+        problem = suite.problems(1)[0]
+        answer = run(problem, engine=engine, strategy=search, seed=1, sampling=Sampling(max_tokens=96))
+        steps = [event for event in answer.trace if event.kind == "generate"]
+    assert len({len(event.path) for event in steps}) > 1
+    assert answer.final is not None and "<" not in answer.text
+    assert answer.usage.generated == sum(event.data["num_tokens"] for event in steps)
+
+
+def test_a_local_folder_can_be_ignored(server: OpenAIServer) -> None:
+    engine = openai(base_url=server.url, tokenizer="none")
+    assert not engine.capabilities.token_ids and engine.capabilities.max_context == 2048
+
+
+@pytest.mark.parametrize(
+    ("fault", "text", "finish"),
+    [
+        (Fault("null", after=0), "", "stop"),
+        (Fault("finish", finish="content_filter", after=0), "step 0\n\nstep 1\n\nso", "abort"),
+        (Fault("finish", finish="tool_calls", after=0), "step 0\n\nstep 1\n\nso", "abort"),
+        (Fault("finish", finish="length", after=0), "step 0\n\nstep 1\n\nso", "length"),
+    ],
+    ids=["null", "content_filter", "tool_calls", "length"],
+)
+def test_null_contents_and_unknown_finish_reasons_are_read_and_never_count_as_finished(
+    fault: Fault, text: str, finish: str
+) -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url)
+        server.faults.append(fault)
+        (completion,) = once(engine, max_tokens=100)
+        server.faults.append(fault)
+        answer = run(ask(), engine=engine, strategy=direct, seed=1)
+    assert completion.finish_reason == finish and completion.text.startswith(text)
+    if finish != "stop":
+        assert not completion.finished and answer.final is None and answer.finish_reason == "length"
+
+
+def test_an_answer_without_any_choice_is_a_failure_and_not_an_empty_text() -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url, attempts=1)
+        server.faults.append(Fault("no_choice", after=0))
+        with pytest.raises(EngineError, match="closed the stream"):
+            once(engine)
+
+
+def test_an_endpoint_without_usage_needs_a_tokenizer_to_count_with() -> None:
+    with (
+        OpenAIServer(talker, replace(CHAT, usage=False)) as server,
+        pytest.raises(ConfigError, match=r"reports no usage.*engine\.tokenizer"),
+    ):
+        openai(base_url=server.url)
+    with OpenAIServer(suite.embedded, Behaviour(usage=False)) as server:
+        engine = by_ids(server)
+        (completion,) = once(engine)
+    assert engine.counters().generated == len(completion.token_ids) and engine.reconciliation().unreported == 1
