@@ -18,6 +18,7 @@ __all__ = ["Batcher", "Job"]
 
 Q = TypeVar("Q")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -64,6 +65,10 @@ class Batcher(Generic[Q, R]):
             self._running = True
             loop.call_soon(self._launch, loop)
         return list(await asyncio.gather(*futures))
+
+    def now(self, work: Callable[[], T]) -> T:
+        """Call `work()` in the thread and wait for it: what must be made where it is used."""
+        return self._pool.submit(work).result()
 
     def later(self, work: Callable[..., Any], *args: Any) -> None:
         """Call `work(*args)` in the thread, after the batch in progress."""

@@ -17,7 +17,7 @@ from ttc.errors import ConfigError
 from ttc.scorers._tokens import Tokens
 from ttc.scorers.adapters._base import Adapter
 
-__all__ = ["Laid", "Layout", "OwnText", "SameIds", "common"]
+__all__ = ["Laid", "Layout", "OwnText", "SameIds", "common", "steps_of"]
 
 _THINK = re.compile(r"</?think>")
 
@@ -110,9 +110,8 @@ class OwnText:
 
     def lay(self, prompt: Prompt) -> Laid:
         """Write the steps so far."""
-        text = _THINK.sub("", prompt.generated_text)
-        pieces = [text] if self._adapter.outcome else text.split(self._delimiter)
-        steps = [step for piece in pieces if (step := self._tokens.harmless(piece.strip(), self._adapter.tag))]
+        texts = steps_of(prompt, None if self._adapter.outcome else self._delimiter)
+        steps = [self._tokens.harmless(text, self._adapter.tag) for text in texts]
         return self._encode(self._messages(prompt), steps) if steps else Laid((), ())
 
     def _messages(self, prompt: Prompt) -> list[Message]:
@@ -128,6 +127,13 @@ class OwnText:
             reads += [len(ids) + index for index in at]
             ids += new
         return Laid(tuple(ids), tuple(reads))
+
+
+def steps_of(prompt: Prompt, delimiter: str | None) -> list[str]:
+    """The texts of the steps so far, without thinking marks and blank ones; the whole answer without a delimiter."""
+    text = _THINK.sub("", prompt.generated_text)
+    pieces = [text] if delimiter is None else text.split(delimiter)
+    return [stripped for piece in pieces if (stripped := piece.strip())]
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -101,6 +101,7 @@ def prm(
     base_url: str | None = None,
     protocol: Literal["vllm", "steps"] = "vllm",
     served_model: str | None = None,
+    api_key_env: str | None = None,
     device: str = "auto",
     dtype: str = "auto",
     threads: int = 1,
@@ -125,6 +126,7 @@ def prm(
         base_url: http: where the server is, without /v1; several separated by commas share the work.
         protocol: http: vllm (a vLLM server of the model) or steps (plain JSON: messages and steps in, scores out).
         served_model: http: the model's name on the server; absent: the server's only one.
+        api_key_env: http: environment variable that holds the server's key; absent: it needs none.
         device: embedded: auto, cpu or cuda.
         dtype: auto, bfloat16 or float32.
         threads: embedded: compute threads.
@@ -157,10 +159,10 @@ def prm(
         raise ConfigError(f"prm adapter={adapter} already says {', '.join(given)}: give one or the other")
     if (base_url is not None) != (backend == "http"):
         raise ConfigError("prm backend=http needs base_url, and no other backend takes it")
-    if backend == "http" and protocol == "steps":
-        from ttc.scorers._http import steps_scorer
+    if base_url is not None and protocol == "steps":
+        from ttc.scorers._http import Server, StepsScorer
 
-        return steps_scorer(base_url or "", step_delimiter or "\n\n", served_model)
+        return StepsScorer(Server(base_url, served_model, api_key_env), step_delimiter or "\n\n", served_model)
 
     from ttc import nano
     from ttc.embedded.folder import resolve
@@ -181,9 +183,9 @@ def prm(
             from ttc.scorers._vllm import vllm_scorer
 
             return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
-        from ttc.scorers._http import token_scorer
+        from ttc.scorers._http import Server, token_scorer
 
-        return token_scorer(base_url or "", folder, chosen, step_delimiter, served_model)
+        return token_scorer(Server(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)
     if chosen is not None:
         return adapted(folder, chosen, place, step_delimiter)
     delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}

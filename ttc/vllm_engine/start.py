@@ -23,7 +23,7 @@ from ttc.vllm_engine.in_process import InProcess
 from ttc.vllm_engine.options import Options
 from ttc.vllm_engine.requests import Driver
 
-__all__ = ["lora_request", "sampling_params", "start"]
+__all__ = ["lora_request", "pooling_params", "sampling_params", "start", "start_offline"]
 
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Set unless the user has set them."""
@@ -37,6 +37,33 @@ def start(folder: Path, options: Options, think: tuple[str, str] | None) -> Driv
         ConfigError: it cannot be imported, or refuses the model or an option.
         EngineError: it failed while it started.
     """
+    with _starting(options) as on_cpu:
+        return _driver(folder, options, think, on_cpu)
+
+
+def start_offline(folder: Path, options: Options, *, pooling: bool) -> Any:
+    """Load the model of `folder` as vLLM's offline `LLM`, which reads ids only; `pooling` reads every new token of it.
+
+    To be called in the thread that will use it. Raises like `start`.
+    """
+    import torch
+
+    with _starting(options) as on_cpu:
+        args = options.engine_args(folder, on_cpu) | {"skip_tokenizer_init": True}
+        if pooling:
+            config = _import("vllm.config.pooler").PoolerConfig
+            args |= {"runner": "pooling", "pooler_config": config(tok_pooling_type="ALL")}
+        set_threads: Any = torch.set_num_threads
+        set_threads(options.threads)
+        try:
+            return _import("vllm").LLM(**args)
+        finally:
+            torch.set_num_threads = set_threads
+
+
+@contextlib.contextmanager
+def _starting(options: Options) -> Iterator[bool]:
+    """Prepare the process for vLLM's start and put it back; gives whether vLLM runs on the CPU."""
     quiet = {name: value for name, value in _QUIET.items() if name not in os.environ}
     with _environment(quiet), warnings.catch_warnings():
         for category in (FutureWarning, DeprecationWarning):  # of vLLM's own use of torch
@@ -44,7 +71,7 @@ def start(folder: Path, options: Options, think: tuple[str, str] | None) -> Driv
         on_cpu = bool(_import("vllm.platforms").current_platform.is_cpu())
         _check_machine(options, on_cpu)
         with _environment(options.environment(on_cpu)), _one_line_errors():
-            return _driver(folder, options, think, on_cpu)
+            yield on_cpu
 
 
 def _driver(folder: Path, options: Options, think: tuple[str, str] | None, on_cpu: bool) -> Driver:
@@ -95,6 +122,11 @@ def sampling_params(stream: bool, **fields: Any) -> Any:
         skip_clone=True,  # made for this request alone
         **fields,
     )
+
+
+def pooling_params(**fields: Any) -> Any:
+    """A `PoolingParams` for one request."""
+    return _import("vllm.pooling_params").PoolingParams(**fields)
 
 
 def lora_request(path: str) -> Any:

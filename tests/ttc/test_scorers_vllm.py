@@ -1,0 +1,54 @@
+"""Reward models on the real vLLM: the same scores as in process, and what the prefix cache leaves to compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ttc.test_scorers_adapters import CASES, grow, num_unique, root, run
+from ttc.errors import ConfigError
+from ttc.scorers.prm import prm
+
+STEPS = (
+    "Adding the first number to the second one gives 12, and then so on and on. ",
+    "First we look at what is given: two numbers, both of them small, and a sum. ",
+    "Let us write down the equation once more and see which term is not known. ",
+)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", ["qwen_prm", "math_shepherd", "rlhflow_prm", "trl_prm"])
+def test_vllm_scores_like_the_embedded_core_and_reads_new_tokens_only(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    folder = str(case.build(tmp_path / case.folder))
+    options: dict[str, Any] = {"adapter": case.adapter, "dtype": "float32", "max_context": 512}
+    served = prm(folder, backend="vllm", kv_cache_bytes=1 << 28, **options)
+    local = prm(folder, device="cpu", **options)
+    nodes, paths, total, own = [root()], [], 0, 0
+    for depth in range(3):
+        children = [
+            grow(node, f"{step} It is {depth}.{case.delimiter}", draw)
+            for node in nodes
+            for draw, step in enumerate(STEPS)
+        ]
+        found, scored = run(served, children)
+        expected, local_scored = run(local, children)
+        for one, other in zip(found, expected, strict=True):
+            assert one.steps == pytest.approx(other.steps, abs=2e-3)
+        total, own = total + scored, own + local_scored
+        paths += children
+        nodes = children[:2]
+    unique = num_unique(local, paths)
+    assert own <= 1.1 * unique and total <= 1.3 * unique
+
+    whole = [grow(root(problem="q"), case.delimiter.join(["One.", "Two is 2.", "Three"]), draw) for draw in range(2)]
+    (one, other), _ = run(served, whole)
+    assert one.steps == pytest.approx(run(local, whole)[0][0].steps, abs=2e-3) and one == other and len(one.steps) == 3
+
+
+@pytest.mark.vllm
+def test_a_head_that_vllm_has_no_code_for_is_refused_before_vllm_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="skywork_prm: use backend=embedded"):
+        prm(str(CASES["skywork_prm"].build(tmp_path / "m")), backend="vllm")
