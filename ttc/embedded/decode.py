@@ -173,8 +173,12 @@ class _Rows:
         self.starts: list[int] = []
         self.keys, self.values = self._allocate(4, 32)
         self.mask: torch.Tensor | None = None  # (rows, 1, 1, columns) additive; None while all rows are equally old
-        self.weights = self.keys  # (rows, kv heads, group, columns) scratch, zero outside `span`
-        self.span = slice(0, 0)  # columns that some row sees
+        self.first = 0  # first column that some row sees
+
+    @property
+    def width(self) -> int:
+        """Columns that a step reads, its new one included, rounded up: what lies beyond holds zeros."""
+        return -(-(self.column + 1 - self.first) // _WIDTH) * _WIDTH
 
     def _allocate(self, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.body.dims
@@ -183,16 +187,17 @@ class _Rows:
         return new(*lead, dims.head_dim, columns), new(*lead, columns, dims.head_dim)
 
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` rows and one more column; columns that no row needs any more are dropped."""
+        """Make room for `rows` rows and one more step; columns that no row needs any more are dropped."""
         have_rows, have = self.keys.shape[1], self.keys.shape[4]
-        if rows <= have_rows and self.column < have:
+        if rows <= have_rows and self.first + self.width <= have:
             return
         first = min(self.starts, default=self.column)
         used, live = self.column - first, len(self.starts)
-        keys, values = self._allocate(have_rows if rows <= have_rows else max(rows, 2 * have_rows), _room(used + 1))
+        more_rows = have_rows if rows <= have_rows else max(rows, 2 * have_rows)
+        keys, values = self._allocate(more_rows, _room(used + used // 2 + 1))
         keys[:, :live, :, :, :used] = self.keys[:, :live, :, :, first : self.column]
         values[:, :live, :, :used] = self.values[:, :live, :, first : self.column]
-        self.keys, self.values, self.column = keys, values, used
+        self.keys, self.values, self.column, self.first = keys, values, used, 0
         self.starts = [start - first for start in self.starts]
 
     def move(self, source: int, target: int) -> None:
@@ -202,20 +207,17 @@ class _Rows:
         self.starts[target] = self.starts[source]
 
     def prepare(self) -> None:
-        """Make mask and scratch for the rows as they are now."""
-        dims, columns = self.body.dims, self.keys.shape[4]
-        first = min(self.starts)
-        self.weights = self.keys.new_zeros(len(self.starts), dims.num_kv_heads, dims.group, columns)
+        """Make the mask for the rows as they are now."""
+        self.first = min(self.starts)
         self.mask = None
-        if max(self.starts) > first:
-            before = torch.arange(columns)[None] < torch.tensor(self.starts)[:, None]
+        if max(self.starts) > self.first:
+            before = torch.arange(self.keys.shape[4])[None] < torch.tensor(self.starts)[:, None]
             mask = torch.zeros(before.shape, dtype=self.body.dtype).masked_fill_(before, _NEVER)
             self.mask = mask[:, None, None].to(self.body.device)
-        self.span = slice(first, self.column)
 
 
 def _room(length: int) -> int:
-    """Capacity for `length` columns: matrix products run over all of it, so little more than asked."""
+    """Capacity for `length` columns, little more than asked."""
     step = 32
     while step * 8 < length:
         step *= 2
@@ -287,19 +289,21 @@ class SharedDecoder:
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`."""
-        if self._rows.column == self._rows.keys.shape[4]:
-            self._rows.reserve(self.num_rows)
-            self._grids = None
         if self._grids is None:
-            self._rows.prepare()
-            self._grids = [(bank, bank.grid(self.num_rows)) for bank in self._banks if any(m for _, m in bank.members)]
-        self._rows.span = slice(self._rows.span.start, self._rows.column + 1)
+            self._lay_out()
+        if self._rows.first + self._rows.width > self._rows.keys.shape[4]:
+            self._rows.reserve(self.num_rows)
+            self._lay_out()
         device = self.body.device
         hidden = self.body.forward(
             torch.as_tensor(tokens, device=device), torch.as_tensor(positions, device=device), self._attend
         )
         self._rows.column += 1
         return hidden
+
+    def _lay_out(self) -> None:
+        self._rows.prepare()
+        self._grids = [(bank, bank.grid(self.num_rows)) for bank in self._banks if any(m for _, m in bank.members)]
 
     def _members(self, row: int) -> list[int]:
         group = self._groups[row]
@@ -310,29 +314,31 @@ class SharedDecoder:
         rows.keys[layer, :num, :, :, rows.column] = k
         rows.values[layer, :num, :, rows.column] = v
         shape = (num, dims.num_kv_heads, dims.group, -1)
-        own = torch.bmm(q.reshape(num * shape[1], dims.group, -1), rows.keys[layer, :num].flatten(0, 1))
-        own = own.view(shape)[..., rows.span]
+        width, used = rows.width, slice(rows.first, rows.column + 1)
+        window = slice(rows.first, rows.first + width)
+        own = torch.bmm(q.reshape(num * shape[1], dims.group, -1), rows.keys[layer, :num, :, :, window].flatten(0, 1))
+        own = own.view(shape)[..., : used.stop - used.start]
         if rows.mask is not None:
-            own.add_(rows.mask[..., rows.span])
+            own.add_(rows.mask[..., used])
         prefix = q.new_empty(num, dims.num_kv_heads, dims.group, dims.head_dim)
+        rest = q.new_empty(num, dims.num_kv_heads, dims.group, width)
         for bank, grid in self._grids or ():
             mine = own if grid.members is None else own.index_select(0, grid.members)
             scores = _prefix_scores(bank, grid, layer, q, shape)
-            extra = -(grid.longest + mine.shape[3]) % 32
-            pad = self._never.expand(*mine.shape[:3], extra)
+            total = -(-(grid.longest + width) // _WIDTH) * _WIDTH
+            pad = self._never.expand(*mine.shape[:3], total - grid.longest - mine.shape[3])
             weights = torch.softmax(torch.cat((scores, mine, pad), -1), -1)
             part = _prefix_values(bank, grid, layer, weights[..., : grid.longest])
-            rest = weights[..., grid.longest : grid.longest + mine.shape[3]]
+            tail = weights[..., grid.longest : grid.longest + width]
             if grid.members is None:
-                prefix = part
-                rows.weights[..., rows.span] = rest
+                prefix, rest = part, tail
             else:
                 prefix.index_copy_(0, grid.members, part)
-                rows.weights[..., rows.span].index_copy_(0, grid.members, rest)
+                rest.index_copy_(0, grid.members, tail)
         return torch.baddbmm(
             prefix.reshape(num * shape[1], dims.group, -1),
-            rows.weights.flatten(0, 1),
-            rows.values[layer, :num].flatten(0, 1),
+            rest.flatten(0, 1),
+            rows.values[layer, :num, :, window].flatten(0, 1),
         ).view(num, -1)
 
 
@@ -363,6 +369,9 @@ def _prefix_values(bank: _Prefixes, grid: _Grid, layer: int, weights: torch.Tens
     out = out.view(groups, heads, most, share, -1).transpose(1, 2).reshape(groups * most, heads, share, -1)
     return out if grid.cells is None else out.index_select(0, grid.cells)
 
+
+_WIDTH = 32
+"""Softmax and matrix products are fastest on multiples of this many columns."""
 
 _NEVER = -1e30
 """Hides a key; finite, so that a row whose prefix is empty stays a number."""
