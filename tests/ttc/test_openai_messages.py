@@ -112,6 +112,7 @@ def test_search_runs_over_plain_text_where_ids_do_not_come_back() -> None:
         steps = [event for event in answer.trace if event.kind == "generate"]
     assert len({len(event.path) for event in steps}) > 1
     assert answer.final is not None and "<" not in answer.text
+    assert all(0 < candidate.num_tokens <= 96 for candidate in answer.candidates)
     assert answer.usage.generated == sum(event.data["num_tokens"] for event in steps)
 
 

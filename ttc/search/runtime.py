@@ -150,9 +150,7 @@ async def _in_step(
     return results
 
 
-async def _step(
-    session: Session, parent: Prompt, draw: int, num_sampled: int, growth: Growth
-) -> Completion | None:
+async def _step(session: Session, parent: Prompt, draw: int, num_sampled: int, growth: Growth) -> Completion | None:
     sampling = replace(
         growth.sampling,
         stop=growth.stop,
@@ -173,10 +171,9 @@ async def _judge(
         (score,) = await session.score(growth.scorer, [prompt])
     except BudgetExceeded:
         return None
-    injected = sum(end - start for start, end in completion.injected)
     return Node(
         prompt=prompt,
         completion=completion,
         score=aggregate(score, growth.aggregation),
-        num_sampled=num_sampled + len(completion.token_ids) - injected,
+        num_sampled=num_sampled + completion.usage.generated,
     )

@@ -64,7 +64,8 @@ async def tree(
     allocation = factory(**bind(factory, {}, supply={"beam_width": beam_width}))
     leaves = await search(session, session.render(), allocation, n, growth)
     candidates = [
-        session.candidate_at(leaf.prompt, "stop" if leaf.finished else "length", leaf.score) for leaf in leaves
+        session.candidate_at(leaf.prompt, "stop" if leaf.finished else "length", leaf.score, leaf.num_sampled)
+        for leaf in leaves
     ]
     chosen = choose(candidates, problem.kind, select) or fallback(candidates)
     return session.answer(chosen, candidates)
