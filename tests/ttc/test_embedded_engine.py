@@ -429,6 +429,7 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
 
 
 def test_batch_invariance_is_refused_for_another_architecture(tmp_path) -> None:
-    tiny_model.build(tmp_path, "mistral")
+    tiny_model.build(tmp_path, "mistral", head_dim=16, sliding_window=256)
     with pytest.raises(ConfigError, match="batch_invariant"):
         embedded(str(tmp_path), batch_invariant=True)
+    asyncio.run(embedded(str(tmp_path), batch_invariant=True, max_context=256).close())

@@ -12,7 +12,7 @@ from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention
 from ttc.embedded.limits import Limits, default_batch_bytes
 from ttc.embedded.model import Body, load_body, pick_device, softmax_attention
 from ttc.embedded.scheduler import Scheduler
-from ttc.embedded.shape import read_config, supported
+from ttc.embedded.shape import read_config, slides, supported
 from ttc.embedded.text import Text
 from ttc.embedded.weights import pick_dtype
 from ttc.errors import ConfigError, EngineError
@@ -35,9 +35,12 @@ def load(
     """Load tokenizer and weights and start the worker; arguments as in `ttc.engines.embedded.embedded`."""
     config = read_config(folder)  # names a missing folder or file before anything slow is imported
     text = Text(folder)
-    if not supported(config):
+    if not supported(config) or slides(config, max_context):
         if batch_invariant:
-            raise ConfigError(f"batch_invariant=True needs a Llama, Qwen2 or Qwen3 model, not {config['model_type']!r}")
+            raise ConfigError(
+                "batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model with full attention, "
+                f"not {config['model_type']!r}"
+            )
         place = pick_device(device)
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
         limits = Limits(max_batch, batch_bytes or default_batch_bytes(place), cache_bytes)

@@ -20,7 +20,7 @@ from ttc.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Dims", "read_config", "rope_tables", "supported"]
+__all__ = ["Dims", "read_config", "rope_tables", "slides", "supported"]
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -85,9 +85,19 @@ class Dims:
 
 
 def _max_context(config: Mapping[str, Any]) -> int:
-    """The model's context; Mistral's no further than its window, within which its attention is full."""
+    """The context over which attention is full: Mistral's no further than its window."""
+    return min(int(config.get("max_position_embeddings", 2048)), _window(config))
+
+
+def _window(config: Mapping[str, Any]) -> int:
     window = config.get("sliding_window") if config["model_type"] == "mistral" else None
-    return min(int(config.get("max_position_embeddings", 2048)), int(window or 1 << 62))
+    return int(window or 1 << 62)
+
+
+def slides(config: Mapping[str, Any], max_context: int | None) -> bool:
+    """Whether a window would slide within `max_context` tokens (None: the model's own context)."""
+    own = int(config.get("max_position_embeddings", 2048))
+    return _window(config) < min(max_context or own, own)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
