@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from pools import FLOPS, failed, make_record
 
 from evals.commands.compare import run as compare_command
 from evals.compare import Side, compare_all
 from evals.run import digest
 from evals.statistics import holm, mcnemar
 from evals.summary import summarise, write_summary
+from tests.evals.pools import FLOPS, failed, make_record
 from ttc.core import Record
 from ttc.errors import ConfigError
 from ttc.records import RecordFile

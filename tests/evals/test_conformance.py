@@ -16,6 +16,7 @@ from evals.run import RECORDS, evaluate, read_run
 from evals.summary import total_usage
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
+from tests.evals.runs import BoxVerifier, timeless
 from ttc.core import (
     Answer,
     Engine,
@@ -24,10 +25,7 @@ from ttc.core import (
     Record,
     Sampling,
     Score,
-    Submission,
-    Target,
     UsageSink,
-    Verdict,
 )
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
@@ -46,19 +44,6 @@ STRATEGY_PARAMS = {
 COUNT = 14
 
 
-class Exact:
-    """Right when the text ends with the boxed target."""
-
-    name = "exact"
-    version = "1"
-
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        return Verdict("correct" if submission.text.endswith(f"\\boxed{{{target}}}") else "incorrect")
-
-    async def close(self) -> None:
-        pass
-
-
 def bound(label: str) -> Any:
     function = STRATEGIES.load(label.split()[0])
     supply = {"scorer": simulated_scorer(noise=1.0, seed=5)} if label not in ("direct", "majority") else {}
@@ -70,39 +55,35 @@ def run(
 ) -> tuple[list[Record], Engine]:
     engine = simulated(p=0.85, steps=5, jitter=jitter)
     solver = partial(solve, engine=engine, strategy=bound(label), seed=11, sampling=Sampling())
-    records = asyncio.run(evaluate(folder, {"strategy": label}, items, solver, Exact(), concurrency=concurrency))
+    records = asyncio.run(evaluate(folder, {"strategy": label}, items, solver, BoxVerifier(), concurrency=concurrency))
     return records, engine
 
 
-def timeless(records: list[Record]) -> dict[str, Record]:
-    def strip(record: Record) -> Record:
-        answer = record.answer and dataclasses.replace(record.answer, seconds=0.0)
-        return dataclasses.replace(record, answer=answer, provenance={})
-
-    return {record.problem.id: strip(record) for record in records}
+def timeless_by_id(records: list[Record]) -> dict[str, Record]:
+    return {record.problem.id: timeless(record) for record in records}
 
 
 @pytest.mark.parametrize("label", STRATEGY_PARAMS)
 def test_trees_answers_and_ledgers_do_not_depend_on_the_schedule(tmp_path: Path, label: str) -> None:
     items = simulated_task().items(COUNT, 0)
-    expected = timeless(run(tmp_path / "straight", label, items, 1)[0])
+    expected = timeless_by_id(run(tmp_path / "straight", label, items, 1)[0])
     for concurrency, jitter in [(7, 1), (64, 2)]:
         random.Random(jitter).shuffle(items)
         found, _ = run(tmp_path / str(concurrency), label, items, concurrency, jitter)
-        assert timeless(found) == expected
+        assert timeless_by_id(found) == expected
 
 
 @pytest.mark.parametrize("label", STRATEGY_PARAMS)
 def test_a_run_cut_anywhere_ends_the_same(tmp_path: Path, label: str) -> None:
     items = simulated_task().items(COUNT, 0)
-    expected = timeless(run(tmp_path / "whole", label, items, 4)[0])
+    expected = timeless_by_id(run(tmp_path / "whole", label, items, 4)[0])
     whole = (tmp_path / "whole" / RECORDS).read_bytes()
     folder = tmp_path / "cut"
     run(folder, label, items, 4)
     for cut in (0, len(whole) // 3, len(whole) - 1):
         (folder / RECORDS).write_bytes(whole[:cut])
         run(folder, label, items, 3, jitter=cut)
-        assert timeless(list(read_run(folder).records)) == expected
+        assert timeless_by_id(list(read_run(folder).records)) == expected
 
 
 @pytest.mark.parametrize("label", STRATEGY_PARAMS)
@@ -146,7 +127,7 @@ def test_neither_strategies_nor_scorers_can_reach_a_target(tmp_path: Path) -> No
     engine = ScriptedEngine(lambda prompt, path, key: "\\boxed{1}")
     items = [dataclasses.replace(item, target=CANARY) for item in simulated_task().items(3, 0)]
     solver = partial(solve, engine=engine, strategy=nosy, seed=0, sampling=Sampling())
-    records = asyncio.run(evaluate(tmp_path / "run", {}, items, solver, Exact(), concurrency=2))
+    records = asyncio.run(evaluate(tmp_path / "run", {}, items, solver, BoxVerifier(), concurrency=2))
     assert [record.error for record in records] == [None] * 3
     assert saw == scorer.saw == [False] * 3
     assert reaches(items, CANARY)

@@ -4,11 +4,11 @@ import argparse
 import json
 
 import pytest
-from pools import make_record
 
 from evals.commands import report
 from evals.run import CONFIG, RECORDS
 from evals.summary import summarise, write_summary
+from tests.evals.pools import make_record
 from ttc.errors import ConfigError
 from ttc.records import RecordFile
 

@@ -18,31 +18,14 @@ import pytest
 from evals.run import CONFIG, RECORDS, digest, evaluate, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
-from ttc.core import Answer, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
+from tests.evals.runs import BoxVerifier, timeless
+from ttc.core import Answer, Candidate, Problem, Record, Sampling
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, RecordError
 from ttc.solve import solve
 from ttc.strategies.majority import majority
 
 SETTINGS = {"task": "simulated", "strategy": "majority", "params": {"n": 16}, "seed": 3}
-
-
-class BoxVerifier:
-    """Right when the boxed target is in the text; counts its calls."""
-
-    name = "box"
-    version = "1"
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        self.calls += 1
-        right = f"\\boxed{{{target}}}" in submission.text
-        return Verdict("correct" if right else "incorrect", score=float(right), version=self.version)
-
-    async def close(self) -> None:
-        pass
 
 
 def items(count: int = 12) -> list[Item]:
@@ -57,12 +40,6 @@ async def solve_problem(problem: Problem, jitter: int | None = None) -> Answer:
 def run(folder: Path, problems: list[Item], solver=solve_problem, **options) -> list[Record]:  # type: ignore[no-untyped-def]
     options = {"concurrency": 4, **options}
     return asyncio.run(evaluate(folder, SETTINGS, problems, solver, BoxVerifier(), **options))
-
-
-def timeless(record: Record) -> Record:
-    """The record without its seconds and sessions, which no resume can repeat."""
-    answer = None if record.answer is None else dataclasses.replace(record.answer, seconds=0.0)
-    return dataclasses.replace(record, answer=answer, provenance={})
 
 
 def test_every_problem_is_recorded_with_verdicts_of_the_answer_and_of_each_candidate(tmp_path: Path) -> None:

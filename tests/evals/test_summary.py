@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from pools import FLOPS, SCORED, TOKENS, failed, make_record
 
 from evals.pools import votes
 from evals.summary import curve_values, read_summary, summarise, write_summary
+from tests.evals.pools import FLOPS, SCORED, TOKENS, failed, make_record
 from ttc.errors import ConfigError, RecordError
 
 CONFIG = {"strategy": "majority", "params": {"n": 4}, "task": "arithmetic", "level": 2, "seed": 5, "engine": "scripted"}

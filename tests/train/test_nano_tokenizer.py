@@ -10,11 +10,6 @@ from train.nano import tokenizer
 QUESTION = [{"role": "user", "content": "Compute 2+3."}]
 
 
-@pytest.fixture(scope="module")
-def nano():
-    return tokenizer.build()
-
-
 def ids_of(nano, text):
     return nano.encode(text, add_special_tokens=False)
 

@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,11 +13,6 @@ from train.nano.examples import IGNORE, Mixture, collate, encode, example, pool
 from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece
 
 QUIET = Noise(slip=0.0, lapse=0.0, recheck=0.0)
-
-
-@pytest.fixture(scope="module")
-def nano():
-    return tokenizer.build()
 
 
 def draw(seed, level, noise):

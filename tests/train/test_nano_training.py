@@ -4,16 +4,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from train.nano import loop, model, prm, student, teacher, tokenizer
+from train.nano import loop, model, prm, student, teacher
 from train.nano.examples import POLISH, Mixture
 
 TINY = model.Shape(hidden=32, layers=2, heads=1, kv_heads=1, mlp=32)
 DEEPER = model.Shape(hidden=32, layers=4, heads=1, kv_heads=1, mlp=32)
-
-
-@pytest.fixture(scope="module")
-def nano():
-    return tokenizer.build()
 
 
 def recipe(steps, save_every=1000, mixture=None):

@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from ttc.core import Budget, Message, Problem, Sampling, Score, Usage
+from tests.ttc.questions import ask
+from ttc.core import Budget, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError, EngineError
 from ttc.scorers.constant import constant
@@ -20,10 +21,6 @@ from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
 from ttc.thinking import Thinking
-
-
-def ask(text: str, kind: str = "math") -> Problem:
-    return Problem(id=text, messages=(Message("user", text),), kind=kind)
 
 
 class Slow(ScriptedEngine):

@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from ttc.core import Answer, Budget, Message, Problem, Sampling, Score, Usage
+from tests.ttc.questions import ask
+from ttc.core import Answer, Budget, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError
@@ -20,10 +21,6 @@ from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
-
-
-def ask(text: str, kind: str = "math") -> Problem:
-    return Problem(id=text, messages=(Message("user", text),), kind=kind)
 
 
 def say(options: list[str], strategy, **kwargs) -> Answer:
