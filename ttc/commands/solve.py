@@ -134,6 +134,7 @@ def _cost_line(answer: Answer, label: str, seed: int) -> str:
     parts = [f"{usage.generated:,} generated"]
     parts += [f"{usage.thinking:,} of them thinking"] if usage.thinking else []
     parts += [f"{usage.scored:,} scored"] if usage.scored else []
+    parts += [f"{usage.judged:,} judged"] if usage.judged else []
     calls = "1 call" if usage.calls == 1 else f"{usage.calls} calls"
     line = f"{label}: {usage.tokens:,} tokens ({', '.join(parts)}), {calls}, {usage.flops / 1e9:,.2f} GFLOP"
     line += f", {answer.seconds:.2f} s, --seed {seed}"

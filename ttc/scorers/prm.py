@@ -58,7 +58,11 @@ class Reading:
 def _label(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
     from ttc.scorers._readers import HeadReader, label_head
 
-    return HeadReader(body, label_head(rest, body.device, reading.positive_label, reading.activation, where))
+    try:
+        head = label_head(rest, body.device, reading.positive_label, reading.activation, where)
+    except ConfigError as exc:
+        raise ConfigError(f"{exc}; a public one in a format of its own needs scorer.adapter=NAME ({_names()})") from exc
+    return HeadReader(body, head)
 
 
 def _token(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
@@ -208,4 +212,4 @@ def _same_ids(folder: Path, reading: Reading, place: Place) -> IncrementalScorer
 
 
 def _names() -> str:
-    return ", ".join(ADAPTERS.names())
+    return ", ".join(name for name in ADAPTERS.names() if not ADAPTERS.load(name)().outcome)

@@ -1,0 +1,109 @@
+"""Several scorers as one: the weighted mean of their scores.
+
+Coste et al. 2024, "Reward Model Ensembles Help Mitigate Overoptimization" (mean and weighted forms). Members should
+speak in one scale; those here give probabilities, but for `likelihood` with self_certainty. Steps are averaged one by
+one where all members see the same steps; otherwise only the values are, which then stand for the whole path.
+
+Cost: that of all members. A member without a verdict: by `missing`, the ensemble has none either (abstain), or the
+others' weights are scaled up to 1 (renormalise); with no verdict at all there is none. Left out: worst-case and
+variance-penalised forms, and learning the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from ttc.concurrent import gather
+from ttc.config import overrides
+from ttc.core import Engine, Prompt, Score, Scorer, UsageSink
+from ttc.errors import ConfigError
+from ttc.registry import SCORERS, bind
+from ttc.specs import split_model
+
+Missing = Literal["abstain", "renormalise"]
+
+
+class EnsembleScorer:
+    """See the module docstring."""
+
+    def __init__(self, members: Sequence[Scorer], weights: Sequence[float] = (), missing: Missing = "abstain") -> None:
+        """`weights` are those of `members`, in order; none: all equal.
+
+        Raises:
+            ConfigError: no member, a weight that is not positive, or a number of weights that does not fit.
+        """
+        weights = weights or [1.0] * len(members)
+        if not members or len(weights) != len(members):
+            raise ConfigError(f"ensemble: {len(weights)} weights for {len(members)} members")
+        if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+            raise ConfigError(f"ensemble: weights must be > 0, got {list(weights)}")
+        self._members, self._weights, self._missing = list(members), list(weights), missing
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Score with all members at once."""
+        columns = await gather(member.score(prompts, on_usage) for member in self._members)
+        return [self._combine(scores) for scores in zip(*columns, strict=True)]
+
+    def release(self, problem_id: str) -> None:
+        """Free what the members keep for a problem."""
+        for member in self._members:
+            member.release(problem_id)
+
+    def _combine(self, scores: Sequence[Score]) -> Score:
+        silent = [number for number, score in enumerate(scores) if score.value is None]
+        if len(silent) == len(scores) or (silent and self._missing == "abstain"):
+            told = "; ".join(f"member {number}: {scores[number].note}" for number in silent)
+            return Score(None, note=f"no verdict of {told}")
+        speaking = [
+            (weight, score, score.value)
+            for weight, score in zip(self._weights, scores, strict=True)
+            if score.value is not None
+        ]
+        total = math.fsum(weight for weight, _, _ in speaking)
+        value = math.fsum(weight * value for weight, _, value in speaking) / total
+        lengths = {len(score.steps) for _, score, _ in speaking}
+        if len(lengths) > 1:
+            return Score(value)
+        steps = [
+            math.fsum(weight * score.steps[at] for weight, score, _ in speaking) / total for at in range(max(lengths))
+        ]
+        return Score(value, tuple(steps))
+
+
+def ensemble(
+    model: str | None = None,
+    *,
+    members: tuple[str, ...],
+    weights: tuple[float, ...] = (),
+    missing: Missing = "abstain",
+    engine: Engine | None = None,
+) -> EnsembleScorer:
+    """Average several scorers.
+
+    Args:
+        model: must be absent: each member names its own.
+        members: NAME or NAME:MODEL each, with ?key=value&key=value for its parameters: prm:A,likelihood?measure=...
+        weights: one a member; absent: equal.
+        missing: abstain (a member without a verdict silences all) or renormalise (the others go on without it).
+        engine: for members that ask for it; supplied by the command line.
+
+    Raises:
+        ConfigError: a member that cannot be made, or weights that do not fit.
+    """
+    if model is not None:
+        raise ConfigError("scorer ensemble takes no model: set scorer.members=prm:A,likelihood")
+    if weights and len(weights) != len(members):
+        raise ConfigError(f"ensemble: {len(weights)} weights for {len(members)} members")
+    return EnsembleScorer([_member(spec, engine) for spec in members], weights, missing)
+
+
+def _member(spec: str, engine: Engine | None) -> Scorer:
+    plain, _, rest = spec.partition("?")
+    name, model = split_model(plain)
+    factory = SCORERS.load(name)
+    supply = {"engine": engine, **({} if model is None else {"model": model})}
+    params = overrides(rest.split("&")) if rest else {}
+    made: Scorer = factory(**bind(factory, params, supply=supply))
+    return made

@@ -1,0 +1,159 @@
+"""A language model as judge: it compares answers two by two, in both orders, and abstains when the orders disagree.
+
+Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena" (position bias, and swapping against it);
+Zhao et al. 2025, "Sample, Scrutinize and Scale" (comparing answers pays more than grading them). An answer's score is
+its share of the decided comparisons it won, a tie is half; without a decided one it has no verdict. Blind: the judge
+sees problem and answers, no target, and nothing of their thinking. `mode=single` asks whether one answer is right (with
+A and B for right and wrong, then swapped): a score of 1 or 0, for searches that score one path at a time.
+
+Cost, in judged tokens: two greedy generations a comparison, n * opponents / 2 comparisons for n answers (each meets
+its neighbours in path order); in single mode two generations an answer. Left out: a Bradley-Terry fit, debates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from ttc.concurrent import gather
+from ttc.core import Engine, Message, Prompt, Sampling, Score, Usage, UsageSink
+from ttc.errors import ConfigError
+from ttc.scorers._judging import Question, Said, agreed, answer_of, compare, grade, verdict
+
+
+class JudgeScorer:
+    """See the module docstring. Verdicts are remembered per problem, so no question is asked twice."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        mode: Literal["pairwise", "single"],
+        opponents: int,
+        max_tokens: int,
+        thinking: bool | None,
+    ) -> None:
+        """Judge with `engine`, which is the caller's to close."""
+        self._engine, self._mode, self._opponents, self._thinking = engine, mode, opponents, thinking
+        self._sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
+        self._known: dict[str, dict[Question, float | None]] = {}
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Judge the answers of each problem among `prompts`."""
+        scores: dict[int, Score] = {}
+        problems = dict.fromkeys(prompt.problem_id for prompt in prompts)
+        for problem_id in problems:
+            places = [at for at, prompt in enumerate(prompts) if prompt.problem_id == problem_id]
+            places.sort(key=lambda at: prompts[at].path)
+            group = [prompts[at] for at in places]
+            judged = self._compare(group, on_usage) if self._mode == "pairwise" else self._grade(group, on_usage)
+            scores.update(zip(places, await judged, strict=True))
+        return [scores[at] for at in range(len(prompts))]
+
+    def release(self, problem_id: str) -> None:
+        """Forget the verdicts of a problem."""
+        self._known.pop(problem_id, None)
+
+    async def _compare(self, group: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        answers = [answer_of(prompt) for prompt in group]
+        pairs = [
+            (i, j)
+            for i, j in _ring(len(group), self._opponents)
+            if answers[i] and answers[j] and answers[i] != answers[j]
+        ]
+        questions = [compare(group[i].messages, answers[i], answers[j]) for i, j in pairs]
+        distinct = list(dict.fromkeys(questions))
+        told = await gather(self._ask(group[0], question, on_usage) for question in distinct)
+        by_question = dict(zip(distinct, told, strict=True))
+        won: list[list[float]] = [[] for _ in group]
+        met = [0] * len(group)
+        for (i, j), question in zip(pairs, questions, strict=True):
+            outcome = by_question[question]
+            met[i], met[j] = met[i] + 1, met[j] + 1
+            if outcome is not None:
+                won[i].append(outcome)
+                won[j].append(1.0 - outcome)
+        return [_share(points, number) for points, number in zip(won, met, strict=True)]
+
+    async def _grade(self, group: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        return await gather(self._grade_one(prompt, on_usage) for prompt in group)
+
+    async def _grade_one(self, prompt: Prompt, on_usage: UsageSink) -> Score:
+        answer = answer_of(prompt)
+        if not answer:
+            return Score(None, note="there is no answer to judge")
+        outcome = await self._ask(prompt, grade(prompt.messages, answer), on_usage)
+        return Score(outcome, note="" if outcome is not None else "the judge abstained")
+
+    async def _ask(self, prompt: Prompt, question: Question, on_usage: UsageSink) -> float | None:
+        known = self._known.setdefault(prompt.problem_id, {})
+        if question not in known:
+            one, other = await gather(
+                self._generate(prompt, text, _as_judged(on_usage)) for text in (question.one, question.other)
+            )
+            known[question] = agreed(one, other)
+        return known[question]
+
+    async def _generate(self, prompt: Prompt, text: str, on_usage: UsageSink) -> Said | None:
+        rendered = self._engine.render((Message("user", text),), self._thinking)
+        rendered = replace(rendered, problem_id=prompt.problem_id)
+        (completion,) = await self._engine.generate(rendered, self._sampling, range(1), on_usage)
+        return verdict(rendered, completion)
+
+
+def _ring(num: int, opponents: int) -> list[tuple[int, int]]:
+    """Each of `num` meets its neighbours on a ring, `opponents` in all (an odd number is rounded up); no pair twice."""
+    pairs = {
+        (min(at, (at + step) % num), max(at, (at + step) % num))
+        for step in range(1, min((opponents + 1) // 2, num // 2) + 1)
+        for at in range(num)
+    }
+    return sorted(pairs)
+
+
+def _share(points: Sequence[float], met: int) -> Score:
+    if points:
+        return Score(sum(points) / len(points))
+    return Score(None, note=f"the judge abstained in {met} comparisons" if met else "there was nothing to compare with")
+
+
+def _as_judged(on_usage: UsageSink) -> Callable[[Usage], None]:
+    """Charge a judge's generation in the column of judges."""
+    return lambda usage: on_usage(replace(usage, generated=0, thinking=0, judged=usage.judged + usage.generated))
+
+
+def judge(
+    model: str | None = None,
+    *,
+    engine: Engine | None = None,
+    runs_on: str = "embedded",
+    mode: Literal["pairwise", "single"] = "pairwise",
+    opponents: int = 4,
+    max_tokens: int = 1024,
+    thinking: Literal["on", "off", "auto"] = "auto",
+) -> JudgeScorer:
+    """Rank answers by what a language model says of them.
+
+    Args:
+        model: the judge's own model, run on `runs_on`; absent: the generator judges.
+        engine: the generator's engine, supplied by the command line.
+        runs_on: engine of a model of its own (see ttc list engines).
+        mode: pairwise compares the answers of one call, single asks of each whether it is right.
+        opponents: pairwise: how many others each answer is compared with.
+        max_tokens: cap on one verdict with its reasoning; a judge that is cut off abstains.
+        thinking: the chat template's switch, for the judge.
+
+    Raises:
+        ConfigError: neither a model nor an engine, or a parameter out of range.
+    """
+    if opponents < 1 or max_tokens < 1:
+        raise ConfigError("judge needs opponents >= 1 and max_tokens >= 1")
+    if model is not None:
+        from ttc.registry import ENGINES
+
+        engine = ENGINES.load(runs_on)(model)
+    if engine is None:
+        raise ConfigError("scorer judge needs a model: --scorer judge:PATH, or an engine")
+    switch = {"on": True, "off": False, "auto": None}[thinking]
+    return JudgeScorer(engine, mode=mode, opponents=opponents, max_tokens=max_tokens, thinking=switch)
