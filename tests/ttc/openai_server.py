@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ttc.core import Completion, Engine, Message, Prompt, Sampling, StreamingEngine, Usage
@@ -32,6 +32,8 @@ class Behaviour:
     chat: bool = True
     ids: bool = True
     prefill: bool = True
+    forgets_think: bool = False
+    """A continued message is shown without the think block that the template opens for a new one."""
     strict: bool = False
     """Refuses fields that OpenAI's API has not."""
     usage: bool = True
@@ -187,7 +189,12 @@ class OpenAIServer:
         if not (self.behaviour.prefill and body.get("continue_final_message")):
             return self.engine.render(turns, thinking)
         said = turns.pop().content
-        return self.engine.render(turns, thinking).extend(self.engine.encode(said), said)
+        prompt = self.engine.render(turns, thinking)
+        if self.behaviour.forgets_think:
+            bare = prompt.text.removesuffix("<think></think>").removesuffix("<think>")
+            ids = self.engine.encode(bare)
+            prompt = replace(prompt, text=bare, token_ids=ids, rendered_len=len(ids), rendered_chars=len(bare))
+        return prompt.extend(self.engine.encode(said), said)
 
     async def _stream(
         self,
@@ -393,10 +400,13 @@ class _Events:
         return {"id": "x", "model": self._behaviour.model, "choices": [choice]}
 
     def _cut(self, text: str, whole: Completion | None) -> str:
-        """Take a stop string off again, as OpenAI's own servers do, unless asked not to."""
-        stop = whole.stop_reason if whole is not None else None
-        keep = self._body.get("include_stop_str_in_output") and not self._behaviour.strict
-        return text if keep or stop not in (self._body.get("stop") or ()) else text[: text.index(str(stop))]
+        """Hold back what may become a stop string, and take that off again, as OpenAI's own servers do."""
+        stops = self._body.get("stop") or ()
+        if self._body.get("include_stop_str_in_output") and not self._behaviour.strict:
+            return text
+        if whole is None:
+            return text[: max(len(self._text), len(text) - max(map(len, stops), default=0))]
+        return text[: text.index(str(whole.stop_reason))] if whole.stop_reason in stops else text
 
     def _delta(self, said: str, new: str) -> dict[str, str | None]:
         """Reasoning in its field until the end of thinking, the rest in content."""

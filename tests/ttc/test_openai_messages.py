@@ -92,7 +92,11 @@ def test_what_messages_cannot_do_is_refused_before_anything_is_sent() -> None:
 def test_search_runs_over_messages_where_the_endpoint_continues_them() -> None:
     with OpenAIServer(talker, Behaviour(completions=False, prefill=True)) as server:
         engine = openai(base_url=server.url)
-        assert isinstance(engine, RemoteEngine) and engine.features.prefill and engine.features.stops
+        assert (
+            isinstance(engine, RemoteEngine)
+            and engine.features.prefill == ("none", "open", "closed")
+            and engine.features.stops
+        )
         search = partial(tree, scorer=simulated_scorer(noise=1.0), n=4, beam_width=2)
         answer = run(ask(), engine=engine, strategy=search, seed=1)
         bodies = server.generations()
@@ -101,12 +105,22 @@ def test_search_runs_over_messages_where_the_endpoint_continues_them() -> None:
     assert bodies[-1]["messages"][-1] == {"role": "assistant", "content": "step 0\n\nstep 1\n\n"}
 
 
+def test_a_template_that_shows_a_begun_message_otherwise_than_it_asked_for_it_cannot_be_searched() -> None:
+    with OpenAIServer(lambda: talker(thinking=True), Behaviour(completions=False, prefill=True)) as server:
+        engine = openai(base_url=server.url)
+        assert isinstance(engine, RemoteEngine)
+        assert engine.features.prefill == ("none", "open", "closed")
+    with OpenAIServer(lambda: talker(thinking=True), Behaviour(completions=False, forgets_think=True)) as server:
+        engine = openai(base_url=server.url)
+        assert isinstance(engine, RemoteEngine) and engine.features.prefill == ()
+
+
 def test_search_runs_over_plain_text_where_ids_do_not_come_back() -> None:
     with OpenAIServer(suite.embedded, Behaviour(ids=False)) as server:
         engine = openai(base_url=server.url, tokenizer=TEACHER)
         assert isinstance(engine, RemoteEngine) and engine.features.text and engine.features.stops
         assert not engine.capabilities.token_ids
-        search = partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=3, step="\n", max_depth=12)
+        search = partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=3, max_depth=12)
         problem = suite.problems(1)[0]
         answer = run(problem, engine=engine, strategy=search, seed=1, sampling=Sampling(max_tokens=96))
         steps = [event for event in answer.trace if event.kind == "generate"]

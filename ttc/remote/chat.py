@@ -8,7 +8,7 @@ our own) is refused before anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ttc.core import Message, Prompt, Sampling, ThinkState
@@ -17,13 +17,15 @@ from ttc.remote.reply import TextReader
 from ttc.remote.request import Features, shared_fields
 from ttc.thinking import CLOSE, OPEN
 
-__all__ = ["CURE", "PREFILL", "ChatDialect", "check_steps", "check_stop_ids"]
+__all__ = ["CURE", "PREFILL", "STATES", "ChatDialect", "check_steps", "check_stop_ids", "switch_fields"]
 
 CURE = "serve the model with vLLM (`vllm serve MODEL`) and set engine.tokenizer=PATH to its folder"
 PREFILL = {"continue_final_message": True, "add_generation_prompt": False}
 
-_STATES: dict[bool | None, ThinkState] = {None: "none", True: "open", False: "closed"}
-_SWITCHES: dict[ThinkState, bool | None] = {state: thinking for thinking, state in _STATES.items()}
+_STATES: Mapping[bool | None, ThinkState] = {None: "none", True: "open", False: "closed"}
+STATES: tuple[ThinkState, ...] = tuple(_STATES.values())
+"""How a prompt without ids keeps the thinking switch it was rendered with."""
+_SWITCHES: Mapping[ThinkState, bool] = {"open": True, "closed": False}
 _EFFORTS = {True: "medium", False: "none"}
 
 
@@ -52,7 +54,7 @@ class ChatDialect:
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
         """Refuse what messages cannot do."""
         check_stop_ids(sampling, self._features)
-        check_steps(prompt, sampling, self._features, continues=self._features.prefill)
+        check_steps(prompt, sampling, self._features, continues=prompt.think_state in self._features.prefill)
         said = prompt.generated_text.removeprefix(CLOSE)
         if OPEN in said or CLOSE in said:
             raise Unsupported(
@@ -72,20 +74,22 @@ class ChatDialect:
         if said:
             messages.append({"role": "assistant", "content": said})
             fields |= PREFILL
-        return fields | {"messages": messages} | self._switch(_SWITCHES[prompt.think_state])
+        return fields | {"messages": messages} | switch_fields(self._features, prompt.think_state)
 
     def reader(self, prompt: Prompt, sampling: Sampling) -> TextReader:
         """The reader of its answer; a text that is continued has left its think block."""
         inside = prompt.think_state == "open" and not prompt.generated_text
         return TextReader(sampling.stop, (), inside, None)
 
-    def _switch(self, thinking: bool | None) -> dict[str, Any]:
-        """The thinking switch as this server knows it: a template variable, or OpenAI's effort."""
-        if thinking is None:
-            return {}
-        if self._features.extras:
-            return {"chat_template_kwargs": {"enable_thinking": thinking}}
-        return {"reasoning_effort": _EFFORTS[thinking]}
+
+def switch_fields(features: Features, state: ThinkState) -> dict[str, Any]:
+    """The thinking switch as this server knows it: a template variable, or OpenAI's effort."""
+    thinking = _SWITCHES.get(state)
+    if thinking is None:
+        return {}
+    if features.extras:
+        return {"chat_template_kwargs": {"enable_thinking": thinking}}
+    return {"reasoning_effort": _EFFORTS[thinking]}
 
 
 def check_stop_ids(sampling: Sampling, features: Features) -> None:

@@ -55,6 +55,7 @@ class IdsDialect:
         """The request."""
         fields = shared_fields(sampling, seed, self._features)
         fields |= {"prompt": list(prompt.token_ids or ()), "add_special_tokens": False, "return_token_ids": True}
+        fields |= {"include_stop_str_in_output": True} if self._features.extras else {}
         if self._features.logprobs and sampling.logprobs:
             fields["logprobs"] = 0
         return fields

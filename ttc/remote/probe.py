@@ -1,9 +1,9 @@
 """What an endpoint can do, found out once before the run by a handful of short requests.
 
 Nothing is believed that was not seen: servers accept unknown fields in silence and ignore them. Token ids count as
-honoured when ids come back and the server's count of the prompt equals ours; a continued message when the prompt is
-shorter than that of the closed one; stop strings when the answer tells that one was met. Cost: at most some 20 tokens
-per start, charged to nobody and not part of `counters()`.
+honoured when ids come back and the server's count of the prompt equals ours; a continued message when the prompt grows
+by just what had been said; stop strings when the answer tells that one was met. Cost: 4 tokens per start with ids, at
+most some 50 otherwise, charged to nobody and not part of `counters()`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ttc.core import Sampling
+from ttc.core import Sampling, ThinkState
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError, EngineError
-from ttc.remote.chat import PREFILL
+from ttc.remote.chat import PREFILL, STATES, switch_fields
 from ttc.remote.client import Chunk, Door, NotFound
 from ttc.remote.ids import ids_of
 from ttc.remote.reply import Tail, first_choice
@@ -157,40 +157,56 @@ def _probe_plain(door: Door, features: Features, failures: list[str]) -> Feature
     seen = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
     if seen is None or not seen.text:
         return None
-    return replace(seen.settled, text=True, stops=_tells_stops(door, "/completions", seen, fields))
+    return replace(seen.settled, text=True, stops=_tells_stops(door, seen.features, fields))
 
 
 def _probe_chat(door: Door, features: Features, failures: list[str]) -> Features | None:
-    question = {"role": "user", "content": f"Go on counting: {COUNTING}"}
+    question = [{"role": "user", "content": f"Go on counting: {COUNTING}"}]
     spread = Sampling(temperature=1.0, max_tokens=NUM_TOKENS)  # some models refuse any other temperature
-    seen = _first_accepted(door, "/chat/completions", features, spread, {"messages": [question]}, failures)
+    seen = _first_accepted(door, "/chat/completions", features, spread, {"messages": question}, failures)
     if seen is None:
         return None
-    begun = {"messages": [question, {"role": "assistant", "content": COUNTING}]}
-    closed, going_on = (_ask(door, seen.features, begun | flags) for flags in ({}, PREFILL))
-    if closed is None or going_on is None:
-        return seen.settled
-    lengths = going_on.tail.server.prompt, closed.tail.server.prompt
-    prefill = None not in lengths and lengths[0] < lengths[1]  # type: ignore[operator]
-    stops = prefill and _tells_stops(door, "/chat/completions", going_on, begun | PREFILL)
-    return replace(seen.settled, prefill=prefill, stops=stops)
+    found = replace(seen.settled, prefill=tuple(state for state in STATES if _goes_on(door, seen, question, state)))
+    stops = bool(found.prefill) and _tells_stops(
+        door, seen.features, {"messages": question} | switch_fields(seen.features, found.prefill[0])
+    )
+    return replace(found, stops=stops)
 
 
-def _ask(door: Door, features: Features, fields: Mapping[str, Any]) -> _Seen | None:
+def _goes_on(door: Door, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
+    """Whether a message that was begun is continued as it stood: the prompt grows by just what had been said.
+
+    It does not where the continuation is ignored, and not where the template shows a begun message otherwise than it
+    had asked for it (without the think block it had opened, say).
+    """
+    switch = switch_fields(seen.features, state)
+    begun = _ask(door, seen.features, {"messages": question} | switch)
+    if begun is None or not begun.text.strip() or "<" in begun.text:
+        return False
+    said = {"role": "assistant", "content": begun.text}
+    longer = _ask(door, seen.features, {"messages": [*question, said]} | switch | PREFILL)
+    if longer is None:
+        return False
+    before, after = begun.tail.server, longer.tail.server
+    return None not in (before.prompt, before.generated, after.prompt) and after.prompt == (before.prompt or 0) + (
+        before.generated or 0
+    )
+
+
+def _ask(door: Door, features: Features, fields: Mapping[str, Any], sampling: Sampling = _GREEDY) -> _Seen | None:
+    """The answer of a chat, or of completions where `fields` hold a prompt; None when the server refuses."""
+    path = "/completions" if "prompt" in fields else "/chat/completions"
     try:
-        return _Seen(door.stream("/chat/completions", shared_fields(_GREEDY, 0, features) | dict(fields)), features)
-    except (NotFound, EngineError):  # a server may refuse a message to go on with: then it has no such feature
+        return _Seen(door.stream(path, shared_fields(sampling, 0, features) | dict(fields)), features)
+    except (NotFound, EngineError):  # what is refused is a feature it has not
         return None
 
 
-def _tells_stops(door: Door, path: str, seen: _Seen, fields: Mapping[str, Any]) -> bool:
+def _tells_stops(door: Door, features: Features, fields: Mapping[str, Any]) -> bool:
     """Ask for the same greedy text with its own first sign as stop string: does the answer tell that it was met?"""
-    sign = seen.text.strip()[:1]
+    free = _ask(door, features, fields)
+    sign = "" if free is None else free.text.strip()[:1]
     if not sign:
         return False
-    sampling = replace(_GREEDY, stop=(sign,))
-    try:
-        again = _Seen(door.stream(path, shared_fields(sampling, 0, seen.features) | dict(fields)), seen.features)
-    except EngineError:  # stop strings are refused altogether
-        return False
-    return again.tail.stop == sign or sign in again.text
+    again = _ask(door, features, fields, replace(_GREEDY, stop=(sign,)))
+    return again is not None and (again.tail.stop == sign or sign in again.text)

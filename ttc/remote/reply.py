@@ -149,9 +149,10 @@ class TextReader:
     def result(self) -> Outcome:
         """See `Reader`."""
         reason, content = self._tail.reason(), "".join(self._content)
-        stop: str | int | None = None
+        stop: str | None = None
         if reason == "stop":
             stop = self._stop(content)
+            content += stop if stop != "eos" and stop not in content else ""  # most servers take it off
             eos = next((text for text in self._eos_texts if content.endswith(text)), "")
             content = content.removesuffix(eos) if stop == "eos" else content
         server = self._tail.server

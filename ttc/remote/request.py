@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttc import seeds
-from ttc.core import Prompt, Sampling
+from ttc.core import Prompt, Sampling, ThinkState
 from ttc.errors import ConfigError
 
 __all__ = ["Features", "seed_of", "shared_fields"]
@@ -26,9 +26,10 @@ SEED_BITS = 53
 class Features:
     """What a server was found to honour (`ttc.remote.probe`).
 
-    `ids`: takes and gives token ids; `text`: completes plain text; `prefill`: continues an assistant message; `stops`:
-    tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that OpenAI's own API
-    has not; `usage`: reports token counts in streams; `limit_field`: what it calls max_tokens.
+    `ids`: takes and gives token ids; `text`: completes plain text; `prefill`: the thinking switches (as `ThinkState`)
+    under which it continues an assistant message just as it stood; `stops`: tells a stop string from the end of the
+    sequence; `extras`: accepts the sampling parameters that OpenAI's own API has not; `usage`: reports token counts in
+    streams; `limit_field`: what it calls max_tokens.
     """
 
     model: str
@@ -36,7 +37,7 @@ class Features:
     ids: bool = False
     logprobs: bool = False
     text: bool = False
-    prefill: bool = False
+    prefill: tuple[ThinkState, ...] = ()
     stops: bool = False
     extras: bool = False
     usage: bool = False
@@ -74,5 +75,5 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
     }
     if features.extras:
         fields |= {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "skip_special_tokens": False}
-        fields |= {"include_stop_str_in_output": True, "stop_token_ids": list(sampling.stop_token_ids)}
+        fields |= {"stop_token_ids": list(sampling.stop_token_ids)}
     return fields | {name: value for name, value in optional.items() if value is not None}
