@@ -57,13 +57,17 @@ Loader = Callable[[int | None, int], Iterable[Item]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a task factory returns. `params` are the factory's own parameters, for the record of the run."""
+    """What a task factory returns.
+
+    `params` are the factory's own parameters, for the record of the run; `note` is what a user should know before it.
+    """
 
     name: str
     kind: str
     load: Loader
     sampling: Sampling
     params: Mapping[str, Json] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def check(self) -> Check:

@@ -99,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate; see EPILOG for the exit codes."""
     out = Path(args.out or _default_out(args)).expanduser()
     experiment = _plan(args, out)
+    if experiment.task.note:
+        print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
     total = len(experiment.items) * len(experiment.arms)
     try:
         with Progress(total) as progress:

@@ -6,9 +6,9 @@ alternatives; of `V_{\max} = 3 r`, where an expression or a number is asked for,
 the unit, and that several answers belong into one box. The sub-field is the difficulty. Physics problems that begin
 with the same context are one cluster.
 
-Excluded, and counted in the task's parameters (so in every run.json): golds that no answer can be held against, since
-the grammar of answers does not know them (`where $b$ is an arbitrary integer`), and several answers with a tolerance
-each, which a target cannot say. That is 2 of the 675 of mathematics, and of physics about 6 in 100.
+Excluded, said before a run and counted in the task's parameters (so in every run.json): golds that no answer can be
+held against, since the grammar of answers does not know them (`where $b$ is an arbitrary integer`), and several answers
+with a tolerance each, which a target cannot say. That is 2 of the 675 of mathematics, and of physics about 6 in 100.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ def olympiadbench(*, data: str | None = None, subset: Literal["math", "physics"]
     source = Source(f"olympiadbench_{subset}", "Hothan/OlympiadBench", CONFIGS[subset], "train")
     rows = list(rows_from(source, data))
     items = [item for row in rows if (item := _item(row)) is not None]
+    excluded = len(rows) - len(items)
     return Task(
         name="olympiadbench",
         kind="math",
         load=lambda limit, seed: sample(items, limit),
         sampling=Sampling(max_tokens=8192),
-        params={"subset": subset, "excluded": len(rows) - len(items)},
+        params={"subset": subset, "excluded": excluded},
+        note=f"{excluded} of {len(rows)} problems are left out: their golds cannot be verified" if excluded else "",
     )
 
 

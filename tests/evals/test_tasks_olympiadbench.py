@@ -141,6 +141,7 @@ def test_golds_that_cannot_be_verified_are_excluded_and_counted(tmp_path: Path) 
     task = olympiadbench(data=str(tmp_path))
     assert [item.problem.id for item in task.items(None, 0)] == ["olympiadbench-1", "olympiadbench-5"]
     assert task.params == {"subset": "math", "excluded": 3}
+    assert task.note == "3 of 5 problems are left out: their golds cannot be verified"
 
 
 def test_physics_problems_with_one_context_are_one_cluster(tmp_path: Path) -> None:
@@ -200,15 +201,17 @@ def test_every_published_gold_is_met_by_itself_and_by_its_last_spelling() -> Non
 def test_the_packaged_model_is_evaluated_within_its_context_unless_a_length_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [local_row(number, str(number)) for number in range(1, 3)]
+    rows = [*(local_row(number, str(number)) for number in range(1, 3)), local_row(3, "$t(0,4]$")]
     write_lines(tmp_path / "data" / "olympiadbench_math.jsonl", rows)
     line = "eval --task olympiadbench --limit 2 --strategy direct --baseline none --seed 1 --json --data"
     command = [*line.split(), str(tmp_path / "data")]
     assert main([*command, "--out", str(tmp_path / "run")]) == 0
-    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    printed = capsys.readouterr()
+    assert "olympiadbench: 1 of 3 problems are left out" in printed.err
+    summary = json.loads(printed.out.splitlines()[-1])
     assert (summary["task"], summary["problems"], summary["errors"]) == ("olympiadbench", 2, 0)
     config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
-    assert config["task_params"] == {"subset": "math", "excluded": 0}
+    assert config["task_params"] == {"subset": "math", "excluded": 1}
     assert config["fit"] and config["sampling"]["max_tokens"] > 2048
     assert main([*command, "--out", str(tmp_path / "asked"), "--max-tokens", "8192"]) == 3
     assert "8192 requested tokens exceed the context of 2048" in capsys.readouterr().err

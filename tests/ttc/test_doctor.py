@@ -95,7 +95,7 @@ class OnePart:
     [
         (MissingExtra("accelerate", "train"), "missing", "pip install -e '.[train]'"),
         (ConfigError("mine needs a model"), "ready", None),
-        (ImportError("libgomp"), "broken", packages.REINSTALL),
+        (ImportError("libgomp"), "broken", packages.reinstall()),
         (ZeroDivisionError("oh"), "broken", None),
     ],
 )
@@ -125,7 +125,17 @@ def test_an_old_package_is_broken_and_an_absent_one_missing(monkeypatch: pytest.
     installed(monkeypatch, {"numpy": "1.26.4"})
     checks = {check.name: check for check in packages.packages()}
     assert (checks["numpy"].state, checks["numpy"].detail) == ("broken", "1.26.4, but >=2 is wanted")
-    assert (checks["torch"].state, checks["torch"].command) == ("missing", packages.REINSTALL)
+    assert (checks["torch"].state, checks["torch"].command) == ("missing", packages.reinstall())
+
+
+def test_without_a_gpu_the_cpu_build_of_torch_is_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    installed(monkeypatch, {}, gpu=True)
+    assert packages.reinstall() == "pip install -c constraints.txt -e ."
+    installed(monkeypatch, {})
+    assert packages.reinstall().endswith("-e . --extra-index-url https://download.pytorch.org/whl/cpu")
+    check = foreign.openai(False)
+    assert (check.state, check.command) == ("missing", packages.reinstall())
 
 
 def test_engines_exclude_each_other_and_need_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:

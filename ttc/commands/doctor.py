@@ -14,7 +14,7 @@ from typing import Any
 
 from ttc.commands._doctor.check import Check
 from ttc.commands._doctor.machine import data, devices, machine
-from ttc.commands._doctor.packages import REINSTALL, extras, packages
+from ttc.commands._doctor.packages import extras, packages, reinstall
 from ttc.commands._doctor.parts import engines, scorers
 from ttc.config import dump
 from ttc.options import DEFAULT_ENGINE
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     checks = [check for group, function in GROUPS for check in _guarded(group, function, args.try_all)]
     default = next((check for check in checks if (check.group, check.name) == ("engines", DEFAULT_ENGINE)), None)
     works = default is not None and default.state == "ok"
-    following = NEXT_COMMAND if works else (default and default.command) or REINSTALL
+    following = NEXT_COMMAND if works else (default and default.command) or reinstall()
     if args.json:
         print(json.dumps({"checks": dump(checks), "next": following, "ok": works}))
     else:
@@ -60,7 +60,7 @@ def _guarded(group: str, function: Callable[[bool], list[Check]], try_all: bool)
     try:
         return function(try_all)
     except Exception as exc:
-        command = REINSTALL if isinstance(exc, ImportError) else None
+        command = reinstall() if isinstance(exc, ImportError) else None
         return [Check(group, group, "broken", f"{type(exc).__name__}: {exc}", command)]
 
 

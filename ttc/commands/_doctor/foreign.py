@@ -22,7 +22,7 @@ from typing import Any
 from ttc import nano
 from ttc.commands._doctor.check import Check
 from ttc.commands._doctor.machine import free_gib, has_gpu
-from ttc.commands._doctor.packages import install, problem, requirement, version
+from ttc.commands._doctor.packages import install, problem, reinstall, requirement, version
 
 __all__ = ["FOREIGN"]
 
@@ -95,7 +95,10 @@ def sglang(try_it: bool) -> Check:
 
 def openai(try_it: bool) -> Check:
     """Check the client of compatible servers; a server that the environment names is asked for its models."""
-    client = f"client openai {version('openai')}"
+    found = version("openai")
+    if found is None:
+        return Check("engines", "openai", "missing", "the package openai is not installed", reinstall())
+    client = f"client openai {found}"
     url = os.environ.get("OPENAI_BASE_URL")
     command = _solve("openai", "--model", "NAME", "--set", f"{_SERVER}:8000/v1")
     if url is None:

