@@ -109,8 +109,6 @@ class Background:
             outputs = self._engine.generate(prompt, request.params, request.name, lora_request=request.lora)
             async for output in outputs:
                 request.take(output)
-        except ValueError as exc:
-            request.fail(EngineError(f"vllm refuses the request: {exc}"))
         except Exception as exc:  # whatever broke, nobody may be left waiting
             request.fail(EngineError(f"vllm failed: {type(exc).__name__}: {exc}"))
         finally:

@@ -108,7 +108,7 @@ class VllmEngine:
         self._check_room(len(token_ids), 1)
         params = sampling_params(False, temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
         request = self._request(token_ids, params)
-        ((reply, _),) = await self._run([request], partial(self._scoring_usage, len(token_ids) - start), on_usage)
+        ((reply, _),) = await self._run([request], self._scoring_usage, on_usage)
         return tuple(reply.prompt_logprobs[i][token_ids[i]].logprob for i in range(start, len(token_ids)))
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
@@ -299,8 +299,8 @@ class VllmEngine:
             flops=self._flops(length - reply.num_cached, reply.num_cached) + self._flops(count - 1, length),
         )
 
-    def _scoring_usage(self, scored: int, length: int, reply: Reply) -> Usage:
-        """Everything is computed anew; only what was asked for counts as scored."""
+    def _scoring_usage(self, length: int, reply: Reply) -> Usage:
+        """Every token is computed anew, whatever part was asked for."""
         count = len(reply.token_ids)
         if not count:
             return Usage(calls=1, attempts=1)

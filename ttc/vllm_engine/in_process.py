@@ -99,7 +99,7 @@ class InProcess:
             request.fail(self._dead)
         self._live.clear()
         with contextlib.suppress(Exception):  # a core that has failed may fail again when it is shut down
-            self._engine.engine_core.shutdown()
+            _shut_down(self._engine.engine_core)
         self._engine = None
         self._drain_dead()
 
@@ -134,8 +134,9 @@ class InProcess:
             prompt = {"type": "token", "prompt_token_ids": request.ids}
             try:
                 name = self._engine.add_request(request.name, prompt, request.params, lora_request=request.lora)
-            except ValueError as exc:
-                request.fail(EngineError(f"vllm refuses the request: {exc}"))
+            except Exception as exc:  # of this request alone: the core goes on
+                request.fail(EngineError(f"vllm refuses the request: {type(exc).__name__}: {exc}"))
+                self._engine.abort_request([request.name])
                 continue
             self._live[request.name] = request
             # Outputs go to a sink instead of step()'s result, so that an abort gives its partial output too.
@@ -145,6 +146,16 @@ class InProcess:
         names = [request.name for request in requests if request.name in self._live]
         if names and self._engine is not None:
             self._engine.abort_request(names)
+
+
+def _shut_down(client: Any) -> None:
+    """Free the model and its cache.
+
+    The core's own shutdown would also destroy vLLM's process groups, which every other vLLM in this process uses.
+    """
+    client._finalizer.detach()
+    client.engine_core.model_executor.shutdown()
+    client.engine_core.scheduler.shutdown()
 
 
 class _Sink:

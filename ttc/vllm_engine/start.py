@@ -192,8 +192,10 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _first_line(exc: BaseException) -> str:
-    """The message without its stack of lines; validation errors name the first of their findings."""
+    """The message without its stack of lines; validation errors name their first field and what is wrong with it."""
     findings = getattr(exc, "errors", None)
-    text = str(findings()[0]["msg"]) if callable(findings) else str(exc)
-    line = next((line.strip() for line in text.splitlines() if line.strip()), type(exc).__name__)
-    return line.removeprefix("Value error, ")
+    if callable(findings):
+        first = findings()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return " ".join(f"{where}: {first['msg']}".removeprefix(": ").split())
+    return next((line.strip() for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
