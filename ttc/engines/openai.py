@@ -5,6 +5,9 @@ takes and gives token ids (vLLM), every strategy and the exact thinking control 
 With a tokenizer and plain completions, search works on text. With neither, whole answers work through messages:
 `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. Cost: the endpoint's; some 20
 tokens for the probe at every start. Left out: images, tools, servers of different models behind one engine.
+
+vLLM as it serves us best: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU
+build 0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunked prefill with seeds kills it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,231 @@
+"""The openai engine against `vllm serve` on loopback, with the packaged teacher: `make test-vllm`.
+
+The server is a process of its own, started by its module: the `vllm` command needs a distribution called vllm, which
+the CPU build is not. What a deterministic server promises bit by bit holds here in distribution.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.ttc import conformance as suite
+from tests.ttc import test_conformance as shared
+from tests.ttc.openai_setup import TEACHER, ask, free_port
+from ttc.core import Engine, Sampling, StreamingEngine, Usage
+from ttc.engines.openai import openai
+from ttc.remote.engine import RemoteEngine
+from ttc.solve import run
+from ttc.strategies.majority import majority
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+
+CASES = suite.STRATEGIES | suite.THINKING_STRATEGIES
+START_S = 240.0
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+OPTIONS = ["--max-model-len", "2048", "--block-size", "32", "--enforce-eager", "--enable-prompt-tokens-details"]
+OPTIONS += ["--no-enable-chunked-prefill"]  # with it, seeded requests kill the CPU build of vLLM 0.32
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a vLLM server."""
+    port, log = free_port(), tmp_path_factory.mktemp("vllm") / "log"
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", TEACHER, *OPTIONS]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            env=os.environ | ENVIRONMENT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=log.parent,
+        )
+    try:
+        _wait(f"http://127.0.0.1:{port}/health", process, log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _wait(health: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for the server; a server that ended says why."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(health, timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.5)
+    pytest.fail(f"vLLM did not start:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def by_ids(url: str) -> RemoteEngine:
+    engine = openai(base_url=url, tokenizer=TEACHER)
+    assert isinstance(engine, RemoteEngine)
+    return engine
+
+
+def counted(url: str) -> Counter[str]:
+    """vLLM's own counters of tokens."""
+    text = urllib.request.urlopen(url.removesuffix("/v1") + "/metrics", timeout=10).read().decode()
+    found: Counter[str] = Counter()
+    for name, value in re.findall(r"^vllm:(\w+_tokens)_total\{[^}]*\} (\S+)$", text, re.M):
+        found[name] += int(float(value))
+    return found
+
+
+def test_the_probe_finds_ids_log_probabilities_and_the_context(url: str) -> None:
+    engine = by_ids(url)
+    assert engine.features.ids and engine.features.logprobs and engine.features.usage and engine.features.extras
+    assert engine.capabilities.token_ids and engine.capabilities.max_context == 2048
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        shared.test_text_is_what_the_ids_decode_to,
+        shared.test_a_stop_string_ends_the_draw_and_stays_in_it,
+        shared.test_a_stop_token_ends_the_draw_and_stays_in_it,
+        shared.test_every_draw_reports_its_usage_once_and_the_sum_is_the_engines_own,
+        shared.test_a_cancelled_draw_is_aborted_and_its_tokens_are_overrun,
+        shared.test_a_prompt_beyond_the_context_is_refused_with_both_numbers,
+    ],
+    ids=lambda body: body.__name__,
+)
+def test_conformance_against_vllm(url: str, monkeypatch: pytest.MonkeyPatch, body) -> None:
+    monkeypatch.setitem(suite.ENGINES, "openai", lambda jitter: by_ids(url))
+    body("openai")
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_ledger_of_every_strategy_equals_vllms_own_counters_to_the_token(url: str, name: str) -> None:
+    engine, before = by_ids(url), counted(url)
+
+    async def go():
+        try:
+            return await suite.solve_in_order(engine, CASES[name], suite.problems(4), 4)
+        finally:
+            await engine.close()
+
+    answers = asyncio.run(go())
+    total, ours, compared = (
+        sum((a.usage for a in answers.values()), Usage()),
+        engine.counters(),
+        engine.reconciliation(),
+    )
+    assert total.generated + total.overrun == ours.generated + ours.overrun and total.prompt == ours.prompt
+    assert compared.agreed == ours.calls == ours.attempts and compared.differed == compared.unreported == 0
+    theirs = counted(url)
+    assert theirs["generation_tokens"] - before["generation_tokens"] == ours.generated + ours.overrun
+    assert theirs["prompt_tokens"] - before["prompt_tokens"] == ours.prompt
+    assert sum(answer.final is not None for answer in answers.values()) >= 3
+
+
+def test_a_thinking_cap_is_exact_on_vllm(url: str) -> None:
+    case = suite.THINKING_STRATEGIES["majority under a cap"]
+    engine = by_ids(url)
+
+    async def go():
+        try:
+            return await suite.solve_in_order(engine, case, suite.problems(6), 6)
+        finally:
+            await engine.close()
+
+    lengths = [
+        event.data["num_thinking"]
+        for answer in asyncio.run(go()).values()
+        for event in suite.events_of(answer, "generate")
+    ]
+    assert max(lengths) == case.thinking.max_tokens and len(lengths) == 24
+
+
+def test_cancelled_requests_end_in_vllm_and_ours_count_no_more_than_it_decoded(url: str) -> None:
+    engine, before = by_ids(url), counted(url)
+    assert isinstance(engine, StreamingEngine)
+    prompt = engine.render(ask("12+30*2-7*8+9*11").messages, None)
+    usages: list[Usage] = []
+    seen: list[int] = []
+
+    async def go() -> None:
+        begun = asyncio.Event()
+
+        def on_tokens(ids: tuple[int, ...]) -> None:
+            seen.extend(ids)
+            if len(seen) >= 8:
+                begun.set()
+
+        sampling = Sampling(seed=1, max_tokens=1500, temperature=2.0)
+        draws = [engine.stream(prompt, sampling, draw, usages.append, on_tokens) for draw in range(8)]
+        tasks = [asyncio.create_task(draw) for draw in draws]
+        await begun.wait()
+        for task in tasks:
+            task.cancel()
+        assert all(isinstance(r, asyncio.CancelledError) for r in await asyncio.gather(*tasks, return_exceptions=True))
+        await engine.close()
+
+    asyncio.run(go())
+    time.sleep(1.0)
+    decoded = counted(url)["generation_tokens"] - before["generation_tokens"]
+    assert len(usages) == 8 and len(seen) == sum(usage.overrun for usage in usages) <= decoded
+    time.sleep(1.0)
+    assert counted(url)["generation_tokens"] - before["generation_tokens"] == decoded
+
+
+def first_tokens(engine: Engine, draws: int) -> Counter[int]:
+    async def go():
+        try:
+            prompt = engine.render(ask("Compute 7*8-3+12.").messages, None)
+            return await engine.generate(
+                prompt, Sampling(seed=3, max_tokens=1, temperature=2.0), range(draws), lambda usage: None
+            )
+        finally:
+            await engine.close()
+
+    return Counter(completion.token_ids[0] for completion in asyncio.run(go()))
+
+
+def test_draws_have_the_distribution_of_the_embedded_engine(url: str) -> None:
+    """Total variation between two samples of 600 first tokens; of equal distributions over ten tokens about 0.05."""
+    remote, local = first_tokens(by_ids(url), 600), first_tokens(suite.embedded(), 600)
+    distance = sum(abs(remote[token] - local[token]) for token in remote | local) / 1200
+    assert len(local) > 3 and distance < 0.12
+
+
+def test_greedy_tokens_and_log_probabilities_are_those_of_the_embedded_engine(url: str) -> None:
+    async def go(engine: Engine):
+        try:
+            sampling = Sampling(temperature=0.0, max_tokens=24, logprobs=True)
+            prompts = [engine.render(problem.messages, None) for problem in suite.problems(8)]
+            return [(await engine.generate(p, sampling, range(1), lambda usage: None))[0] for p in prompts]
+        finally:
+            await engine.close()
+
+    pairs = list(zip(asyncio.run(go(by_ids(url))), asyncio.run(go(suite.embedded())), strict=True))
+    equal = [(a, b) for a, b in pairs if a.token_ids == b.token_ids]
+    assert len(equal) >= 6
+    for remote, local in equal:
+        assert remote.logprobs == pytest.approx(local.logprobs, abs=0.15)
+
+
+def test_whole_answers_work_through_messages(url: str) -> None:
+    engine = openai(base_url=url, tokenizer="none")
+    answer = run(ask("12+30*2"), engine=engine, strategy=partial(majority, n=8), seed=1)
+    assert answer.final == "72" and answer.thinking and "<|im_end|>" not in answer.text
+    assert answer.usage == engine.counters() and answer.usage.generated > 8
