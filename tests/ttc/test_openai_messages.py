@@ -16,6 +16,7 @@ from ttc.engines.openai import openai
 from ttc.errors import ConfigError, EngineError, Unsupported
 from ttc.remote.engine import RemoteEngine
 from ttc.scorers.constant import constant
+from ttc.scorers.likelihood import likelihood
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import run
 from ttc.strategies.direct import direct
@@ -82,6 +83,8 @@ def test_what_messages_cannot_do_is_refused_before_anything_is_sent() -> None:
             run(ask(), engine=engine, strategy=direct, seed=1, thinking=Thinking(max_tokens=9))
         with pytest.raises(ConfigError, match=r"budget\.flops"):
             run(ask(), engine=engine, strategy=direct, seed=1, budget=Budget(flops=1e9))
+        with pytest.raises(ConfigError, match=r"log-probabilities.*engine\.tokenizer"):
+            likelihood(engine=engine)
         with pytest.raises(Unsupported, match="stop_token_ids"):
             once(engine, stop_token_ids=(3,))
         with pytest.raises(Unsupported, match="messages only"):

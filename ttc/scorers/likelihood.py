@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from ttc.core import Logprobs, Prompt, Score, UsageSink
+from ttc.core import Engine, Logprobs, Prompt, Score, UsageSink
 from ttc.errors import ConfigError
 
 
@@ -44,14 +44,26 @@ def _mean(column: Logprobs | None) -> float | None:
 
 
 def likelihood(
-    model: str | None = None, *, measure: Literal["mean_logprob", "self_certainty"] = "mean_logprob"
+    model: str | None = None,
+    *,
+    engine: Engine | None = None,
+    measure: Literal["mean_logprob", "self_certainty"] = "mean_logprob",
 ) -> LikelihoodScorer:
     """Score a path by its own probability.
 
     Args:
         model: must be absent: the generator's own numbers are used.
+        engine: the generator's engine, supplied by the command line; checked, not used.
         measure: mean_logprob (geometric mean probability) or self_certainty (KL from uniform, nats).
+
+    Raises:
+        ConfigError: a model was named, or the engine reports no log-probabilities.
     """
     if model is not None:
         raise ConfigError("scorer likelihood takes no model: it reads the generator's own log-probabilities")
+    if engine is not None and not engine.capabilities.logprobs:
+        raise ConfigError(
+            f"scorer likelihood needs log-probabilities, which {engine.capabilities.model} does not report; with engine "
+            "openai, serve it with vLLM and set engine.tokenizer=PATH to its folder"
+        )
     return LikelihoodScorer(measure)
