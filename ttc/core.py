@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ttc.errors import ConfigError
-from ttc.protocols import Engine, LogprobEngine, Scorer, StreamingEngine, Verifier, WeightSync
-from ttc.usage import Budget, ModelShape, Usage, UsageSink
+from ttc.protocols import Engine, LogprobEngine, PricedScorer, Scorer, StreamingEngine, Verifier, WeightSync
+from ttc.usage import Budget, ModelShape, Price, Usage, UsageSink
 
 __all__ = [
     "Answer",
@@ -35,6 +35,8 @@ __all__ = [
     "Message",
     "ModelShape",
     "Path",
+    "Price",
+    "PricedScorer",
     "Problem",
     "Prompt",
     "Record",

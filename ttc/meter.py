@@ -2,25 +2,36 @@
 
 A session owns one meter and hands its `add` to the engine and to scorers, so no strategy can bypass it. A draw leases
 its `max_tokens` before it starts and returns what it did not use; leases are taken in path order, before the first
-await, so which draw gets the last tokens does not depend on the schedule. Independent subtrees take an equal `share`
-each. Left out: leases of scorer tokens (they are charged when reported), budgets across problems (a planner's job).
+await, so which draw gets the last tokens does not depend on the schedule. A draw that will be scored by a scorer with a
+price leases that too, and keeps what its scoring may take until it is scored; other scorers' tokens are charged when
+reported. Independent subtrees take an equal `share` each. Left out: budgets across problems (a planner's job).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ttc.core import Budget, Usage
+from ttc.core import Budget, Completion, Path, Price, Usage
 from ttc.errors import BudgetExceeded
+
+FREE = Price()
+"""Draws that nobody scores, or by a scorer that cannot tell its price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Permission to run `num_draws` draws of at most `max_tokens` each."""
+    """Permission to run `num_draws` draws of at most `max_tokens` each, and to score them at `price`."""
 
     num_draws: int
     max_tokens: int
+    price: Price = FREE
+
+    @property
+    def tokens(self) -> int:
+        """What all of it may take."""
+        return self.price.fixed + self.num_draws * self.max_tokens * (1 + self.price.per_token)
 
 
 class Meter:
@@ -35,6 +46,8 @@ class Meter:
         self._parent = parent
         self._leased_tokens = 0
         self._leased_calls = 0
+        self._priced: set[Path] = set()
+        self._kept: dict[Path, int | None] = {}
 
     def exhaust(self) -> None:
         """Remember that the budget ended the work."""
@@ -53,14 +66,17 @@ class Meter:
         """Monotonic second at which the budget in seconds ends."""
         return None if self.budget.seconds is None else self.started + self.budget.seconds
 
-    def lease(self, num_draws: int, max_tokens: int) -> Lease:
+    def lease(self, num_draws: int, max_tokens: int, price: Price = FREE, prompt: Path = ()) -> Lease:
         """Grant as many of `num_draws` as fit at full length, or one shortened draw; raise when nothing is left.
+
+        The fixed part of `price` is leased with the first draws of `prompt`, whose scoring pays it for all.
 
         Raises:
             BudgetExceeded: not even one token or call remains.
         """
         granted = num_draws
         limits = self.budget
+        price = Price(0, price.per_token) if prompt in self._priced else price
         if limits.flops is not None and self.usage.flops >= limits.flops:
             raise BudgetExceeded(f"budget.flops {limits.flops:g} is spent")
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -71,12 +87,16 @@ class Meter:
                 raise BudgetExceeded(f"budget.calls {limits.calls} is spent")
         if limits.tokens is not None:
             left = limits.tokens - self.usage.tokens - self._leased_tokens
-            if left < 1:
+            each = 1 + price.per_token
+            room = left - price.fixed
+            if room < each:
                 raise BudgetExceeded(f"budget.tokens {limits.tokens} is spent")
-            if left < granted * max_tokens:
-                granted = max(left // max_tokens, 1)
-                max_tokens = min(max_tokens, left)
-        lease = Lease(granted, max_tokens)
+            if room < granted * max_tokens * each:
+                granted = max(room // (max_tokens * each), 1)
+                max_tokens = min(max_tokens, room // each)
+        lease = Lease(granted, max_tokens, price)
+        if price != FREE:
+            self._priced.add(prompt)
         self._hold(lease, 1)
         return lease
 
@@ -85,8 +105,27 @@ class Meter:
         self._hold(lease, -1)
 
     def _hold(self, lease: Lease, sign: int) -> None:
-        self._leased_tokens += sign * lease.num_draws * lease.max_tokens
+        self._leased_tokens += sign * lease.tokens
         self._leased_calls += sign * lease.num_draws
+
+    def keep(self, lease: Lease, drawn: Sequence[Completion]) -> None:
+        """Keep what scoring the draws of a settled lease may take; a draw that it cannot cover will not be scored."""
+        fixed = lease.price.fixed
+        for completion in drawn:
+            wanted = fixed + lease.price.per_token * len(completion.token_ids)
+            unused = lease.max_tokens * (1 + lease.price.per_token) + fixed - completion.usage.generated
+            covered = wanted <= unused
+            self._kept[completion.path] = wanted if covered else None
+            self._leased_tokens += wanted if covered else 0
+            fixed = 0 if covered else fixed
+
+    def affords(self, path: Path) -> bool:
+        """Whether what is kept for this path covers its scoring; also where nothing had to be kept."""
+        return self._kept.get(path, 0) is not None
+
+    def release(self, path: Path) -> None:
+        """Return what was kept for a path: it has been scored, and charged."""
+        self._leased_tokens -= self._kept.pop(path, 0) or 0
 
     def share(self, parts: int) -> Meter:
         """Return a child meter that may spend one of `parts` equal shares of what is left."""

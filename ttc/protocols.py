@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # ttc.core hands these protocols on, so it is imported first
         Capabilities,
         Completion,
         Message,
+        Price,
         Prompt,
         Sampling,
         Score,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # ttc.core hands these protocols on, so it is imported first
         Verdict,
     )
 
-__all__ = ["Engine", "LogprobEngine", "Scorer", "StreamingEngine", "Verifier", "WeightSync"]
+__all__ = ["Engine", "LogprobEngine", "PricedScorer", "Scorer", "StreamingEngine", "Verifier", "WeightSync"]
 
 
 class Engine(Protocol):
@@ -107,6 +108,15 @@ class Scorer(Protocol):
 
     def release(self, problem_id: str) -> None:
         """Free what is cached for a problem."""
+        ...
+
+
+@runtime_checkable
+class PricedScorer(Protocol):
+    """A scorer that can say beforehand what it may cost, so that a token budget holds to the token."""
+
+    def price(self, prompt: Prompt) -> Price | None:
+        """Most tokens that scoring draws of `prompt` can take now; None when there is no telling."""
         ...
 
 

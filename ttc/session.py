@@ -25,6 +25,8 @@ from ttc.core import (
     Enforced,
     Engine,
     Event,
+    Price,
+    PricedScorer,
     Problem,
     Prompt,
     Sampling,
@@ -33,12 +35,15 @@ from ttc.core import (
     Usage,
 )
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.meter import Meter
+from ttc.meter import FREE, Meter
 from ttc.thinking import Thinking, controlled, count_sampled_thinking, split_prompt, split_text
 
 T = TypeVar("T")
 Shared: TypeAlias = dict[Callable[[], Any], Any]
 """What the sessions of one run have in common, by the factory that made it."""
+
+
+_UNPAID = Score(None, note="budget.tokens does not cover its scoring")
 
 
 class Session:
@@ -126,8 +131,12 @@ class Session:
         *,
         sampling: Sampling | None = None,
         thinking: Thinking | None = None,
+        scorer: Scorer | None = None,
     ) -> list[Completion]:
         """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
+
+        `scorer` is the one that every draw will be scored by: where it can tell its price, a token budget keeps room
+        for that.
 
         Raises:
             BudgetExceeded: nothing at all could be drawn.
@@ -138,7 +147,7 @@ class Session:
         done: list[Completion] = []
         while numbers:
             try:
-                lease = self._meter.lease(len(numbers), sampling.max_tokens)
+                lease = self._meter.lease(len(numbers), sampling.max_tokens, self._price(prompt, scorer), prompt.path)
             except BudgetExceeded:
                 self._meter.exhaust()
                 if done:
@@ -152,10 +161,20 @@ class Session:
                     logprobs=self.sampling.logprobs,
                     max_tokens=lease.max_tokens,
                 )
-                done += await self._in_time(self._draw(prompt, leased, now, thinking))
+                drawn = await self._in_time(self._draw(prompt, leased, now, thinking))
             finally:
                 self._meter.settle(lease)
+            if lease.price != FREE:
+                self._meter.keep(lease, drawn)
+            done += drawn
         return done
+
+    def _price(self, prompt: Prompt, scorer: object) -> Price:
+        """What scoring draws of `prompt` may take of a token budget."""
+        if self._meter.budget.tokens is None or not isinstance(scorer, PricedScorer):
+            return FREE
+        price = scorer.price(prompt)
+        return FREE if price is None else price
 
     async def _draw(self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking) -> list[Completion]:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
@@ -184,10 +203,21 @@ class Session:
         return completions
 
     async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
-        """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here."""
+        """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here.
+
+        A prompt whose scoring the token budget does not cover has no verdict.
+        """
         if not any(known is scorer for known in self._scorers):
             self._scorers.append(scorer)
-        scores = await self._in_time(scorer.score(prompts, self._meter.add))
+        affordable = [prompt for prompt in prompts if self._meter.affords(prompt.path)]
+        if len(affordable) < len(prompts):
+            self._meter.exhaust()
+        try:
+            told = iter(await self._in_time(scorer.score(affordable, self._meter.add)))
+        finally:
+            for prompt in affordable:
+                self._meter.release(prompt.path)
+        scores = [next(told) if self._meter.affords(prompt.path) else _UNPAID for prompt in prompts]
         for prompt, score in zip(prompts, scores, strict=True):
             self.note("score", prompt.path, value=score.value, steps=list(score.steps), note=score.note)
         return scores

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ttc.errors import ConfigError
 
-__all__ = ["Budget", "ModelShape", "Usage", "UsageSink"]
+__all__ = ["Budget", "ModelShape", "Price", "Usage", "UsageSink"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,14 @@ class Budget:
             value = getattr(self, spec.name)
             if value is not None and not value > 0:
                 raise ConfigError(f"budget.{spec.name} must be > 0 or absent, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Most tokens that scoring draws of one prompt can take: `fixed` once, `per_token` for each token of each draw."""
+
+    fixed: int = 0
+    per_token: int = 0
 
 
 @dataclass(frozen=True, slots=True)

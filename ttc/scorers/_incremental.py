@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ttc.aggregate import How, aggregate
-from ttc.core import ModelShape, Path, Prompt, Score, Usage, UsageSink
+from ttc.core import ModelShape, Path, Price, Prompt, Score, Usage, UsageSink
 from ttc.errors import PromptTooLong, TTCError
 from ttc.scorers._batching import Batcher, Job
 from ttc.scorers._layouts import Laid, Layout, common
@@ -100,6 +100,16 @@ class IncrementalScorer:
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""
         return await self._batcher.submit(prompts, on_usage)
+
+    def price(self, prompt: Prompt) -> Price | None:
+        """What is not yet known of `prompt`, and each new token with its tag; None where texts are tokenised anew."""
+        if self._layout.per_token is None:
+            return None
+        laid = self._layout.lay(prompt)
+        paths = self._problems.get(prompt.problem_id, {}).get(self._layout.key(prompt), {})
+        known = [path for end in range(len(prompt.path) + 1) if (path := paths.get(prompt.path[:end])) is not None]
+        shared = max((self._shared(path, laid) for path in known), default=0)
+        return Price(len(laid.ids) - shared, self._layout.per_token)
 
     def release(self, problem_id: str) -> None:
         """Free the keys and values of a problem, after the batch in progress."""

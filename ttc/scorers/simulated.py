@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 from ttc import seeds
-from ttc.core import Prompt, Score, Usage, UsageSink
+from ttc.core import Price, Prompt, Score, Usage, UsageSink
 from ttc.engines.simulated import DELIMITER
 from ttc.errors import ConfigError
 
@@ -31,13 +31,21 @@ class SimulatedScorer:
         """Score every step of every prompt."""
         return [self._score(prompt, on_usage) for prompt in prompts]
 
+    def price(self, prompt: Prompt) -> Price:
+        """The tokens of `prompt` that were not scored yet, and each new one."""
+        ids = prompt.generated_ids
+        return Price(len(ids) - self._known(prompt.problem_id, ids), 1)
+
+    def _known(self, problem_id: str, ids: tuple[int, ...]) -> int:
+        seen = self._seen.setdefault(problem_id, set())
+        return next((n for n in range(len(ids), 0, -1) if ids[:n] in seen), 0)
+
     def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
         text = prompt.generated_text
         steps = [step for step in text.split(DELIMITER) if step]
-        seen = self._seen.setdefault(prompt.problem_id, set())
         ids = prompt.generated_ids
-        known = next((n for n in range(len(ids), 0, -1) if ids[:n] in seen), 0)
-        seen.add(ids)
+        known = self._known(prompt.problem_id, ids)
+        self._seen[prompt.problem_id].add(ids)
         on_usage(Usage(scored=len(ids) - known))
         values, eta, good = [], 0.0, True
         for index, step in enumerate(steps):

@@ -157,7 +157,8 @@ async def _step(session: Session, parent: Prompt, draw: int, num_sampled: int, g
         max_tokens=min(growth.max_step_tokens, growth.sampling.max_tokens - num_sampled),
     )
     try:
-        (completion,) = await session.generate(parent, range(draw, draw + 1), sampling=sampling)
+        draws = range(draw, draw + 1)
+        (completion,) = await session.generate(parent, draws, sampling=sampling, scorer=growth.scorer)
     except BudgetExceeded:
         return None
     return completion

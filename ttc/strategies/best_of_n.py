@@ -42,7 +42,7 @@ async def best_of_n(
     """
     check_n(n, session)
     prompt = session.render()
-    completions = await session.generate(prompt, n)
+    completions = await session.generate(prompt, n, scorer=scorer)
     scores = await session.score(scorer, [prompt.then(completion) for completion in completions])
     candidates = [
         session.candidate(prompt, completion, aggregate(score, aggregation))

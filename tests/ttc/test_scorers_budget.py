@@ -1,0 +1,166 @@
+"""A token budget is exact for scored tokens too: room for scoring is leased with the draw, in path order."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.ttc.questions import ask
+from ttc.core import Answer, Budget, Completion, Price, Sampling, Usage
+from ttc.engines.embedded import embedded
+from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.simulated import simulated
+from ttc.errors import BudgetExceeded
+from ttc.meter import Meter
+from ttc.scorers.prm import prm
+from ttc.scorers.simulated import simulated as simulated_scorer
+from ttc.solve import solve
+from ttc.strategies.best_of_n import best_of_n
+from ttc.strategies.tree import tree
+
+
+def drawn(path: int, num_tokens: int) -> Completion:
+    return Completion((path,), "", tuple(range(num_tokens)), "stop", usage=Usage(generated=num_tokens))
+
+
+def test_a_draw_keeps_room_for_its_scoring_until_it_is_scored() -> None:
+    meter = Meter(Budget(tokens=100))
+    lease = meter.lease(1, 20, Price(10, 1))
+    assert lease.tokens == 50
+    meter.add(Usage(generated=12))
+    meter.settle(lease)
+    meter.keep(lease, [drawn(0, 12)])
+    with pytest.raises(BudgetExceeded):
+        meter.lease(1, 1, Price(66, 0), (5,))
+    assert meter.affords((0,))
+    assert meter.lease(1, 100).max_tokens == 100 - 12 - 10 - 12
+
+
+def test_the_fixed_part_is_leased_once_a_prompt_and_not_lost_when_it_does_not_fit() -> None:
+    meter = Meter(Budget(tokens=100))
+    for _ in range(2):
+        with pytest.raises(BudgetExceeded):
+            meter.lease(1, 20, Price(99, 1))
+    assert [meter.lease(1, 20, Price(30, 1)).tokens for _ in range(2)] == [70, 30]
+
+
+def test_what_is_kept_comes_back_when_the_path_is_scored() -> None:
+    meter = Meter(Budget(tokens=100))
+    lease = meter.lease(1, 20, Price(10, 1))
+    meter.settle(lease)
+    meter.keep(lease, [drawn(0, 12)])
+    meter.add(Usage(generated=12, scored=22))
+    meter.release((0,))
+    assert meter.lease(1, 1000).max_tokens == 100 - 34
+
+
+def test_a_draw_longer_than_its_lease_foresaw_is_not_scored_rather_than_overspent() -> None:
+    meter = Meter(Budget(tokens=100))
+    lease = meter.lease(1, 20, Price(0, 1))
+    injected = Completion((0,), "", tuple(range(45)), "stop", usage=Usage(generated=20))
+    meter.settle(lease)
+    meter.keep(lease, [injected])
+    assert not meter.affords((0,))
+    assert meter.lease(1, 1000).max_tokens == 100
+
+
+@given(st.integers(1, 400), st.integers(1, 12), st.integers(1, 40), st.integers(0, 60), st.integers(0, 3))
+def test_a_priced_lease_never_exceeds_what_is_left(
+    budget: int, num: int, max_tokens: int, fixed: int, each: int
+) -> None:
+    meter = Meter(Budget(tokens=budget))
+    try:
+        lease = meter.lease(num, max_tokens, Price(fixed, each))
+    except BudgetExceeded:
+        assert budget < fixed + 1 + each
+    else:
+        assert lease.tokens <= budget and 1 <= lease.num_draws <= num and 1 <= lease.max_tokens <= max_tokens
+
+
+def search(strategy: str, tokens: int, jitter: int | None = None, **options: object) -> Answer:
+    engine = simulated(p=0.8, steps=4) if jitter is None else simulated(p=0.8, steps=4, jitter=jitter)
+    function = {"tree": tree, "best_of_n": best_of_n}[strategy]
+    return asyncio.run(
+        solve(
+            ask("x"),
+            engine=engine,
+            strategy=partial(function, scorer=simulated_scorer(noise=0.5), **options),  # type: ignore[arg-type]
+            seed=1,
+            sampling=Sampling(max_tokens=60),
+            budget=Budget(tokens=tokens),
+        )
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 1500), st.sampled_from(["tree", "best_of_n"]), st.sampled_from([4, 16]))
+def test_no_search_spends_a_token_more_than_its_budget(tokens: int, strategy: str, n: int) -> None:
+    answer = search(strategy, tokens, n=n)
+    assert answer.usage.tokens <= tokens
+
+
+def test_every_draw_of_best_of_n_is_scored_however_small_the_budget() -> None:
+    for tokens in (100, 200, 400):
+        answer = search("best_of_n", tokens, n=16)
+        assert answer.stop_cause == "budget" and answer.candidates
+        assert all(candidate.score is not None for candidate in answer.candidates)
+        assert answer.usage.scored > 0
+
+
+def test_the_tree_under_a_budget_does_not_depend_on_the_schedule() -> None:
+    for tokens in (150, 333, 700):
+        trees = [search("tree", tokens, jitter, n=8, policy="beam") for jitter in (None, 1, 2)]
+        assert len({tuple((c.path, c.text, c.score) for c in answer.candidates) for answer in trees}) == 1
+
+
+@pytest.mark.parametrize("tokens", [80, 300, 900])
+def test_the_packaged_models_keep_to_the_budget_in_a_tree_search(tokens: int) -> None:
+    engine = embedded(device="cpu")
+    scorer = prm(device="cpu")
+
+    async def go() -> Answer:
+        try:
+            return await solve(
+                ask("12+30*2"),
+                engine=engine,
+                strategy=partial(tree, scorer=scorer, n=8),
+                seed=1,
+                sampling=Sampling(max_tokens=100),
+                budget=Budget(tokens=tokens),
+            )
+        finally:
+            await engine.close()
+
+    answer = asyncio.run(go())
+    assert answer.usage.tokens <= tokens
+    if tokens == 900:
+        assert answer.usage.scored > 0
+
+
+def test_a_scorer_without_a_price_is_charged_when_it_reports() -> None:
+    class Unpriced:
+        async def score(self, prompts, on_usage):  # type: ignore[no-untyped-def]
+            from ttc.core import Score
+
+            on_usage(Usage(scored=1000))
+            return [Score(0.5)] * len(prompts)
+
+        def release(self, problem_id: str) -> None:
+            pass
+
+    engine = ScriptedEngine(lambda prompt, path, key: "\\boxed{1}")
+    answer = asyncio.run(
+        solve(
+            ask("x"),
+            engine=engine,
+            strategy=partial(best_of_n, scorer=Unpriced(), n=2),
+            seed=1,
+            sampling=Sampling(max_tokens=20),
+            budget=Budget(tokens=100),
+        )
+    )
+    assert answer.final == "1" and answer.usage.scored == 1000
