@@ -63,7 +63,7 @@ def likelihood(
         raise ConfigError("scorer likelihood takes no model: it reads the generator's own log-probabilities")
     if engine is not None and not engine.capabilities.logprobs:
         raise ConfigError(
-            f"scorer likelihood needs log-probabilities, which {engine.capabilities.model} does not report; with engine "
-            "openai, serve it with vLLM and set engine.tokenizer=PATH to its folder"
+            f"scorer likelihood needs log-probabilities, which {engine.capabilities.model} does not report; with "
+            "engine openai, serve it with vLLM and set engine.tokenizer=PATH to its folder"
         )
     return LikelihoodScorer(measure)
