@@ -108,15 +108,14 @@ class Meter:
         self._leased_tokens += sign * lease.tokens
         self._leased_calls += sign * lease.num_draws
 
-    def keep(self, lease: Lease, drawn: Sequence[Completion]) -> None:
-        """Keep what scoring the draws of a settled lease may take; a draw that it cannot cover will not be scored."""
+    def keep(self, lease: Lease, drawn: Sequence[Completion], wanted: Sequence[int]) -> None:
+        """Keep `wanted` tokens to score each draw of a settled lease; one that it cannot cover will not be scored."""
         fixed = lease.price.fixed
-        for completion in drawn:
-            wanted = fixed + lease.price.per_token * len(completion.token_ids)
-            unused = lease.max_tokens * (1 + lease.price.per_token) + fixed - completion.usage.generated
-            covered = wanted <= unused
-            self._kept[completion.path] = wanted if covered else None
-            self._leased_tokens += wanted if covered else 0
+        for completion, own in zip(drawn, wanted, strict=True):
+            unused = lease.max_tokens * (1 + lease.price.per_token) - completion.usage.generated
+            covered = own <= unused
+            self._kept[completion.path] = own + fixed if covered else None
+            self._leased_tokens += own + fixed if covered else 0
             fixed = 0 if covered else fixed
 
     def affords(self, path: Path) -> bool:

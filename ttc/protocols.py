@@ -115,8 +115,11 @@ class Scorer(Protocol):
 class PricedScorer(Protocol):
     """A scorer that can say beforehand what it may cost, so that a token budget holds to the token."""
 
-    def price(self, prompt: Prompt) -> Price | None:
-        """Most tokens that scoring draws of `prompt` can take now; None when there is no telling."""
+    def price(self, prompt: Prompt) -> Price:
+        """`fixed`: tokens that scoring `prompt` itself takes now; `per_token`: an estimate for what is drawn after it.
+
+        The estimate sizes a lease. When the draw is there its own price counts, and must not be exceeded.
+        """
         ...
 
 

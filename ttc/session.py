@@ -165,16 +165,17 @@ class Session:
             finally:
                 self._meter.settle(lease)
             if lease.price != FREE:
-                self._meter.keep(lease, drawn)
+                before = self._price(prompt, scorer).fixed
+                wanted = [self._price(prompt.then(completion), scorer).fixed - before for completion in drawn]
+                self._meter.keep(lease, drawn, wanted)
             done += drawn
         return done
 
     def _price(self, prompt: Prompt, scorer: object) -> Price:
-        """What scoring draws of `prompt` may take of a token budget."""
+        """What scoring `prompt` and its draws may take of a token budget."""
         if self._meter.budget.tokens is None or not isinstance(scorer, PricedScorer):
             return FREE
-        price = scorer.price(prompt)
-        return FREE if price is None else price
+        return scorer.price(prompt)
 
     async def _draw(self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking) -> list[Completion]:
         """Run draws in the engine; charge their thinking tokens; write the trace."""

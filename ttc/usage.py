@@ -81,7 +81,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Most tokens that scoring draws of one prompt can take: `fixed` once, `per_token` for each token of each draw."""
+    """Tokens that scoring takes: `fixed` for a prompt, once, and about `per_token` for each token drawn after it."""
 
     fixed: int = 0
     per_token: int = 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ttc.questions import ask
+from tests.ttc.reward_models import qwen_head
 from ttc.core import Answer, Budget, Completion, Price, Sampling, Usage
 from ttc.engines.embedded import embedded
 from ttc.engines.scripted import ScriptedEngine
@@ -33,7 +35,7 @@ def test_a_draw_keeps_room_for_its_scoring_until_it_is_scored() -> None:
     assert lease.tokens == 50
     meter.add(Usage(generated=12))
     meter.settle(lease)
-    meter.keep(lease, [drawn(0, 12)])
+    meter.keep(lease, [drawn(0, 12)], [12])
     with pytest.raises(BudgetExceeded):
         meter.lease(1, 1, Price(66, 0), (5,))
     assert meter.affords((0,))
@@ -52,7 +54,7 @@ def test_what_is_kept_comes_back_when_the_path_is_scored() -> None:
     meter = Meter(Budget(tokens=100))
     lease = meter.lease(1, 20, Price(10, 1))
     meter.settle(lease)
-    meter.keep(lease, [drawn(0, 12)])
+    meter.keep(lease, [drawn(0, 12)], [12])
     meter.add(Usage(generated=12, scored=22))
     meter.release((0,))
     assert meter.lease(1, 1000).max_tokens == 100 - 34
@@ -61,9 +63,8 @@ def test_what_is_kept_comes_back_when_the_path_is_scored() -> None:
 def test_a_draw_longer_than_its_lease_foresaw_is_not_scored_rather_than_overspent() -> None:
     meter = Meter(Budget(tokens=100))
     lease = meter.lease(1, 20, Price(0, 1))
-    injected = Completion((0,), "", tuple(range(45)), "stop", usage=Usage(generated=20))
     meter.settle(lease)
-    meter.keep(lease, [injected])
+    meter.keep(lease, [drawn(0, 20)], [45])
     assert not meter.affords((0,))
     assert meter.lease(1, 1000).max_tokens == 100
 
@@ -139,6 +140,30 @@ def test_the_packaged_models_keep_to_the_budget_in_a_tree_search(tokens: int) ->
     assert answer.usage.tokens <= tokens
     if tokens == 900:
         assert answer.usage.scored > 0
+
+
+@pytest.mark.parametrize("tokens", [300, 700, 1600])
+def test_a_reward_model_with_a_tokenizer_of_its_own_keeps_to_the_budget_on_every_schedule(
+    tmp_path: Path, tokens: int
+) -> None:
+    folder = str(qwen_head(tmp_path / "m", 2, "Qwen2ForProcessRewardModel"))
+
+    def once(jitter: int | None) -> Answer:
+        return asyncio.run(
+            solve(
+                ask("x"),
+                engine=simulated(p=0.8, steps=4, jitter=jitter),
+                strategy=partial(tree, scorer=prm(folder, device="cpu", dtype="float32"), n=4, policy="beam"),
+                seed=1,
+                sampling=Sampling(max_tokens=80),
+                budget=Budget(tokens=tokens),
+            )
+        )
+
+    answers = [once(jitter) for jitter in (None, 1, 2)]
+    assert all(answer.usage.tokens <= tokens for answer in answers)
+    assert any(candidate.score is not None for candidate in answers[0].candidates) or tokens == 300
+    assert len({tuple((c.path, c.text) for c in answer.candidates) for answer in answers}) == 1
 
 
 def test_a_scorer_without_a_price_is_charged_when_it_reports() -> None:

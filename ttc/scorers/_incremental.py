@@ -101,15 +101,15 @@ class IncrementalScorer:
         """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""
         return await self._batcher.submit(prompts, on_usage)
 
-    def price(self, prompt: Prompt) -> Price | None:
-        """What is not yet known of `prompt`, and each new token with its tag; None where texts are tokenised anew."""
-        if self._layout.per_token is None:
-            return None
+    def price(self, prompt: Prompt) -> Price:
+        """Exactly what is not yet known of `prompt`, and each new token with its tag."""
         laid = self._layout.lay(prompt)
+        if not laid.ids:
+            laid = Laid(self._layout.root(prompt), ())
         paths = self._problems.get(prompt.problem_id, {}).get(self._layout.key(prompt), {})
         known = [path for end in range(len(prompt.path) + 1) if (path := paths.get(prompt.path[:end])) is not None]
         shared = max((self._shared(path, laid) for path in known), default=0)
-        return Price(len(laid.ids) - shared, self._layout.per_token)
+        return Price(len(laid.ids) - max(shared, 0), self._layout.per_token)
 
     def release(self, problem_id: str) -> None:
         """Free the keys and values of a problem, after the batch in progress."""

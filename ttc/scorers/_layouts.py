@@ -33,8 +33,8 @@ class Laid:
 class Layout(Protocol):
     """Lays a path out for the model. Raises ConfigError for a path it cannot serve."""
 
-    per_token: int | None
-    """Most ids that one generated token adds; None when a token's text may become any number."""
+    per_token: int
+    """How many ids a generated token adds, on the safe side."""
 
     def key(self, prompt: Prompt) -> Hashable:
         """What the root depends on: equal for all paths of one rendering of a problem."""
@@ -54,7 +54,7 @@ class SameIds:
 
     def __init__(self, tokens: Tokens, vocab: int, delimiter: str, tag: int | None) -> None:
         self._tokens, self._vocab, self._delimiter, self._tag = tokens, vocab, delimiter, tag
-        self.per_token: int | None = 1 if tag is None else 2
+        self.per_token = 1 if tag is None else 2
 
     def key(self, prompt: Prompt) -> Hashable:
         """The rendered ids."""
@@ -97,7 +97,7 @@ class SameIds:
 class OwnText:
     """The reward model's own format and tokenizer. Markers in the texts are broken, so nobody can forge a step."""
 
-    per_token: int | None = None
+    per_token = 2
 
     def __init__(self, adapter: Adapter, tokens: Tokens, delimiter: str) -> None:
         """Raises ConfigError at once when the tokenizer cannot write this format (a split tag, no chat template)."""
