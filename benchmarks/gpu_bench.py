@@ -47,11 +47,11 @@ def reference(shape: str, dtype: Any, device: Any) -> Any:
 def scheduler(model: Any) -> Any:
     """The embedded scheduler over the same weights."""
     from ttc.embedded.cuda import CudaDecoder
-    from ttc.embedded.decode import SharedDecoder
     from ttc.embedded.limits import Limits
     from ttc.embedded.model import Body
     from ttc.embedded.scheduler import Scheduler
     from ttc.embedded.shape import Dims
+    from ttc.embedded.shared import SharedDecoder
     from ttc.embedded.weights import Weights
 
     dims = Dims.from_config(model.config.to_dict())

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.ttc import tiny_model
 from ttc import seeds
 from ttc.embedded.cache import PrefixTree, Segment
-from ttc.embedded.decode import SharedDecoder
 from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
 from ttc.embedded.model import load_body
 from ttc.embedded.sampler import Rows, sample
+from ttc.embedded.shared import SharedDecoder
 from ttc.embedded.stops import make_rule
 from ttc.errors import ConfigError, PromptTooLong
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ttc.embedded.cuda import CudaDecoder
-from ttc.embedded.decode import Decoder, SharedDecoder
+from ttc.embedded.decode import Decoder
 from ttc.embedded.fallback import FallbackDecoder, load_fallback
 from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
 from ttc.embedded.limits import Limits, default_batch_bytes
 from ttc.embedded.model import Body, load_body, pick_device, softmax_attention
 from ttc.embedded.scheduler import Scheduler
 from ttc.embedded.shape import read_config, slides, supported
+from ttc.embedded.shared import SharedDecoder
 from ttc.embedded.text import Text
 from ttc.embedded.weights import pick_dtype
 from ttc.errors import ConfigError, EngineError
