@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ttc.core import Completion, Engine, Message, Prompt, Sampling, StreamingEngine, Usage
+from ttc.core import Completion, Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage
 from ttc.errors import PromptTooLong
 
 KNOWN = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop"}
@@ -31,6 +31,7 @@ class Behaviour:
     completions: bool = True
     chat: bool = True
     ids: bool = True
+    scores: bool = True
     prefill: bool = True
     forgets_think: bool = False
     """A continued message is shown without the think block that the template opens for a new one."""
@@ -213,7 +214,7 @@ class OpenAIServer:
             text = f"This model's maximum context length is {longest} tokens. However, you requested more."
             return self._json(writer, 400, _error(text))
         if not body.get("stream"):
-            return self._json(writer, 400, _error("only streams here"))
+            return await self._score(writer, prompt)
         work = asyncio.ensure_future(self._send(writer, body, prompt, fault, chat))
         gone = asyncio.ensure_future(reader.read(1))
         self.live += 1
@@ -229,6 +230,16 @@ class OpenAIServer:
                 task.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
         return not work.cancelled() and work.exception() is None and work.result()
+
+    async def _score(self, writer: asyncio.StreamWriter, prompt: Prompt) -> bool:
+        """The log-probabilities of a prompt, in vLLM's shape."""
+        if not (self.behaviour.scores and isinstance(self.engine, LogprobEngine)):
+            return self._json(writer, 400, _error("only streams here"))
+        ids = prompt.token_ids or ()
+        values = await self.engine.logprobs(ids, 1, _ignore)
+        known = [{str(token): {"logprob": value}} for token, value in zip(ids[1:], values, strict=True)]
+        choice = {"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": [None, *known]}
+        return self._json(writer, 200, {"choices": [choice]})
 
     async def _send(
         self, writer: asyncio.StreamWriter, body: Mapping[str, Any], prompt: Prompt, fault: Fault | None, chat: bool

@@ -17,7 +17,7 @@ from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import TEACHER, ask, by_ids, free_port, once, teacher_server
 from ttc import nano
 from ttc.cli import main
-from ttc.core import Completion, Problem, Sampling, StreamingEngine, Usage
+from ttc.core import Completion, Engine, LogprobEngine, Problem, Sampling, StreamingEngine, Usage
 from ttc.engines.openai import openai
 from ttc.errors import ConfigError
 from ttc.solve import run
@@ -116,6 +116,25 @@ def test_log_probabilities_are_those_of_the_model_behind_the_server(server: Open
     (remote,) = once(by_ids(server), logprobs=True, temperature=0.0)
     (local,) = once(suite.embedded(), logprobs=True, temperature=0.0)
     assert remote.token_ids == local.token_ids and remote.logprobs == local.logprobs
+
+
+def test_given_ids_are_scored_as_by_the_model_behind_the_server(server: OpenAIServer) -> None:
+    async def score(engine: Engine, ids: tuple[int, ...], usages: list[Usage]) -> tuple[float, ...]:
+        assert isinstance(engine, LogprobEngine)
+        try:
+            return await engine.logprobs(ids, 3, usages.append)
+        finally:
+            await engine.close()
+
+    remote, usages = by_ids(server), list[Usage]()
+    ids = remote.encode("12+30*2\n30*2=60")
+    values = asyncio.run(score(remote, ids, usages))
+    assert values == asyncio.run(score(suite.embedded(), ids, [])) and len(values) == len(ids) - 3
+    assert usages == [remote.counters()] and usages[0].overrun == 1 and usages[0].prompt == len(ids)
+    with pytest.raises(ConfigError, match="start must lie in"):
+        asyncio.run(score(remote, ids[:2], usages))
+    with OpenAIServer(suite.embedded, Behaviour(scores=False)) as other:
+        assert not isinstance(by_ids(other), LogprobEngine)
 
 
 def test_tokens_stream_as_they_come_and_only_once_when_the_connection_breaks(server: OpenAIServer) -> None:

@@ -23,7 +23,7 @@ import pytest
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
 from tests.ttc.openai_setup import TEACHER, ask, free_port
-from ttc.core import Engine, Sampling, StreamingEngine, Usage
+from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, Usage
 from ttc.engines.openai import openai
 from ttc.remote.engine import RemoteEngine
 from ttc.solve import run
@@ -222,6 +222,17 @@ def test_greedy_tokens_and_log_probabilities_are_those_of_the_embedded_engine(ur
     assert len(equal) >= 6
     for remote, local in equal:
         assert remote.logprobs == pytest.approx(local.logprobs, abs=0.15)
+
+
+def test_given_ids_are_scored_as_by_the_embedded_engine(url: str) -> None:
+    async def go(engine: Engine):
+        assert isinstance(engine, LogprobEngine)
+        try:
+            return await engine.logprobs(engine.encode("12+30*2\n30*2=60\n\n12+60=72"), 1, lambda usage: None)
+        finally:
+            await engine.close()
+
+    assert asyncio.run(go(by_ids(url))) == pytest.approx(asyncio.run(go(suite.embedded())), abs=0.2)
 
 
 def test_whole_answers_work_through_messages(url: str) -> None:

@@ -120,6 +120,7 @@ def _engine(
     from ttc.remote.engine import RemoteEngine, TokenEngine
     from ttc.remote.ids import IdsDialect
     from ttc.remote.plain import PlainDialect
+    from ttc.remote.scoring import ScoringEngine
 
     if local is None:
         return RemoteEngine(ChatDialect(features), features, capabilities, connection, None)
@@ -135,9 +136,8 @@ def _engine(
             eos_ids=text.eos_ids,
             handover=text.handover,
         )
-        return TokenEngine(
-            IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text
-        )
+        make = ScoringEngine if features.scores else TokenEngine
+        return make(IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text)
     dialect = PlainDialect(text, features) if features.text else ChatDialect(features)
     return RemoteEngine(dialect, features, capabilities, connection, text)
 

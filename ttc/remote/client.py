@@ -121,6 +121,11 @@ class Door:
         with _final(), _translated(self._url, self._access):
             return _object(self._sdk.get(path, cast_to=object))
 
+    def post(self, path: str, body: Mapping[str, Any]) -> Chunk:
+        """Post `body` and return the whole answer."""
+        with _final(), _translated(self._url, self._access):
+            return _object(self._sdk.post(path, body=dict(body), cast_to=object))
+
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Chunk]:
         """Post `body` and return all chunks of the answer."""
         import openai

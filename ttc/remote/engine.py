@@ -24,7 +24,7 @@ from ttc.remote.reply import Outcome, Reader
 from ttc.remote.request import Features, seed_of
 from ttc.remote.retry import Retry
 
-__all__ = ["Connection", "Dialect", "RemoteEngine", "TokenEngine"]
+__all__ = ["Connection", "Dialect", "RemoteEngine", "Tally", "TokenEngine"]
 
 OnTokens = Callable[[tuple[int, ...]], None]
 
@@ -102,7 +102,7 @@ async def _closing(clients: Mapping[str, Client]) -> AsyncGenerator[None, None]:
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """One draw over all its attempts."""
 
     attempts: int = 0
@@ -183,7 +183,7 @@ class RemoteEngine:
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> Completion:
         body = self._dialect.body(prompt, sampling, seed_of(prompt, sampling, draw))
-        counted, tally = self._dialect.num_prompt(prompt), _Tally()
+        counted, tally = self._dialect.num_prompt(prompt), Tally()
 
         async def attempt(url: str) -> Outcome:
             return await self._attempt(url, body, self._dialect.reader(prompt, sampling), tally, on_tokens)
@@ -211,7 +211,7 @@ class RemoteEngine:
         )
 
     async def _attempt(
-        self, url: str, body: Mapping[str, Any], reader: Reader, tally: _Tally, on_tokens: OnTokens | None
+        self, url: str, body: Mapping[str, Any], reader: Reader, tally: Tally, on_tokens: OnTokens | None
     ) -> Outcome:
         tally.attempts += 1
         wires, received = await self._wires.here(), 0
@@ -231,7 +231,7 @@ class RemoteEngine:
             tally.lost += reader.num_streamed
             raise
 
-    def _usage(self, counted: int | None, outcome: Outcome, tally: _Tally) -> Usage:
+    def _usage(self, counted: int | None, outcome: Outcome, tally: Tally) -> Usage:
         """Our counts where there are ids, the server's where there are none."""
         server = outcome.server
         if outcome.token_ids:

@@ -2,7 +2,7 @@
 
 Nothing is believed that was not seen: servers accept unknown fields in silence and ignore them. Token ids count as
 honoured when ids come back and the server's count of the prompt equals ours; a continued message when the prompt grows
-by just what had been said; stop strings when the answer tells that one was met. Cost: 4 tokens per start with ids, at
+by just what had been said; stop strings when the answer tells that one was met. Cost: 5 tokens per start with ids, at
 most some 50 otherwise, charged to nobody and not part of `counters()`.
 """
 
@@ -20,6 +20,7 @@ from ttc.remote.client import Chunk, Door, NotFound
 from ttc.remote.ids import ids_of
 from ttc.remote.reply import Tail, first_choice
 from ttc.remote.request import Features, shared_fields
+from ttc.remote.scoring import prompt_logprobs, scoring_body
 
 __all__ = ["Unreachable", "probe", "served_model"]
 
@@ -138,7 +139,17 @@ def _probe_ids(door: Door, features: Features, text: Text, failures: list[str]) 
         return None
     _check_tokenizer(text, ids, seen.text, features.model)
     logprobs = [(first_choice(chunk).get("logprobs") or {}).get("token_logprobs") or () for chunk in seen.chunks]
-    return replace(seen.settled, ids=True, logprobs=sum(map(len, logprobs)) == len(ids))
+    known = sum(map(len, logprobs)) == len(ids)
+    return replace(seen.settled, ids=True, logprobs=known, scores=_scores(door, features.model, prompt))
+
+
+def _scores(door: Door, model: str, prompt: Sequence[int]) -> bool:
+    """Whether the log-probabilities of given ids come back."""
+    try:
+        prompt_logprobs(door.post("/completions", scoring_body(model, prompt)), prompt, 1)
+    except (NotFound, EngineError, ValueError):  # what is refused or left out is a feature it has not
+        return False
+    return True
 
 
 def _check_tokenizer(text: Text, ids: Sequence[int], said: str, model: str) -> None:

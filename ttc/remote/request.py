@@ -26,16 +26,17 @@ SEED_BITS = 53
 class Features:
     """What a server was found to honour (`ttc.remote.probe`).
 
-    `ids`: takes and gives token ids; `text`: completes plain text; `prefill`: the thinking switches (as `ThinkState`)
-    under which it continues an assistant message just as it stood; `stops`: tells a stop string from the end of the
-    sequence; `extras`: accepts the sampling parameters that OpenAI's own API has not; `usage`: reports token counts in
-    streams; `limit_field`: what it calls max_tokens.
+    `ids`: takes and gives token ids; `scores`: gives the log-probabilities of a prompt's ids; `text`: completes plain
+    text; `prefill`: the thinking switches (as `ThinkState`) under which it continues an assistant message just as it
+    stood; `stops`: tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that
+    OpenAI's own API has not; `usage`: reports token counts in streams; `limit_field`: what it calls max_tokens.
     """
 
     model: str
     max_context: int | None = None
     ids: bool = False
     logprobs: bool = False
+    scores: bool = False
     text: bool = False
     prefill: tuple[ThinkState, ...] = ()
     stops: bool = False
