@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -82,9 +81,9 @@ async def solve_all(server: OpenAIServer, case: suite.Case, order: list[Problem]
 def test_any_schedule_gives_the_same_trees_and_the_ledger_equals_the_servers_own_to_the_token(
     server: OpenAIServer, name: str
 ) -> None:
-    order = suite.problems(3)
+    order = suite.problems(2)
     results = []
-    for concurrency, sequence in ((1, order), (7, random.Random(5).sample(order, 3))):
+    for concurrency, sequence in ((1, order), (7, order[::-1])):
         answers, ours, compared, before, after = asyncio.run(solve_all(server, CASES[name], sequence, concurrency))
         results.append({key: suite.essence(answer) for key, answer in sorted(answers.items())})
         total = sum((answer.usage for answer in answers.values()), Usage())

@@ -13,6 +13,7 @@ build 0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunk
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -206,4 +207,6 @@ def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _
             door.close()
     if features is None:
         raise silent[0]
+    for failure in silent:
+        warnings.warn(f"{failure}; going on without it until it answers", RuntimeWarning, stacklevel=3)
     return features

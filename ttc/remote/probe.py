@@ -112,6 +112,7 @@ def _variants(features: Features) -> Iterator[Features]:
     yield replace(features, extras=True, usage=True)
     yield replace(features, usage=True)
     yield replace(features, usage=True, limit_field="max_completion_tokens")
+    yield replace(features, usage=True, seeds=False)
     yield features
 
 

@@ -29,7 +29,8 @@ class Features:
     `ids`: takes and gives token ids; `scores`: gives the log-probabilities of a prompt's ids; `text`: completes plain
     text; `prefill`: the thinking switches (as `ThinkState`) under which it continues an assistant message just as it
     stood; `stops`: tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that
-    OpenAI's own API has not; `usage`: reports token counts in streams; `limit_field`: what it calls max_tokens.
+    OpenAI's own API has not; `seeds`: accepts a seed; `usage`: reports token counts in streams; `limit_field`: what it
+    calls max_tokens.
     """
 
     model: str
@@ -41,6 +42,7 @@ class Features:
     prefill: tuple[ThinkState, ...] = ()
     stops: bool = False
     extras: bool = False
+    seeds: bool = True
     usage: bool = False
     limit_field: str = "max_tokens"
 
@@ -64,12 +66,12 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
     fields: dict[str, Any] = {
         "model": features.model,
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
         features.limit_field: sampling.max_tokens,
         "stream": True,
     }
     optional: Mapping[str, Any] = {
-        "seed": seed,
+        "seed": seed if features.seeds else None,
+        "top_p": sampling.top_p if features.extras or sampling.top_p < 1 else None,  # some models refuse even 1
         "stop": list(sampling.stop) or None,
         "stream_options": {"include_usage": True} if features.usage else None,
         "top_k": sampling.top_k,
