@@ -32,7 +32,7 @@ from ttc.strategies.majority import majority
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
 CASES = suite.STRATEGIES | suite.THINKING_STRATEGIES
-START_S = 240.0
+START_S = 480.0
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
