@@ -8,7 +8,6 @@ what it said. The key is sent and nothing else: it is taken out of every message
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -195,7 +194,7 @@ def _translated(url: str, access: Access) -> Iterator[None]:
         _refuse(url, access, _status(exc.code), _said(exc), {}, exc)
     except _FlatError as exc:
         _refuse(url, access, _status(exc.code), str(exc), {}, exc)
-    except (json.JSONDecodeError, UnicodeDecodeError, ValueError) as exc:
+    except ValueError as exc:  # not JSON, not UTF-8, or not of the shape that a reader expects
         if isinstance(exc, ConfigError | EngineError):
             raise
         raise Transient(EngineError(f"{url} sent something unreadable: {access.hide(str(exc))}")) from exc

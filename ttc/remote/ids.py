@@ -15,12 +15,13 @@ from ttc.embedded.stops import StopRule, make_rule
 from ttc.embedded.text import Text
 from ttc.errors import PromptTooLong, Unsupported
 from ttc.remote.client import Chunk
-from ttc.remote.reply import Outcome, Tail
+from ttc.remote.reply import Outcome, Tail, as_mapping
 from ttc.remote.request import Features, shared_fields
 
 __all__ = ["IdsDialect", "ids_of"]
 
 TOKEN_PREFIX = "token_id:"
+MAX_ID = 1 << 31
 
 
 class IdsDialect:
@@ -68,14 +69,30 @@ class IdsDialect:
 
 
 def ids_of(choice: Mapping[str, Any]) -> list[int] | None:
-    """The ids of a choice: `token_ids`, or tokens spelled `token_id:17`; None when it has neither."""
+    """The ids of a choice: `token_ids`, or tokens spelled `token_id:17`; None when it has neither.
+
+    Raises:
+        ValueError: there is something else in the place of the ids.
+    """
     found = choice.get("token_ids")
     if found is not None:
-        return [int(token) for token in found]
-    tokens = (choice.get("logprobs") or {}).get("tokens")
-    if tokens is None or not all(isinstance(token, str) and token.startswith(TOKEN_PREFIX) for token in tokens):
+        return [_as_id(token) for token in _as_list(found, "token_ids")]
+    tokens = _as_list(as_mapping(choice.get("logprobs"), "logprobs").get("tokens"), "tokens")
+    if not tokens or not all(isinstance(token, str) and token.startswith(TOKEN_PREFIX) for token in tokens):
         return None
-    return [int(token.removeprefix(TOKEN_PREFIX)) for token in tokens]
+    return [_as_id(int(token.removeprefix(TOKEN_PREFIX))) for token in tokens]
+
+
+def _as_id(token: object) -> int:
+    if not isinstance(token, int) or not 0 <= token < MAX_ID:
+        raise ValueError(f"{token!r} is no token id")
+    return token
+
+
+def _as_list(value: object, name: str) -> Sequence[Any]:
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"{name} is no list")
+    return value or ()
 
 
 class IdsReader:
@@ -112,8 +129,9 @@ class IdsReader:
                 self._num_extra += 1
         taken = len(self._ids) - before
         if self._logprobs is not None and new:
-            values = (choice.get("logprobs") or {}).get("token_logprobs") or []
-            known = len(values) == len(new) and None not in values[:taken]
+            found = as_mapping(choice.get("logprobs"), "logprobs").get("token_logprobs")
+            values = _as_list(found, "token_logprobs")
+            known = len(values) == len(new) and all(isinstance(value, int | float) for value in values[:taken])
             self._logprobs = self._logprobs + [float(value) for value in values[:taken]] if known else None
         return runs_on, tuple(self._ids[before:])
 

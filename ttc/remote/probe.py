@@ -18,7 +18,7 @@ from ttc.errors import ConfigError, EngineError
 from ttc.remote.chat import PREFILL, STATES, switch_fields
 from ttc.remote.client import Chunk, Door, NotFound
 from ttc.remote.ids import ids_of
-from ttc.remote.reply import Tail, first_choice
+from ttc.remote.reply import Tail, as_mapping, first_choice
 from ttc.remote.request import Features, shared_fields
 from ttc.remote.scoring import prompt_logprobs, scoring_body
 
@@ -99,7 +99,7 @@ class _Seen:
     @property
     def text(self) -> str:
         choices = [first_choice(chunk) for chunk in self.chunks]
-        return "".join(c.get("text") or (c.get("delta") or {}).get("content") or "" for c in choices)
+        return "".join(str(c.get("text") or as_mapping(c.get("delta"), "delta").get("content") or "") for c in choices)
 
     @property
     def settled(self) -> Features:
@@ -139,8 +139,8 @@ def _probe_ids(door: Door, features: Features, text: Text, failures: list[str]) 
     if not ids or seen.tail.server.prompt not in (None, len(prompt)):
         return None
     _check_tokenizer(text, ids, seen.text, features.model)
-    logprobs = [(first_choice(chunk).get("logprobs") or {}).get("token_logprobs") or () for chunk in seen.chunks]
-    known = sum(map(len, logprobs)) == len(ids)
+    logprobs = [as_mapping(first_choice(chunk).get("logprobs"), "logprobs") for chunk in seen.chunks]
+    known = sum(len(entry.get("token_logprobs") or ()) for entry in logprobs) == len(ids)
     return replace(seen.settled, ids=True, logprobs=known, scores=_scores(door, features.model, prompt))
 
 

@@ -17,7 +17,7 @@ from ttc.remote.client import Chunk
 from ttc.remote.retry import Transient
 from ttc.thinking import CLOSE, OPEN
 
-__all__ = ["Outcome", "Reader", "ServerUsage", "Tail", "TextReader", "first_choice"]
+__all__ = ["Outcome", "Reader", "ServerUsage", "Tail", "TextReader", "as_mapping", "first_choice"]
 
 _FINISHES: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -71,9 +71,35 @@ class Reader(Protocol):
 
 
 def first_choice(chunk: Chunk) -> Mapping[str, Any]:
-    """The choice of a chunk; empty for a chunk without one. Requests never ask for more than one."""
+    """The choice of a chunk; empty for a chunk without one. Requests never ask for more than one.
+
+    Raises:
+        ValueError: the chunk has not the shape of one.
+    """
     choices = chunk.get("choices") or [{}]
-    return choices[0] if isinstance(choices[0], Mapping) else {}
+    if not isinstance(choices, Sequence):
+        raise ValueError("choices is no list")
+    return as_mapping(choices[0], "choice")
+
+
+def as_mapping(value: object, name: str) -> Mapping[str, Any]:
+    """`value`, which may be null; raises ValueError when it is something else than an object."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} is no object")
+    return value
+
+
+def _as_text(value: object, name: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} is no text")
+    return value or ""
+
+
+def _as_count(value: object) -> int | None:
+    """A token count; what is none counts as not reported."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 class Tail:
@@ -88,7 +114,8 @@ class Tail:
         """Note what ends a draw; returns the chunk's choice."""
         choice = first_choice(chunk)
         if choice.get("finish_reason") is not None:
-            self.finish, self.stop = str(choice["finish_reason"]), choice.get("stop_reason")
+            self.finish, stop = str(choice["finish_reason"]), choice.get("stop_reason")
+            self.stop = stop if isinstance(stop, str | int) else None
         if isinstance(chunk.get("usage"), Mapping):
             self.server = _usage(chunk["usage"])
         return choice
@@ -103,13 +130,13 @@ class Tail:
 
 
 def _usage(usage: Mapping[str, Any]) -> ServerUsage:
-    prompt_details = usage.get("prompt_tokens_details") or {}
-    details = usage.get("completion_tokens_details") or {}
+    prompt_details = as_mapping(usage.get("prompt_tokens_details"), "prompt_tokens_details")
+    details = as_mapping(usage.get("completion_tokens_details"), "completion_tokens_details")
     return ServerUsage(
-        prompt=usage.get("prompt_tokens"),
-        generated=usage.get("completion_tokens"),
-        cached=prompt_details.get("cached_tokens"),
-        thinking=details.get("reasoning_tokens"),
+        prompt=_as_count(usage.get("prompt_tokens")),
+        generated=_as_count(usage.get("completion_tokens")),
+        cached=_as_count(prompt_details.get("cached_tokens")),
+        thinking=_as_count(details.get("reasoning_tokens")),
     )
 
 
@@ -138,9 +165,9 @@ class TextReader:
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
         """See `Reader`; the server alone decides where the text ends."""
         choice = self._tail.add(chunk)
-        delta = choice.get("delta") or choice.get("message") or {}
-        content = choice.get("text") or delta.get("content") or ""
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        delta = as_mapping(choice.get("delta") or choice.get("message"), "delta")
+        content = _as_text(choice.get("text") or delta.get("content"), "content")
+        reasoning = _as_text(delta.get("reasoning_content") or delta.get("reasoning"), "reasoning")
         self._content.append(content)
         self._reasoning.append(reasoning)
         self._chunks += bool(content or reasoning)
