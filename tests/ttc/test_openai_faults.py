@@ -95,6 +95,24 @@ def test_a_failure_that_cannot_pass_is_not_tried_again(
     assert len(server.requests) == before + 1 and engine.counters().attempts == 1
 
 
+def test_a_server_that_is_busy_at_the_start_is_not_taken_for_one_that_can_do_less(server: OpenAIServer) -> None:
+    busy = Fault(status=503, message="the queue is full", headers={"retry-after-ms": "1"})
+    server.faults.clear()
+    server.faults.extend([busy] * 3)
+    with pytest.raises(EngineError, match="the queue is full"):
+        openai(base_url=server.url, tokenizer=TEACHER)
+    server.faults.extend([busy] * 2)
+    assert openai(base_url=server.url, tokenizer=TEACHER).capabilities.token_ids
+
+
+def test_the_foreign_cause_of_a_failure_that_stays_is_kept(server: OpenAIServer) -> None:
+    engine = by_ids(server, attempts=1)
+    server.faults.append(Fault(status=503))
+    with pytest.raises(EngineError) as caught:
+        once(engine)
+    assert type(caught.value.__cause__).__module__.startswith("openai")
+
+
 def test_a_silent_server_is_given_up_after_the_idle_time() -> None:
     with OpenAIServer(talker, CHAT) as server:
         engine = openai(base_url=server.url, idle_s=0.2, attempts=2, retry_s=5.0)

@@ -69,6 +69,7 @@ def openai(
 
     Raises:
         ConfigError: nothing answers there, the key, model or tokenizer is wrong, or an option is out of range.
+        EngineError: the server answers, but is too busy to be asked what it can do.
     """
     from ttc.remote.client import Access
     from ttc.remote.engine import Connection

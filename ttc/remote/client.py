@@ -20,11 +20,15 @@ from ttc.remote.retry import Transient, is_transient, wish_s
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
-__all__ = ["Access", "Chunk", "Client", "Door", "NotFound"]
+__all__ = ["Access", "Busy", "Chunk", "Client", "Door", "NotFound"]
 
 Chunk = Mapping[str, Any]
 MAX_MESSAGE = 400
 _TOO_LONG = re.compile(r"context.?(length|window|size)|maximum context|max_model_len|too many tokens|too long", re.I)
+
+
+class Busy(EngineError):
+    """The server cannot answer at this moment: overloaded, starting, or gone."""
 
 
 class NotFound(ConfigError):
@@ -105,7 +109,7 @@ class Client:
 class Door:
     """The same server before the run, from synchronous code: a few short requests, retried by the SDK.
 
-    Raises what `Client.stream` raises, but a failure that may pass as the EngineError it stands for.
+    Raises what `Client.stream` raises, but for a failure that may pass an EngineError, Busy unless it was a plain 500.
     """
 
     def __init__(self, url: str, access: Access) -> None:
@@ -145,11 +149,12 @@ class Door:
 
 @contextmanager
 def _final() -> Iterator[None]:
-    """Let a transient failure out as what it stands for."""
+    """Let a transient failure out as what it stands for; some servers say a plain 500 to what they cannot do."""
     try:
         yield
     except Transient as failure:
-        raise failure.error from failure.error.__cause__
+        error = failure.error if failure.status == 500 else Busy(str(failure.error))
+        raise error from failure.__cause__
 
 
 def _object(data: object) -> Chunk:
@@ -204,7 +209,7 @@ def _refuse(url: str, access: Access, status: int, said: str, headers: Mapping[s
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
     if is_transient(status, headers):
-        raise Transient(EngineError(text), wish_s=wish_s(headers)) from cause
+        raise Transient(EngineError(text), wish_s=wish_s(headers), status=status) from cause
     if status in (401, 403):
         raise ConfigError(f"{text}; check the key in the environment (engine.api_key_env)") from cause
     if status == 404:

@@ -16,7 +16,7 @@ from ttc.core import Sampling, ThinkState
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError, EngineError
 from ttc.remote.chat import PREFILL, STATES, switch_fields
-from ttc.remote.client import Chunk, Door, NotFound
+from ttc.remote.client import Busy, Chunk, Door, NotFound
 from ttc.remote.ids import ids_of
 from ttc.remote.reply import Tail, as_mapping, first_choice
 from ttc.remote.request import Features, shared_fields
@@ -65,6 +65,7 @@ def probe(door: Door, features: Features, text: Text | None) -> Features:
     Raises:
         ConfigError: the endpoint completes nothing at all, its tokens cannot be counted, or the tokenizer is not the
             model's.
+        EngineError: the server is too busy to be asked.
     """
     failures: list[str] = []
     if text is not None:
@@ -123,7 +124,12 @@ def _first_accepted(
     for variant in _variants(features):
         try:
             return _Seen(door.stream(path, shared_fields(sampling, 0, variant) | dict(fields)), variant)
-        except (NotFound, EngineError) as exc:
+        except Busy:  # says nothing about what the server can do
+            raise
+        except NotFound as exc:
+            failures.append(str(exc))
+            return None
+        except EngineError as exc:
             failures.append(str(exc))
     return None
 
@@ -148,7 +154,9 @@ def _scores(door: Door, model: str, prompt: Sequence[int]) -> bool:
     """Whether the log-probabilities of given ids come back."""
     try:
         prompt_logprobs(door.post("/completions", scoring_body(model, prompt)), prompt, 1)
-    except (NotFound, EngineError, ValueError):  # what is refused or left out is a feature it has not
+    except Busy:
+        raise
+    except (EngineError, ValueError):  # what is refused or left out is a feature it has not
         return False
     return True
 
@@ -210,7 +218,9 @@ def _ask(door: Door, features: Features, fields: Mapping[str, Any], sampling: Sa
     path = "/completions" if "prompt" in fields else "/chat/completions"
     try:
         return _Seen(door.stream(path, shared_fields(sampling, 0, features) | dict(fields)), features)
-    except (NotFound, EngineError):  # what is refused is a feature it has not
+    except Busy:
+        raise
+    except EngineError:  # what is refused is a feature it has not
         return None
 
 

@@ -29,10 +29,13 @@ _STATUSES = frozenset({408, 409, 429})
 class Transient(Exception):
     """A failure that may pass. Never leaves this package: `retrying` turns it into `error` when it does not pass."""
 
-    def __init__(self, error: EngineError, *, wish_s: float | None = None) -> None:
-        """`error` is what the caller sees in the end; `wish_s` is how long the server asks to wait, in seconds."""
+    def __init__(self, error: EngineError, *, wish_s: float | None = None, status: int | None = None) -> None:
+        """`error` is what the caller sees in the end; `wish_s` is how long the server asks to wait, in seconds.
+
+        `status` is the HTTP status, None where there was no answer.
+        """
         super().__init__(str(error))
-        self.error, self.wish_s = error, wish_s
+        self.error, self.wish_s, self.status = error, wish_s, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ async def retrying(attempt: Callable[[], Awaitable[T]], policy: Retry) -> T:
             first = now if failures == 1 else first
             pause = policy.pause_s(failures, failure.wish_s)
             if failures >= policy.max_attempts or now + pause - first > policy.max_total_s:
-                raise _final(failure.error, failures) from failure.error.__cause__
+                raise _final(failure.error, failures) from failure.__cause__
         await asyncio.sleep(pause)
 
 
