@@ -10,7 +10,7 @@ from ttc.errors import ConfigError
 from ttc.registry import Registry
 from ttc.scorers.adapters._base import Adapter
 
-__all__ = ["ADAPTERS", "load_adapter", "recognise"]
+__all__ = ["ADAPTERS", "load_adapter", "recognise", "step_adapters"]
 
 ADAPTERS = Registry("adapter", "ttc.scorers.adapters", "ttc.adapters")
 
@@ -41,6 +41,11 @@ def recognise(model: str, folder: Path, config: Mapping[str, Any], *, outcome: b
             return adapter
     stated = set(config.get("architectures") or ())
     return next((adapter for adapter in serving if stated.intersection(adapter.architectures)), None)
+
+
+def step_adapters() -> str:
+    """The names of all adapters that score steps, for messages."""
+    return ", ".join(name for name in ADAPTERS.names() if not ADAPTERS.load(name)().outcome)
 
 
 def _names(model: str, folder: Path, config: Mapping[str, Any]) -> list[str]:

@@ -14,87 +14,14 @@ reward models that write a critique (`judge` does), models that need remote code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from ttc.core import Scorer
 from ttc.errors import ConfigError
-from ttc.scorers._adapters import ADAPTERS, load_adapter, recognise
-from ttc.scorers._embedded import Place, adapted, load
-from ttc.scorers._incremental import IncrementalScorer
-from ttc.scorers._layouts import SameIds
-from ttc.scorers._tokens import Tokens
+from ttc.scorers._adapters import load_adapter, recognise, step_adapters
+from ttc.scorers._embedded import Place, adapted
+from ttc.scorers._same_ids import Kind, same_ids
 from ttc.scorers.adapters._base import Adapter
-
-if TYPE_CHECKING:
-    from ttc.embedded.model import Body
-    from ttc.scorers._incremental import Reader
-
-Kind = Literal["label", "token", "likelihood"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Where and how a model's scores are read: config.json's `ttc_prm`, or the factory's parameters.
-
-    A step ends at `step_delimiter`; `step_tag` is inserted there when the model wants one. `kind` is label (probability
-    of label `positive_label`), token (of the token `good` against `bad`) or likelihood (of the path against the model's
-    own first choices, to the power `beta`).
-    """
-
-    kind: Kind = "label"
-    step_delimiter: str = "\n\n"
-    step_tag: str | None = None
-    good: str | None = None
-    bad: str | None = None
-    positive_label: int = 1
-    activation: str = "softmax"
-    beta: float = 1.0
-
-
-def _label(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
-    from ttc.scorers._readers import HeadReader, label_head
-
-    try:
-        head = label_head(rest, body.device, reading.positive_label, reading.activation, where)
-    except ConfigError as exc:
-        raise ConfigError(f"{exc}; a public one in a format of its own needs scorer.adapter=NAME ({_names()})") from exc
-    return HeadReader(body, head)
-
-
-def _token(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
-    from ttc.scorers._readers import HeadReader, token_head
-
-    if reading.good is None or reading.bad is None:
-        raise ConfigError("prm kind=token needs both good and bad")
-    return HeadReader(body, token_head(body, tokens.single("good", reading.good), tokens.single("bad", reading.bad)))
-
-
-def _likelihood(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
-    from ttc.scorers._readers import LikelihoodReader
-
-    if reading.step_tag is not None:
-        raise ConfigError("prm kind=likelihood reads no step_tag")
-    return LikelihoodReader(body, reading.beta)
-
-
-_KINDS: Mapping[str, Callable[[Reading, Body, Mapping[str, Any], Tokens, str], Reader]] = MappingProxyType(
-    {"label": _label, "token": _token, "likelihood": _likelihood}
-)
-
-
-def _reading(stated: Mapping[str, Any], given: Mapping[str, Any], where: str) -> Reading:
-    """What the folder states, overridden by what the user gave."""
-    known = {spec.name for spec in fields(Reading)}
-    if unknown := set(stated) - known:
-        raise ConfigError(f"{where}: config.json ttc_prm has unknown keys {sorted(unknown)} (known: {sorted(known)})")
-    reading = Reading(**{**stated, **given})
-    if reading.kind not in _KINDS:
-        raise ConfigError(f"prm kind must be one of {sorted(_KINDS)}, got {reading.kind!r}")
-    return reading
 
 
 def prm(
@@ -136,7 +63,7 @@ def prm(
         threads: embedded: compute threads.
         max_context: a limit below the model's own.
         gpu_memory_utilization: vllm: share of the GPU's memory it may take.
-        kv_cache_bytes: vllm: memory of its cache; absent: by gpu_memory_utilization, and 1 GiB on a CPU.
+        kv_cache_bytes: vllm: memory of its cache; absent: what gpu_memory_utilization leaves, 2 GiB on a CPU.
         batch_invariant: embedded: what is scored together cannot change a single bit of a score; slower.
         kind: without adapter: label, token or likelihood; absent: what the folder states, else label.
         step_delimiter: text that ends a step; absent: the adapter's or the folder's own.
@@ -180,36 +107,17 @@ def prm(
     elif "ttc_prm" not in config and not given:
         chosen = recognise(model or "", folder, config, outcome=False)
     place = Place(device, dtype, threads, max_context, batch_invariant)
-    if backend != "embedded":
-        if chosen is None:
-            raise ConfigError(f"prm backend={backend} needs adapter=NAME for this model (known: {_names()})")
-        if backend == "vllm":
-            from ttc.scorers._vllm import vllm_scorer
-
-            return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
-        from ttc.scorers._http import Server, token_scorer
-
-        return token_scorer(Server(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)
-    if chosen is not None:
+    if chosen is None and backend == "embedded":
+        delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
+        return same_ids(folder, config, {**given, **delimiter}, place)
+    if chosen is None:
+        raise ConfigError(f"prm backend={backend} needs adapter=NAME for this model (known: {step_adapters()})")
+    if backend == "embedded":
         return adapted(folder, chosen, place, step_delimiter)
-    delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
-    return _same_ids(folder, _reading(config.get("ttc_prm", {}), {**given, **delimiter}, str(folder)), place)
+    if backend == "vllm":
+        from ttc.scorers._vllm import vllm_scorer
 
+        return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
+    from ttc.scorers._http import Server, token_scorer
 
-def _same_ids(folder: Path, reading: Reading, place: Place) -> IncrementalScorer:
-    """The scorer of a model that reads the generator's own ids."""
-    tokens = Tokens(folder)
-    body, rest = load(folder, place, head=reading.kind != "label")
-    reader = _KINDS[reading.kind](reading, body, rest, tokens, str(folder))
-    tag = None if reading.step_tag is None else tokens.single("step_tag", reading.step_tag)
-    return IncrementalScorer(
-        body,
-        reader,
-        SameIds(tokens, body.dims.vocab, reading.step_delimiter, tag),
-        shape=body.dims.model_shape(2 if reading.kind == "label" else body.dims.vocab),
-        threads=place.threads,
-    )
-
-
-def _names() -> str:
-    return ", ".join(name for name in ADAPTERS.names() if not ADAPTERS.load(name)().outcome)
+    return token_scorer(Server(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)
