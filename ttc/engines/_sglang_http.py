@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServers", "Wire", "environment_key", "parse_urls"]
 
-START = "python -m sglang.launch_server --model-path MODEL --enable-deterministic-inference"
+START = "sglang serve --model-path MODEL --enable-deterministic-inference"
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -71,7 +73,7 @@ class HttpServers:
         Raises:
             ConfigError: nothing answers, a key is refused, or the servers differ in what they serve.
         """
-        self._wire, self._folder = wire, folder
+        self._wire, self._folder, self._tls = wire, folder, _tls(wire.urls)
         self._balancer = Balancer(wire.urls)
         self._clients: tuple[asyncio.AbstractEventLoop, _Clients] | None = None
         found = [self._ask(url) for url in wire.urls]
@@ -85,9 +87,10 @@ class HttpServers:
         """See `Server`; the smallest context of all servers."""
         return self._info
 
-    def send_now(self, body: Mapping[str, Json]) -> Json:
+    @property
+    def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
         """See `Server`."""
-        return self._fetch("POST", self._wire.urls[0] + "/generate", body).json()
+        return tuple(partial(self._post_now, url) for url in self._wire.urls)
 
     async def send(self, call: Call) -> None:
         """See `Server`."""
@@ -168,7 +171,7 @@ class HttpServers:
         """The connections of the running event loop; an engine may outlive the loop that it was first used in."""
         loop = asyncio.get_running_loop()
         if self._clients is None or self._clients[0] is not loop:
-            self._clients = (loop, _Clients(self._wire))
+            self._clients = (loop, _Clients(self._wire, self._tls))
         return self._clients[1]
 
     # -- before the run ----------------------------------------------------------------------------------------------
@@ -187,6 +190,9 @@ class HttpServers:
                 return dict(_json(url, response.content))
         return dict(_json(url, self._fetch("GET", url + routes[-1], None).content))
 
+    def _post_now(self, url: str, body: Mapping[str, Json]) -> Json:
+        return self._fetch("POST", url + "/generate", body).json()
+
     def _fetch(
         self, method: str, url: str, body: Json, *, admin: bool = False, missing_is_fine: bool = False
     ) -> httpx2.Response:
@@ -195,7 +201,8 @@ class HttpServers:
 
         timeout = httpx2.Timeout(self._wire.answer_s, connect=self._wire.connect_s)
         try:
-            response = httpx2.request(method, url, json=body, headers=self._wire.headers(admin), timeout=timeout)
+            headers = self._wire.headers(admin)
+            response = httpx2.request(method, url, json=body, headers=headers, timeout=timeout, verify=self._tls)
         except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
             text = f"{type(exc).__name__}: {exc}"
             raise ConfigError(f"sglang: no answer from {url} ({text}); start a server with: {START}") from exc
@@ -210,21 +217,34 @@ class HttpServers:
 class _Clients:
     """Connections of one event loop: one pool for work and one for control, so that an abort never queues."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, tls: ssl.SSLContext | bool) -> None:
         import httpx2
 
         timeout = httpx2.Timeout(wire.answer_s, connect=wire.connect_s, pool=None)
         self.slots = asyncio.Semaphore(wire.max_requests)
         self.work = httpx2.AsyncClient(
-            headers=wire.headers(), timeout=timeout, limits=httpx2.Limits(max_connections=wire.max_requests)
+            headers=wire.headers(),
+            timeout=timeout,
+            limits=httpx2.Limits(max_connections=wire.max_requests),
+            verify=tls,
         )
         self.control = httpx2.AsyncClient(
-            headers=wire.headers(admin=True), timeout=timeout, limits=httpx2.Limits(max_connections=16)
+            headers=wire.headers(admin=True),
+            timeout=timeout,
+            limits=httpx2.Limits(max_connections=16),
+            verify=tls,
         )
 
     async def close(self) -> None:
         await self.work.aclose()
         await self.control.aclose()
+
+
+def _tls(urls: tuple[str, ...]) -> ssl.SSLContext | bool:
+    """The certificates to trust, read once and only when some server speaks TLS: reading them takes a tenth second."""
+    import httpx2
+
+    return httpx2.create_ssl_context() if any(url.startswith("https://") for url in urls) else False
 
 
 async def _translated(url: str, work: Callable[[], Awaitable[None]]) -> None:
