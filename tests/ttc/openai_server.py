@@ -282,6 +282,8 @@ class OpenAIServer:
         elif fault.kind == "ends":
             _event(writer, json.dumps({"choices": [{"index": 0, "text": "", "finish_reason": fault.finish}]}))
             _event(writer, "[DONE]")
+        elif fault.kind == "shape":
+            _event(writer, '{"choices": 7}')
         elif fault.kind == "garbage":
             _event(writer, '{"choices": [')
         else:

@@ -39,6 +39,7 @@ def server() -> Iterator[OpenAIServer]:
         Fault("nested", status=503),
         Fault("flat", status=500),
         Fault("garbage"),
+        Fault("shape"),
         Fault("ends", finish="abort"),
         Fault("ends", finish="error"),
     ],

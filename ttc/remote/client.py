@@ -85,12 +85,12 @@ class Client:
             stream = await self._sdk.post(
                 path, body=dict(body), cast_to=object, stream=True, stream_cls=openai.AsyncStream[object]
             )
-            chunks = self._checked(stream)
-            try:
-                yield chunks
-            finally:
-                await chunks.aclose()
-                await stream.close()
+        chunks = self._checked(stream)
+        try:
+            yield chunks
+        finally:
+            await chunks.aclose()
+            await stream.close()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Chunk:
         """Post `body` and give the whole answer; raises like `stream`."""
@@ -98,8 +98,9 @@ class Client:
             return _object(await self._sdk.post(path, body=dict(body), cast_to=object))
 
     async def _checked(self, stream: Any) -> AsyncGenerator[Chunk, None]:
-        async for data in stream:
-            yield _chunk(data)
+        with _translated(self._url, self._access):
+            async for data in stream:
+                yield _chunk(data)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -199,7 +200,7 @@ def _translated(url: str, access: Access) -> Iterator[None]:
         _refuse(url, access, _status(exc.code), _said(exc), {}, exc)
     except _FlatError as exc:
         _refuse(url, access, _status(exc.code), str(exc), {}, exc)
-    except ValueError as exc:  # not JSON, not UTF-8, or not of the shape that a reader expects
+    except ValueError as exc:  # not JSON, not UTF-8, or no object
         if isinstance(exc, ConfigError | EngineError):
             raise
         raise Transient(EngineError(f"{url} sent something unreadable: {access.hide(str(exc))}")) from exc

@@ -15,14 +15,14 @@ from typing import Any, Protocol
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.text import Text
-from ttc.errors import Unsupported
+from ttc.errors import EngineError, Unsupported
 from ttc.remote.balance import Balancer, ServerState
 from ttc.remote.chat import CURE
 from ttc.remote.client import Access, Client
 from ttc.remote.ledger import Ledger, Reconciliation
 from ttc.remote.reply import Outcome, Reader
 from ttc.remote.request import Features, seed_of
-from ttc.remote.retry import Retry
+from ttc.remote.retry import Retry, Transient
 
 __all__ = ["Connection", "Dialect", "RemoteEngine", "Tally", "TokenEngine"]
 
@@ -196,7 +196,7 @@ class RemoteEngine:
             raise
         usage = self._usage(counted, outcome, tally)
         self._ledger.report(usage, on_usage)
-        if outcome.token_ids:
+        if self._capabilities.token_ids:
             self._ledger.compare(counted, outcome.num_streamed, outcome.server)
         else:
             self._ledger.compare(None, None, outcome.server)
@@ -218,7 +218,10 @@ class RemoteEngine:
         try:
             async with wires.slots, wires.clients[url].stream(self._dialect.path, body) as chunks:
                 async for chunk in chunks:
-                    ended, new = reader.add(chunk)
+                    try:
+                        ended, new = reader.add(chunk)
+                    except ValueError as exc:
+                        raise Transient(EngineError(f"{url} sent something unreadable: {exc}")) from exc
                     received += len(new)
                     fresh = new[len(new) - max(min(received - tally.emitted, len(new)), 0) :]
                     if on_tokens is not None and fresh:
@@ -234,7 +237,7 @@ class RemoteEngine:
     def _usage(self, counted: int | None, outcome: Outcome, tally: Tally) -> Usage:
         """Our counts where there are ids, the server's where there are none."""
         server = outcome.server
-        if outcome.token_ids:
+        if self._capabilities.token_ids:
             prompt, thinking = counted or 0, 0  # the session counts thinking on ids
         else:
             prompt = server.prompt if server.prompt is not None else counted or 0

@@ -62,7 +62,11 @@ class Reader(Protocol):
         ...
 
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
-        """Take a chunk; returns whether to stop reading, and the new ids that belong to the draw."""
+        """Take a chunk; returns whether to stop reading, and the new ids that belong to the draw.
+
+        Raises:
+            ValueError: the chunk has not the shape of one.
+        """
         ...
 
     def result(self) -> Outcome:
