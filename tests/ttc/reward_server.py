@@ -1,4 +1,4 @@
-"""A reward server over loopback: vLLM's `/v1/models`, `/pooling` and `/v1/completions`, and the plain JSON `/score`.
+"""A reward server over loopback: vLLM's `/v1/models`, `/pooling`, `/classify`, `/v1/completions`, and plain JSON.
 
 The shapes are those of vLLM 0.32, seen on a real server; the numbers come from the tiny model, by one whole pass.
 """
@@ -79,6 +79,17 @@ def pooling(logits: Callable[[list[int]], list[list[float]]], tag: int | None) -
         kept = [row for token, row in zip(ids, rows, strict=True) if tag is None or token == tag]
         usage = {"prompt_tokens": len(ids), "total_tokens": len(ids), "completion_tokens": 0}
         return {"object": "list", "data": [{"index": 0, "object": "pooling", "data": kept}], "usage": usage}
+
+    return answer
+
+
+def classify(logits: Callable[[list[int]], list[float]]) -> Answer:
+    """The outputs of a sequence classifier."""
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        row = logits(body["input"])
+        data = {"index": 0, "label": None, "probs": row, "num_classes": len(row)}
+        return {"object": "list", "data": [data], "usage": {"prompt_tokens": len(body["input"])}}
 
     return answer
 

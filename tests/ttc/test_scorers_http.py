@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.ttc.reward_server import Answer, Refused, completions, models, pooling, reward_server
+from tests.ttc.reward_server import Answer, Refused, classify, completions, models, pooling, reward_server
 from tests.ttc.test_scorers_adapters import (
     CASES,
+    ORMS,
     STEPS,
     grow,
+    head_of,
     hidden_of,
     logits_of,
     num_unique,
@@ -24,6 +26,7 @@ from tests.ttc.test_scorers_adapters import (
 )
 from ttc.core import Completion, Message, Prompt, Usage
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
+from ttc.scorers.orm import orm
 from ttc.scorers.prm import prm
 
 torch = pytest.importorskip("torch")
@@ -41,8 +44,6 @@ def shepherd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def label_rows(folder: Path) -> Callable[[list[int]], list[list[float]]]:
-    from tests.ttc.test_scorers_adapters import head_of
-
     return lambda ids: head_of(folder, "score.0", "score.2")(hidden_of(folder, ids)).tolist()
 
 
@@ -87,6 +88,36 @@ def test_a_token_model_at_completions_asks_for_new_steps_only_and_reads_the_pref
         assert again == score and scored == 0
     local = prm(str(shepherd), dtype="float32", device="cpu")
     assert num_unique(local, nodes) <= total <= num_unique(local, nodes) + 31 * len(nodes)
+
+
+@pytest.mark.parametrize("name", ["sequence_rm", "rlhflow_orm"])
+def test_an_outcome_model_on_a_server_scores_like_the_authors(tmp_path: Path, name: str) -> None:
+    place, build, direct = ORMS[name]
+    folder = build(tmp_path / place)
+
+    def last_logits(ids: list[int]) -> list[float]:
+        from transformers import AutoModelForSequenceClassification
+
+        with torch.inference_mode():
+            model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+            return model(torch.tensor([ids])).logits[0].tolist()
+
+    routes = {"/classify": classify(last_logits)} if name == "sequence_rm" else {}
+    routes |= {"/v1/models": models("reward"), "/v1/completions": completions(token_rows(folder))}
+    with reward_server(routes) as (url, seen):
+        answers = ["First 1+1=2.\n\nSo \\boxed{6}", "No idea."]
+        scorer = orm(str(folder), backend="http", base_url=url)
+        scores, scored = run(scorer, [grow(root(), text, draw) for draw, text in enumerate(answers)])
+    assert [score.value for score in scores] == pytest.approx([direct(folder, text) for text in answers], abs=2e-5)
+    assert 0 < scored <= sum(len(body.get("input", body.get("prompt", ()))) for _, body in seen)
+
+
+@pytest.mark.parametrize("reply", [{}, {"data": []}, {"data": [{"data": None}]}, {"data": [{}]}])
+def test_a_reply_without_rows_is_named_and_shown(qwen: Path, reply: dict[str, Any]) -> None:
+    with reward_server({"/v1/models": models("m"), "/pooling": lambda body: reply}) as (url, _):
+        scorer = prm(str(qwen), backend="http", base_url=url)
+        with pytest.raises(ScorerError):
+            run(scorer, [grow(root(), STEPS[0])])
 
 
 def test_a_plain_json_server_with_an_incremental_scorer_behind_it_costs_each_token_once(qwen: Path) -> None:

@@ -2,8 +2,9 @@
 
 vLLM (`protocol=vllm`): ids are made here with the model's own tokenizer, so its folder or hub id is needed as well.
 A label model is asked at `/pooling` (started by `vllm serve MODEL --runner pooling`, with step or ALL pooling); vLLM
-reads no prefix cache for it and offers no switch over HTTP, so every call costs the whole path. A token model is asked
-at `/v1/completions` for one token at the end of each new step, which reads the prefix cache; start the server with
+reads no prefix cache for it and offers no switch over HTTP, so every call costs the whole path. An outcome model that
+is a sequence classifier is asked at `/classify`, whose reply does not tell what was cached. A token model is asked at
+`/v1/completions` for one token at the end of each new step, which reads the prefix cache; start the server with
 `--enable-prompt-tokens-details`, else the cached part is not told and counts as computed.
 
 Plain JSON (`protocol=steps`), one request a path: `POST base_url/score` with
@@ -16,93 +17,22 @@ Transient failures are tried again (`ttc.remote.retry`); several servers share t
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
-from functools import partial
-from math import exp
+from collections.abc import Sequence
+from math import exp, tanh
 from pathlib import Path
-from typing import Any
 
 from ttc.aggregate import aggregate
 from ttc.concurrent import gather
 from ttc.core import Prompt, Score, Usage, UsageSink
 from ttc.embedded.shape import Dims, read_config
-from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
-from ttc.remote.balance import Balancer
-from ttc.remote.client import Access, Client, Door
-from ttc.remote.retry import Retry
+from ttc.errors import ConfigError, ScorerError
 from ttc.scorers._layouts import Laid, OwnText, steps_of
-from ttc.scorers._own_loop import OwnLoop
 from ttc.scorers._recall import RecallScorer
+from ttc.scorers._server import Server, part
 from ttc.scorers._tokens import Tokens
 from ttc.scorers.adapters._base import Adapter
 
-__all__ = ["Server", "StepsScorer", "token_scorer"]
-
-CONNECT_S, SILENCE_S = 10.0, 600.0
-"""Seconds to connect, and of silence while connected."""
-
-
-class Server:
-    """One or more servers of one model; sends JSON, gives JSON back."""
-
-    def __init__(self, base_url: str, served_model: str | None, api_key_env: str | None) -> None:
-        """Opens nothing yet. Raises ConfigError for an address that is none, and for a key that is not there."""
-        urls = [url.strip().rstrip("/").removesuffix("/v1") for url in base_url.split(",") if url.strip()]
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise ConfigError(f"prm base_url must start with http:// or https://, got {url!r}")
-        key = "" if api_key_env is None else os.environ.get(api_key_env, "").strip()
-        if api_key_env is not None and not key:
-            raise ConfigError(f"prm api_key_env: the environment variable {api_key_env} is not set")
-        self._access = Access(key, CONNECT_S, SILENCE_S)
-        self._balancer, self._urls, self._model = Balancer(urls), urls, served_model
-        self._clients: dict[str, Client] = {}
-        self._loop = OwnLoop(self, partial(_close_all, self._clients))
-
-    def model(self) -> str:
-        """The model's name on the server: what the user said, else the only one it lists.
-
-        Raises:
-            ConfigError: it lists none or several.
-            EngineError: nothing answers there.
-        """
-        if self._model is None:
-            door = Door(f"{self._urls[0]}/v1", self._access)
-            try:
-                names = [str(entry["id"]) for entry in door.get("/models").get("data", [])]
-            finally:
-                door.close()
-            if len(names) != 1:
-                raise ConfigError(f"the reward server lists {names}: set scorer.served_model to one of them")
-            self._model = names[0]
-        return self._model
-
-    async def post(self, key: str, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send `body`; requests with one key stay on one server.
-
-        Raises:
-            ScorerError: the server failed or refused; names it and says what it said.
-        """
-        try:
-            return await self._loop.run(self._send(key, path, body))
-        except PromptTooLong:
-            raise
-        except EngineError as exc:
-            raise ScorerError(f"reward server: {exc}") from exc
-
-    async def _send(self, key: str, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await self._balancer.send(key, lambda url: self._client(url).post(path, body), Retry())
-
-    def _client(self, url: str) -> Client:
-        if url not in self._clients:
-            self._clients[url] = Client(url, self._access)
-        return self._clients[url]
-
-
-async def _close_all(clients: Mapping[str, Client]) -> None:
-    for client in clients.values():
-        await client.close()
+__all__ = ["StepsScorer", "token_scorer"]
 
 
 class PooledBackend:
@@ -121,21 +51,33 @@ class PooledBackend:
         body = {"model": self._server.model(), "input": ids, "task": "token_classify"}
         reply = await self._server.post(problem_id, "/pooling", {**body, "use_activation": False})
         on_usage(Usage(scored=len(ids), flops=self._shape.flops(len(ids), 0)))
-        rows = reply["data"][0]["data"]
+        rows = part(reply, "data", 0, "data")
         tags = [at for at, token in enumerate(ids) if token == self._tag]
-        if len(rows) not in (len(ids), len(tags)):
+        if not isinstance(rows, list) or len(rows) not in (len(ids), len(tags)):
             raise ScorerError(
-                f"the reward server gave {len(rows)} rows for {len(ids)} tokens with {len(tags)} step tags: start it "
-                'with --pooler-config \'{"tok_pooling_type": "ALL"}\''
+                f"the reward server gave {_count(rows)} rows for {len(ids)} tokens with {len(tags)} step tags: "
+                'start it with --pooler-config \'{"tok_pooling_type": "ALL"}\''
             )
         by_position = dict(zip(range(len(ids)) if len(rows) == len(ids) else tags, rows, strict=True))
-        return [self._probability(by_position[read]) for read in reads]
+        return [_probability(by_position[read], self._adapter) for read in reads]
 
-    def _probability(self, logits: Sequence[float]) -> float:
-        label = min(self._adapter.positive_label, len(logits) - 1)
-        if len(logits) == 1 or self._adapter.activation == "sigmoid":
-            return 1 / (1 + exp(-logits[label]))
-        return 1 / sum(exp(other - logits[label]) for other in logits)
+
+class ClassifyBackend:
+    """A sequence classifier at `/classify`, which reads the prefix cache but does not tell how much of it."""
+
+    max_context = None
+
+    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
+        self._server, self._adapter = server, adapter
+        self._shape = Dims.from_config(read_config(folder)).model_shape(1)
+
+    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+        """See `Backend`."""
+        ids = list(laid.ids)
+        body = {"model": self._server.model(), "input": ids, "use_activation": False}
+        reply = await self._server.post(problem_id, "/classify", body)
+        on_usage(Usage(scored=len(ids), flops=self._shape.flops(len(ids), 0)))
+        return [_probability(part(reply, "data", 0, "probs"), self._adapter)]
 
 
 class CompletionBackend:
@@ -164,15 +106,33 @@ class CompletionBackend:
             "return_tokens_as_token_ids": True,
         }
         reply = await self._server.post(problem_id, "/v1/completions", body)
-        details = reply.get("usage", {}).get("prompt_tokens_details") or {}
+        details = part(reply, "usage").get("prompt_tokens_details") or {}
         cached = int(details.get("cached_tokens") or 0)
         on_usage(Usage(scored=len(ids) - cached, flops=self._shape.flops(len(ids) - cached, cached)))
-        told = reply["choices"][0]["logprobs"]["top_logprobs"][0]
+        told = part(reply, "choices", 0, "logprobs", "top_logprobs", 0)
         try:
             good, bad = (told[f"token_id:{token}"] for token in self._pair)
         except KeyError as exc:
             raise ScorerError(f"the reward server did not tell the log-probability of {exc}: it is no vLLM") from exc
-        return 1 / (1 + exp(bad - good))
+        return _sigmoid(good - bad)
+
+
+def _count(rows: object) -> int:
+    return len(rows) if isinstance(rows, list) else 0
+
+
+def _sigmoid(logit: float) -> float:
+    return 0.5 * (1.0 + tanh(logit / 2))
+
+
+def _probability(logits: Sequence[float], adapter: Adapter) -> float:
+    """Probability of the positive label; a single output goes through a sigmoid."""
+    label = min(adapter.positive_label, len(logits) - 1)
+    if len(logits) == 1 or adapter.activation == "sigmoid":
+        return _sigmoid(logits[label])
+    highest = max(logits)
+    weights = [exp(logit - highest) for logit in logits]
+    return weights[label] / sum(weights)
 
 
 def token_scorer(server: Server, folder: Path, adapter: Adapter, step_delimiter: str | None) -> RecallScorer:
@@ -182,7 +142,8 @@ def token_scorer(server: Server, folder: Path, adapter: Adapter, step_delimiter:
     tokens = Tokens(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
     server.model()
-    kind = PooledBackend if adapter.kind == "label" else CompletionBackend
+    label = ClassifyBackend if adapter.outcome else PooledBackend
+    kind = label if adapter.kind == "label" else CompletionBackend
     return RecallScorer(kind(server, adapter, tokens, folder), layout, aggregation=adapter.aggregation)
 
 

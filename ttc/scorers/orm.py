@@ -4,10 +4,13 @@ Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Sequence cl
 ORMs are recognised by name or architecture (`ttc/scorers/adapters`), each in its own chat format and by its own
 tokenizer. Cost: the problem once, every answer once, in scored tokens; Llama, Mistral, Qwen2 and Qwen3 run in the
 embedded core, other sequence classifiers through transformers' own module, which reads the whole conversation for
-every answer. Meant for whole answers (best-of-n); in a tree search it sees unfinished ones, which it was not made for.
+every answer. `backend=http` asks a vLLM server (`_http.py`); whole conversations are then charged. Meant for whole
+answers (best-of-n); in a tree search it sees unfinished ones, which it was not made for.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from ttc.core import Scorer
 from ttc.errors import ConfigError
@@ -16,7 +19,11 @@ from ttc.errors import ConfigError
 def orm(
     model: str | None = None,
     *,
+    backend: Literal["embedded", "http"] = "embedded",
     adapter: str | None = None,
+    base_url: str | None = None,
+    served_model: str | None = None,
+    api_key_env: str | None = None,
     device: str = "auto",
     dtype: str = "auto",
     threads: int = 1,
@@ -28,11 +35,15 @@ def orm(
     Args:
         model: a Hugging Face folder or hub id.
         adapter: the format of a public family (see ttc/scorers/adapters), or file.py:function; absent: recognised.
-        device: auto, cpu or cuda.
-        dtype: auto, bfloat16 or float32.
-        threads: compute threads.
-        max_context: a limit below the model's own.
-        batch_invariant: what is scored together cannot change a single bit of a score; slower.
+        backend: embedded (in this process) or http (a vLLM server of the model).
+        base_url: http: where the server is, without /v1; several separated by commas share the work.
+        served_model: http: the model's name on the server; absent: the server's only one.
+        api_key_env: http: environment variable that holds the server's key; absent: it needs none.
+        device: embedded: auto, cpu or cuda.
+        dtype: embedded: auto, bfloat16 or float32.
+        threads: embedded: compute threads.
+        max_context: embedded: a limit below the model's own.
+        batch_invariant: embedded: what is scored together cannot change a single bit of a score; slower.
 
     Raises:
         ConfigError: no model, or one that is no outcome reward model.
@@ -44,6 +55,8 @@ def orm(
 
     if model is None:
         raise ConfigError("scorer orm needs a model: --scorer orm:PATH")
+    if (base_url is not None) != (backend == "http"):
+        raise ConfigError("orm backend=http needs base_url, and no other backend takes it")
     folder = resolve(model)
     config = read_config(folder)
     if adapter is None:
@@ -53,6 +66,11 @@ def orm(
     if chosen is None:
         stated = ", ".join(config.get("architectures") or ()) or config["model_type"]
         raise ConfigError(f"{folder} ({stated}) is no outcome reward model that is known: set scorer.adapter=NAME")
+    if base_url is not None:
+        from ttc.scorers._http import token_scorer
+        from ttc.scorers._server import Server
+
+        return token_scorer(Server(base_url, served_model, api_key_env), folder, chosen, None)
     place = Place(device, dtype, threads, max_context, batch_invariant)
     if supported(config):
         return adapted(folder, chosen, place, None)

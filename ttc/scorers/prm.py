@@ -91,7 +91,8 @@ def prm(
     if (base_url is not None) != (backend == "http"):
         raise ConfigError("prm backend=http needs base_url, and no other backend takes it")
     if base_url is not None and protocol == "steps":
-        from ttc.scorers._http import Server, StepsScorer
+        from ttc.scorers._http import StepsScorer
+        from ttc.scorers._server import Server
 
         return StepsScorer(Server(base_url, served_model, api_key_env), step_delimiter or "\n\n", served_model)
 
@@ -118,6 +119,7 @@ def prm(
         from ttc.scorers._vllm import vllm_scorer
 
         return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
-    from ttc.scorers._http import Server, token_scorer
+    from ttc.scorers._http import token_scorer
+    from ttc.scorers._server import Server
 
     return token_scorer(Server(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)

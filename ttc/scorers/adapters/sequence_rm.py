@@ -31,5 +31,4 @@ def sequence_rm() -> Adapter:
         ),
         families=(*families, "gemma2", "gpt_neox"),
         outcome=True,
-        vllm=False,
     )
