@@ -390,7 +390,7 @@ class _Events:
             last["choices"] = [{"index": 0, "delta": {"content": None}, "finish_reason": "stop"}]
         if fault is not None and fault.kind == "no_choice":
             last["choices"] = []
-        return [last, *self._usage(item)]
+        return [last] if fault is not None and fault.kind == "no_usage" else [last, *self._usage(item)]
 
     def _chunk(
         self, piece: Piece, finish: str | None, stop: str | int | None, whole: Completion | None = None

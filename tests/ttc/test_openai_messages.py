@@ -170,6 +170,15 @@ def test_an_answer_without_any_choice_is_a_failure_and_not_an_empty_text() -> No
             once(engine)
 
 
+def test_a_draw_that_comes_without_usage_is_warned_of() -> None:
+    with OpenAIServer(talker, CHAT) as server:
+        engine = openai(base_url=server.url)
+        server.faults.append(Fault("no_usage"))
+        with pytest.warns(RuntimeWarning, match="came without usage"):
+            once(engine, range(2))
+    assert isinstance(engine, RemoteEngine) and engine.reconciliation().unreported == 1
+
+
 def test_an_endpoint_without_usage_needs_a_tokenizer_to_count_with() -> None:
     with (
         OpenAIServer(talker, replace(CHAT, usage=False)) as server,

@@ -51,6 +51,8 @@ class Ledger:
     def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
         """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""
         if server.prompt is None or server.generated is None:
+            if prompt is None and not self.compared.unreported:
+                self._warn("a finished draw came without usage; its tokens are counted by chunks, which is too few")
             self.compared = replace(self.compared, unreported=self.compared.unreported + 1)
             return
         if prompt is None or streamed is None:
@@ -68,9 +70,10 @@ class Ledger:
             server_generated=before.server_generated + server.generated,
         )
         if not equal and not before.differed:
-            warnings.warn(
-                f"{self._model}: the server counts {server.prompt} prompt and {server.generated} generated tokens, we "
-                f"count {prompt} and {streamed}; the ledger keeps ours (engine.reconciliation() has the totals)",
-                RuntimeWarning,
-                stacklevel=2,
+            self._warn(
+                f"the server counts {server.prompt} prompt and {server.generated} generated tokens, we count {prompt} "
+                f"and {streamed}; the ledger keeps ours"
             )
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"{self._model}: {text} (engine.reconciliation() has the totals)", RuntimeWarning, stacklevel=3)
