@@ -1,8 +1,9 @@
 """The sglang engine against SGLang itself, with checks that can fail; run by `run.sh`.
 
 The conformance suite of every engine (seeds, stops, ledger, cancellation), log-probabilities sampled against
-given, new weights and back, a tree search, greedy decoding against the embedded engine, and, over HTTP, our ledger
-against the counters that the server itself exports. Equality is to the bit only because the run is in float32.
+given, new weights and back, a tree search (every strategy, if the model thinks), greedy decoding against the embedded
+engine, and, over HTTP, our ledger against the counters that the server itself exports. Equality is to the bit only
+because the run is in float32.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import functools
+import importlib.metadata
 import json
+import os
 import pathlib
 import sys
 import time
@@ -110,16 +114,29 @@ async def streams_agree(engine: Any) -> str:
 async def cancelled_in_full_flight(engine: Any) -> str:
     """Draws that are cancelled in the middle report what they had decoded."""
     usages: list[Usage] = []
-    work = engine.generate(prompt(engine, QUESTIONS[2]), Sampling(seed=5, max_tokens=400), range(4), usages.append)
-    task = asyncio.create_task(work)
-    await asyncio.sleep(3)
-    task.cancel()
-    started = time.perf_counter()
-    await asyncio.wait({task})
-    seconds = time.perf_counter() - started
-    if not (task.cancelled() and len(usages) == 4 and all(0 < u.overrun < 400 and not u.generated for u in usages)):
-        raise AssertionError(f"{task} {usages}")
-    return f"{sum(u.overrun for u in usages)} tokens of 4 draws, known {seconds:.2f} s after the cancellation"
+    counts, started = [0, 0], asyncio.Event()
+    sampling = Sampling(seed=5, temperature=4.0, max_tokens=400)  # hot enough not to end by itself
+
+    def on_tokens(which: int, ids: tuple[int, ...]) -> None:
+        counts[which] += len(ids)
+        if min(counts) > 3:
+            started.set()
+
+    streams = [
+        engine.stream(prompt(engine), sampling, which, usages.append, functools.partial(on_tokens, which))
+        for which in (0, 1)
+    ]
+    whole = engine.generate(prompt(engine), sampling, range(2, 4), usages.append)
+    tasks = [asyncio.create_task(work) for work in (*streams, whole)]
+    await started.wait()
+    for task in tasks:
+        task.cancel()
+    begun = time.perf_counter()
+    await asyncio.wait(tasks)
+    seconds, overrun = time.perf_counter() - begun, [usage.overrun for usage in usages]
+    if not (all(task.cancelled() for task in tasks) and len(usages) == 4 and 0 < min(overrun) <= max(overrun) < 400):
+        raise AssertionError(f"{tasks} {usages}")
+    return f"{overrun} tokens of 4 draws, known {seconds:.2f} s after the cancellation"
 
 
 async def weights_change_and_come_back(engine: Any, folder: pathlib.Path) -> str:
@@ -183,6 +200,18 @@ async def greedy_equals_embedded(engine: Any, folder: pathlib.Path) -> str:
     return f"{same} of {len(QUESTIONS)} completions the same, {total} tokens"
 
 
+async def whole_ledger(engine: Any, url: str, before: list[float]) -> str:
+    """All of this run, cancellations, log-probabilities and weights included, against the server's counters."""
+    await asyncio.sleep(2)
+    ours = engine.counters()
+    counted = [ours.prompt, ours.generated + ours.overrun, ours.cached]
+    theirs = [int(b - a) for a, b in zip(before, metrics(url), strict=True)]
+    text = f"prompt, decoded, cached tokens: {counted} here, {theirs} there, in {ours.calls} requests"
+    if counted != theirs:
+        raise AssertionError(text)
+    return text
+
+
 def metrics(url: str | None) -> list[float]:
     """The server's own counters, in the order of COUNTERS."""
     if url is None:
@@ -215,10 +244,12 @@ def main() -> int:
         )
     else:
         engine = sglang(str(args.model), base_url=args.url)
+    begun = metrics(args.url)
     where = "in process" if args.url is None else "over HTTP"
     print(f"{where}: ready after {time.perf_counter() - started:.0f} s, {engine.capabilities}")
     suite.ENGINES["sglang"] = lambda jitter: Shared(engine)  # type: ignore[assignment,return-value]
-    suite.EXTRA["sglang"] = {}
+    thinks = bool(engine.capabilities.think_close)
+    suite.EXTRA["sglang"] = suite.THINKING_STRATEGIES if thinks else {}
     checks: dict[str, Callable[[], Any]] = {check.__name__: lambda check=check: check("sglang") for check in BASIC}
     own: dict[str, Callable[[], Awaitable[str]]] = {
         "logprobs_agree": lambda: logprobs_agree(engine),
@@ -230,11 +261,24 @@ def main() -> int:
         "greedy_equals_embedded": lambda: greedy_equals_embedded(engine, args.model),
     }
     checks |= {name: lambda work=work: asyncio.run(work()) for name, work in own.items()}
+    if thinks:  # a model that small makes it quick to try every strategy
+        ledger = conformance.test_the_ledger_of_every_strategy_equals_the_engines_counters
+        checks |= {f"ledger of {case}": lambda case=case: ledger("sglang", case) for case in suite.cases("sglang")}
+    if args.url is not None:
+        checks["whole_ledger"] = lambda: asyncio.run(whole_ledger(engine, args.url, begun))
     results = {name: attempt(name, check) for name, check in checks.items()}
     asyncio.run(engine.close())
     if args.out is not None:
         known = json.loads(args.out.read_text()) if args.out.is_file() else {}
-        args.out.write_text(json.dumps({**known, where: results}, indent=1) + "\n")
+        conditions = {
+            "date": time.strftime("%Y-%m-%d"),
+            "sglang": importlib.metadata.version("sglang"),
+            "torch": importlib.metadata.version("torch"),
+            "model": args.model.name,
+            "cores": os.cpu_count(),
+            "load": os.getloadavg()[0],
+        }
+        args.out.write_text(json.dumps({**known, where: {"conditions": conditions, **results}}, indent=1) + "\n")
     return sum(not result["ok"] for result in results.values())
 
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Checks the sglang engine against SGLang 0.5.23 itself, on a CPU, over HTTP and in process. Opt-in: about 4 GB of
 # downloads into a virtual environment of its own, then some minutes on two cores. Usage:
-#   bash benchmarks/sglang_cpu/run.sh MODEL_FOLDER [RESULT.json]
-# MODEL_FOLDER: a small Llama-like instruct model (see benchmarks/smollm2.py). SGLANG_VENV picks the environment,
-# PYTHON the interpreter that makes it (3.11).
+#   bash benchmarks/sglang_cpu/run.sh [MODEL_FOLDER [RESULT.json]]
+# MODEL_FOLDER: the packaged teacher, or a small Llama-like instruct model (see benchmarks/smollm2.py). SGLANG_VENV picks
+# the environment, PYTHON the interpreter that makes it (3.11). On Linux, PyPI's torch is the CUDA build: set
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu for the first run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=benchmarks/sglang_cpu
-model=${1:?usage: run.sh MODEL_FOLDER [RESULT.json]}
+model=${1:-ttc/nano/teacher}
 result=${2:-}
 venv=${SGLANG_VENV:-.venv-sglang}
 pip() { "$venv/bin/python" -m pip install --disable-pip-version-check --quiet "$@"; }
