@@ -29,7 +29,7 @@ class Preset:
 
 
 PRESETS = {
-    "cpu": Preset(teacher_steps=2800, polish_steps=600, prm_steps=900, student_steps=1200),
+    "cpu": Preset(teacher_steps=2800, polish_steps=600, prm_steps=1400, student_steps=1200),
     "gpu": Preset(teacher_steps=20_000, polish_steps=4000, prm_steps=8000, student_steps=3000),
 }
 
