@@ -4,7 +4,8 @@
 
 Every run is an ordinary `ttc eval` in a folder of its own (so the script resumes), on held-out `arithmetic` problems:
 
-1. search   greedy, single samples at a temperature tuned on other problems, majority of 32, tree of 16
+1. search   greedy, single samples at a temperature tuned on other problems, majority of 32, tree of 16; and what the
+            reward model answers itself, greedily, since it is a language model that was trained for longer
 2. modes    thinking and no-think, on the easiest and on the default level
 3. budgets  a thinking cap with the hand-over against hard truncation at the same cap, at seven caps
 4. waits    one suppressed end of thinking against none
@@ -77,8 +78,9 @@ def search(bench: Bench) -> dict[str, Any]:
     single = bench.run("single", "direct", "--temperature", str(best))
     vote = bench.run("majority-32", "majority", "--n", "32")
     tree = bench.run("tree-16", "tree", "--n", "16")
-    pairs = [pair(greedy, tree), pair(single, tree), pair(vote, tree), pair(greedy, vote)]
-    runs = [bench.entry(side.label) for side in (greedy, single, vote, tree)]
+    judge = bench.run("reward-model-greedy", "direct", "--model", "ttc/nano/prm", "--temperature", "0")
+    pairs = [pair(greedy, tree), pair(single, tree), pair(vote, tree), pair(greedy, vote), pair(judge, tree)]
+    runs = [bench.entry(side.label) for side in (greedy, single, vote, tree, judge)]
     return {"tuned_temperature": best, "runs": runs, "pairs": [asdict(p) for p in pairs]}
 
 

@@ -53,6 +53,7 @@ def tables(result: Mapping[str, Any]) -> Iterator[str]:
         f"one sample, temperature {found['tuned_temperature']}",
         "majority of 32",
         "tree of 16",
+        "the reward model itself, greedy",
     ]
     yield (
         f"arithmetic level {result['level']}, {result['problems']:,} held-out problems, seed {result['seed']}, "
