@@ -28,6 +28,9 @@ from ttc.engines.sglang import sglang
 from ttc.errors import ConfigError, EngineError, EngineTimeout, MissingExtra, PromptTooLong, Unsupported
 
 Runner = Callable[..., Any]
+Shared = tuple[fake.Machine, str]
+Local = tuple[fake.Machine, dict[str, Any], Any]
+TEACHER = str(nano.path("teacher"))
 QUESTION = (Message("user", "Compute 3+1-0."),)
 
 
@@ -53,7 +56,7 @@ def with_engine(url: str, body: Callable[[Any], Any], **options: Any) -> Any:
 
 
 @pytest.fixture
-def alone(shared: tuple[fake.Machine, str]) -> Iterator[Runner]:
+def alone(shared: Shared) -> Iterator[Runner]:
     """Runs `body(engine, machine)` on the shared server, or on one of its own when that is to be another."""
     common, common_url = shared
 
@@ -92,7 +95,7 @@ BASIC = (
 
 
 @pytest.fixture
-def registered(shared: tuple[fake.Machine, str], monkeypatch: pytest.MonkeyPatch) -> str:
+def registered(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> str:
     """The engine under a name of the conformance suite."""
     monkeypatch.setitem(suite.ENGINES, "sglang", lambda jitter: sglang(base_url=shared[1]))
     monkeypatch.setitem(suite.EXTRA, "sglang", suite.THINKING_STRATEGIES)
@@ -105,7 +108,7 @@ def test_the_engine_behaves_like_every_engine(registered: str, check: Callable[[
 
 
 @pytest.mark.parametrize("case", ["majority", "tree", "majority under a cap", "budget_forcing with a wait"])
-def test_the_ledger_of_a_strategy_is_the_servers(shared: tuple[fake.Machine, str], registered: str, case: str) -> None:
+def test_the_ledger_of_a_strategy_is_the_servers(shared: Shared, registered: str, case: str) -> None:
     machine, _ = shared
 
     async def body(engine: Any) -> tuple[Usage, Usage]:
@@ -133,7 +136,7 @@ def test_every_strategy_gives_the_same_trees_and_ledgers_under_any_schedule(regi
     conformance.test_the_ledger_of_every_strategy_equals_the_engines_counters(registered, case)
 
 
-def test_draws_are_keyed_by_path_and_go_out_one_by_one(shared: tuple[fake.Machine, str]) -> None:
+def test_draws_are_keyed_by_path_and_go_out_one_by_one(shared: Shared) -> None:
     machine, url = shared
 
     async def body(engine: Any) -> list[dict[str, Any]]:
@@ -154,7 +157,7 @@ def test_draws_are_keyed_by_path_and_go_out_one_by_one(shared: tuple[fake.Machin
 # -- log-probabilities and streams -----------------------------------------------------------------------------------
 
 
-def test_log_probabilities_are_the_models_own_sampled_and_given(shared: tuple[fake.Machine, str]) -> None:
+def test_log_probabilities_are_the_models_own_sampled_and_given(shared: Shared) -> None:
     async def body(engine: Any) -> None:
         (done,) = await draw(engine, logprobs=True)
         prompt, usages = engine.render(QUESTION, None).token_ids, []
@@ -238,6 +241,27 @@ def test_an_abort_that_overtakes_its_request_is_repeated(alone: Runner) -> None:
     alone(body)
 
 
+@pytest.mark.parametrize("where", ["over HTTP", "in process"])
+def test_closing_the_engine_fails_what_runs_by_an_engine_error(shared: Shared, in_process: Local, where: str) -> None:
+    machine, engine = (
+        (shared[0], sglang(base_url=shared[1])) if where == "over HTTP" else (in_process[0], sglang(TEACHER))
+    )
+
+    async def body() -> None:
+        usages: list[Usage] = []
+        machine.faults.slow_s = 30.0
+        task = asyncio.create_task(draw(engine, range(2), usages))
+        while len(machine.running) < 2:
+            await asyncio.sleep(0.005)
+        await engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            await task
+        assert len(usages) == 2 and sum(usages, Usage()) == engine.counters()
+        machine.faults.slow_s = 0.0
+
+    asyncio.run(body())
+
+
 # -- stops -----------------------------------------------------------------------------------------------------------
 
 
@@ -254,7 +278,7 @@ def test_a_stop_string_seen_late_is_cut_where_it_was_complete(alone: Runner) -> 
     alone(body)
 
 
-def test_more_stop_strings_than_sglang_takes_are_refused(shared: tuple[fake.Machine, str]) -> None:
+def test_more_stop_strings_than_sglang_takes_are_refused(shared: Shared) -> None:
     async def body(engine: Any) -> None:
         with pytest.raises(Unsupported, match="32"):
             await draw(engine, stop=tuple(f"s{i}" for i in range(33)))
@@ -471,7 +495,7 @@ def test_keys_come_from_the_environment_and_show_nowhere(monkeypatch: pytest.Mon
         ({"api_key_env": "KEY", "model": "somewhere"}, "base_url"),
         ({}, "needs a model"),
         ({"tp_size": 0}, "tp_size"),
-        ({"model": str(nano.path("teacher")), "mem_fraction_static": 1.5}, "mem_fraction_static"),
+        ({"model": TEACHER, "mem_fraction_static": 1.5}, "mem_fraction_static"),
     ],
 )
 def test_options_are_checked_before_anything_starts(options: dict[str, Any], words: str) -> None:
@@ -479,7 +503,7 @@ def test_options_are_checked_before_anything_starts(options: dict[str, Any], wor
         sglang(**options)
 
 
-def test_another_model_than_the_server_has_is_refused(shared: tuple[fake.Machine, str], tmp_path: Any) -> None:
+def test_another_model_than_the_server_has_is_refused(shared: Shared, tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gemma3"}')
     with pytest.raises(ConfigError, match="gemma3"):
         sglang(str(tmp_path), base_url=shared[1])
@@ -501,9 +525,6 @@ def test_the_context_is_what_the_server_can_hold_and_no_more(alone: Runner) -> N
 # -- in process ------------------------------------------------------------------------------------------------------
 
 
-Local = tuple[fake.Machine, dict[str, Any], Any]
-
-
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
     """The fake as the `sglang` package, with one child process that belongs to the engine."""
@@ -523,11 +544,11 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch: 
     monkeypatch.setitem(sys.modules, "sglang", None)
     monkeypatch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
     with pytest.raises((MissingExtra, ConfigError), match=r"ttckit\[sglang\]|cannot be imported"):
-        sglang(str(nano.path("teacher")))
+        sglang(TEACHER)
 
 
 def test_the_engine_in_process_behaves_like_the_one_over_http(
-    shared: tuple[fake.Machine, str], in_process: Local
+    shared: Shared, in_process: Local
 ) -> None:
     _, options, child = in_process
 
@@ -542,7 +563,7 @@ def test_the_engine_in_process_behaves_like_the_one_over_http(
         assert sum(usages, Usage()) == engine.counters()
         return [[replace(completion, usage=Usage()) for completion in done], given]
 
-    engine = sglang(str(nano.path("teacher")), tp_size=2, device="cpu", mem_fraction_static=0.3, cuda_graph=False)
+    engine = sglang(TEACHER, tp_size=2, device="cpu", mem_fraction_static=0.3, cuda_graph=False)
 
     async def local() -> list[Any]:
         found = await body(engine)
@@ -553,13 +574,13 @@ def test_the_engine_in_process_behaves_like_the_one_over_http(
     assert asyncio.run(local()) == with_engine(shared[1], body)
     assert not child.is_alive()
     assert options["tp_size"] == 2 and options["mem_fraction_static"] == 0.3 and options["disable_cuda_graph"]
-    assert options["enable_deterministic_inference"] and options["model_path"] == str(nano.path("teacher"))
+    assert options["enable_deterministic_inference"] and options["model_path"] == TEACHER
     assert "quantization" not in options and "attention_backend" not in options
 
 
 def test_the_engine_in_process_aborts_and_takes_new_weights(in_process: Local) -> None:
     machine, _, _ = in_process
-    engine = sglang(str(nano.path("teacher")))
+    engine = sglang(TEACHER)
     before = machine.engine.counters()
 
     async def body() -> None:
@@ -593,7 +614,7 @@ def test_the_engine_in_process_aborts_and_takes_new_weights(in_process: Local) -
 def test_a_scheduler_that_dies_fails_what_runs_instead_of_the_process(in_process: Local) -> None:
     machine, _, _ = in_process
     before = signal.getsignal(signal.SIGQUIT)
-    engine = sglang(str(nano.path("teacher")))
+    engine = sglang(TEACHER)
 
     async def body() -> None:
         machine.faults.slow_s = 30.0
@@ -614,4 +635,4 @@ def test_a_scheduler_that_dies_fails_what_runs_instead_of_the_process(in_process
 
 def test_an_option_that_sglang_refuses_is_told_in_its_words(in_process: Local) -> None:
     with pytest.raises(ConfigError, match="Unknown quantization method: nonsense"):
-        sglang(str(nano.path("teacher")), quantization="nonsense")
+        sglang(TEACHER, quantization="nonsense")

@@ -75,6 +75,7 @@ class HttpServers:
         """
         self._wire, self._folder, self._tls = wire, folder, _tls(wire.urls)
         self._balancer = Balancer(wire.urls)
+        self._closed = False
         self._clients: tuple[asyncio.AbstractEventLoop, _Clients] | None = None
         found = [self._ask(url) for url in wire.urls]
         for url, info in zip(wire.urls, found, strict=True):
@@ -112,7 +113,8 @@ class HttpServers:
                 await self._manage(url, "/flush_cache", {})
 
     async def close(self) -> None:
-        """See `Server`; the servers go on running."""
+        """See `Server`; the servers go on running, and abort what they see disconnected."""
+        self._closed = True
         if self._clients is not None and self._clients[0] is asyncio.get_running_loop():
             await self._clients[1].close()
         self._clients = None
@@ -120,6 +122,8 @@ class HttpServers:
     # -- one attempt -------------------------------------------------------------------------------------------------
 
     async def _attempt(self, url: str, call: Call) -> None:
+        if self._closed:
+            raise EngineError("the engine was closed")
         call.begin()
         body = {**call.body, "rid": uuid.uuid4().hex, "stream": call.on_ids is not None}
         send = self._streamed if call.on_ids is not None else self._whole

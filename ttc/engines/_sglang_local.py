@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 _RAW_LOGPROBS = "SGLANG_RETURN_ORIGINAL_LOGPROB"
 _DIED = "sglang's scheduler process died; what it said is above"
+_CLOSED = "the engine was closed"
 
 
 class LocalServer:
@@ -60,11 +61,13 @@ class LocalServer:
             target=self._serve, args=(make, dict(options), started), name="sglang", daemon=True
         )
         self._restore = _on_sigquit(self._died)
+        others = _children()
         self._thread.start()
         try:
-            self._engine, described = started.result()
+            self._engine, described = self._wait(started)
         except Exception as exc:  # whatever a foreign start-up raises
             self._restore()
+            _kill(_children() - others)
             raise ConfigError(f"sglang does not start: {type(exc).__name__}: {exc}") from exc
         self._info = ServerInfo.read(self._engine.get_model_info(), described, "the engine in this process")
 
@@ -73,14 +76,15 @@ class LocalServer:
         """See `Server`."""
         return self._info
 
-    def send_now(self, body: Mapping[str, Json]) -> Json:
+    @property
+    def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
         """See `Server`."""
-        return self._submit(self._engine.async_generate(**body)).result()
+        return (lambda body: self._wait(self._submit(self._engine.async_generate(**body))),)
 
     async def send(self, call: Call) -> None:
         """See `Server`; nothing is tried again: what fails in this process fails again."""
         if self._dead or self._closed:
-            raise EngineError(_DIED if self._dead else "the engine was closed")
+            raise EngineError(_DIED if self._dead else _CLOSED)
         call.begin()
         rid, stream = uuid.uuid4().hex, call.on_ids is not None
         loop = asyncio.get_running_loop()
@@ -102,7 +106,7 @@ class LocalServer:
             await until_done(call, asyncio.ensure_future(_first(work, broken)), lambda: self._abort(rid))
         finally:
             self._waiting.discard(broken)
-            if not work.done() and not self._dead:
+            if not (work.done() or self._dead or self._closed):
                 await self._abort(rid)
             broken.cancel()
 
@@ -127,6 +131,7 @@ class LocalServer:
         """See `Server`."""
         if not self._closed:
             self._closed = True
+            self._break_all(_CLOSED)
             self._restore()
             await asyncio.get_running_loop().run_in_executor(None, self._stop)
 
@@ -147,11 +152,23 @@ class LocalServer:
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    def _wait(self, future: Future[T]) -> T:
+        """Block for a result, but not for one that a dead scheduler will never give."""
+        while True:
+            try:
+                return future.result(timeout=0.5)
+            except TimeoutError:
+                if future.done():
+                    raise
+                if self._dead:
+                    raise EngineError(_DIED) from None
+
     async def _abort(self, rid: str) -> None:
         async def act() -> None:
             self._engine.tokenizer_manager.abort_request(rid=rid)
 
-        await asyncio.wrap_future(self._submit(act()))
+        # Not forever: the engine may be closed at this moment.
+        await asyncio.wait({asyncio.wrap_future(self._submit(act()))}, timeout=1)
 
     async def _consume(self, body: Mapping[str, Json], take: Callable[[Json], None]) -> None:
         """Run one request in the engine's loop, handing its answers over in order."""
@@ -162,29 +179,25 @@ class LocalServer:
                     take(_frozen(raw))
             else:
                 take(answer)
-        except EngineError:
-            raise
         except Exception as exc:  # SGLang raises ValueError, fastapi.HTTPException and more
             raise EngineError(f"sglang failed: {type(exc).__name__}: {exc}") from exc
 
     def _died(self) -> None:
-        """Fail whatever is under way; runs in a signal handler."""
+        """What a SIGQUIT does; runs in a signal handler."""
         self._dead = True
+        self._break_all(_DIED)
+
+    def _break_all(self, why: str) -> None:
+        """Fail whatever is under way."""
         for broken in tuple(self._waiting):
-            broken.get_loop().call_soon_threadsafe(_break, broken, EngineError(_DIED))
+            broken.get_loop().call_soon_threadsafe(_break, broken, EngineError(why))
 
     def _stop(self) -> None:
         atexit.unregister(self._engine.shutdown)
         watchdog = getattr(self._engine.tokenizer_manager, "_subprocess_watchdog", None)
         if watchdog is not None:
             watchdog.stop()
-        pids = set(self._engine.get_all_child_pids())
-        children = [child for child in multiprocessing.active_children() if child.pid in pids]
-        for pid in pids:  # the schedulers of several copies are children of a child
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for child in children:
-            child.join(timeout=30)
+        _kill(set(self._engine.get_all_child_pids()))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=30)
 
@@ -251,6 +264,20 @@ def _frozen(raw: Mapping[str, Json]) -> Json:
     if pairs is not None:
         meta["output_token_logprobs"] = list(pairs)
     return {**raw, "output_ids": list(raw["output_ids"]), "meta_info": meta}
+
+
+def _children() -> set[int]:
+    return {child.pid for child in multiprocessing.active_children() if child.pid is not None}
+
+
+def _kill(pids: set[int]) -> None:
+    """Kill these processes and wait for those that are children of this one."""
+    children = [child for child in multiprocessing.active_children() if child.pid in pids]
+    for pid in pids:
+        with suppress(ProcessLookupError):  # the schedulers of several copies are children of a child
+            os.kill(pid, signal.SIGKILL)
+    for child in children:
+        child.join(timeout=30)
 
 
 def _succeed(result: tuple[bool, str]) -> None:
