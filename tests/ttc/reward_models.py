@@ -93,7 +93,7 @@ def num_words(folder: Path) -> int:
 
 
 def qwen_head(folder: Path, num_outputs: int, architecture: str) -> Path:
-    """Qwen2 with the two-layer head of the Qwen2.5-Math reward models."""
+    """Qwen2 with the two-layer head of the Qwen2.5-Math reward models, which name remote code that nobody runs."""
     import torch
     from transformers import Qwen2Config, Qwen2Model
 
@@ -104,7 +104,8 @@ def qwen_head(folder: Path, num_outputs: int, architecture: str) -> Path:
     head = {"score.0.weight": first.weight, "score.0.bias": first.bias}
     head |= {"score.2.weight": second.weight, "score.2.bias": second.bias}
     head = {name: tensor.detach() for name, tensor in head.items()}
-    return save_model(folder, config, Qwen2Model(config), head, architectures=[architecture])
+    remote = {"AutoConfig": "configuration_qwen2_rm.Qwen2RMConfig", "AutoModel": f"modeling_qwen2_rm.{architecture}"}
+    return save_model(folder, config, Qwen2Model(config), head, architectures=[architecture], auto_map=remote)
 
 
 def value_head(folder: Path) -> Path:
