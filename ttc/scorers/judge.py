@@ -7,7 +7,8 @@ sees problem and answers, no target, and nothing of their thinking. `mode=single
 A and B for right and wrong, then swapped): a score of 1 or 0, for searches that score one path at a time.
 
 Cost, in judged tokens: two greedy generations a comparison, n * opponents / 2 comparisons for n answers (each meets
-its neighbours in path order); in single mode two generations an answer. Left out: a Bradley-Terry fit, debates.
+its neighbours in path order); in single mode two generations an answer. They are charged when they end: a token budget
+keeps no room for them. Left out: a Bradley-Terry fit, debates.
 """
 
 from __future__ import annotations

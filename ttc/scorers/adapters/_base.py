@@ -61,7 +61,7 @@ class Adapter:
     (`positive_label` of it through `activation`), token the language-model head (`good` against `bad`). A step ends at
     `step_delimiter`; with `outcome` the whole answer is one step. `tag` is the text of the marked token, which must be
     one token of the model; None where the format itself ends there. `aggregation` makes `Score.value` of the steps.
-    `vllm` names the architecture vLLM runs it with ("" for its own, None when vLLM cannot).
+    `vllm` says whether vLLM has code for the head.
     """
 
     name: str
