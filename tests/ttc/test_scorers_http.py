@@ -90,7 +90,7 @@ def test_a_token_model_at_completions_asks_for_new_steps_only_and_reads_the_pref
     assert num_unique(local, nodes) <= total <= num_unique(local, nodes) + 31 * len(nodes)
 
 
-@pytest.mark.parametrize("name", ["sequence_rm", "rlhflow_orm"])
+@pytest.mark.parametrize("name", ["sequence_rm", "qwen_rm", "rlhflow_orm"])
 def test_an_outcome_model_on_a_server_scores_like_the_authors(tmp_path: Path, name: str) -> None:
     place, build, direct = ORMS[name]
     folder = build(tmp_path / place)
@@ -104,6 +104,7 @@ def test_an_outcome_model_on_a_server_scores_like_the_authors(tmp_path: Path, na
 
     routes = {"/classify": classify(last_logits)} if name == "sequence_rm" else {}
     routes |= {"/v1/models": models("reward"), "/v1/completions": completions(token_rows(folder))}
+    routes |= {"/pooling": pooling(label_rows(folder), None)}
     with reward_server(routes) as (url, seen):
         answers = ["First 1+1=2.\n\nSo \\boxed{6}", "No idea."]
         scorer = orm(str(folder), backend="http", base_url=url)

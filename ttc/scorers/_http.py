@@ -1,7 +1,7 @@
 """Reward models on a server: a vLLM server of the model, or any program that speaks plain JSON.
 
 vLLM (`protocol=vllm`): ids are made here with the model's own tokenizer, so its folder or hub id is needed as well.
-A label model is asked at `/pooling` (started by `vllm serve MODEL --runner pooling`, with step or ALL pooling); vLLM
+A label model is asked at `/pooling` (`vllm serve MODEL --runner pooling`, with step or ALL pooling); vLLM
 reads no prefix cache for it and offers no switch over HTTP, so every call costs the whole path. An outcome model that
 is a sequence classifier is asked at `/classify`, whose reply does not tell what was cached. A token model is asked at
 `/v1/completions` for one token at the end of each new step, which reads the prefix cache; start the server with
@@ -137,12 +137,12 @@ def _probability(logits: Sequence[float], adapter: Adapter) -> float:
 
 def token_scorer(server: Server, folder: Path, adapter: Adapter, step_delimiter: str | None) -> RecallScorer:
     """A reward model on a vLLM server, which is asked for the model's name now."""
-    if not adapter.vllm:
+    if adapter.vllm is None:
         raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded or protocol=steps")
     tokens = Tokens(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
     server.model()
-    label = ClassifyBackend if adapter.outcome else PooledBackend
+    label = ClassifyBackend if adapter.vllm == "/classify" else PooledBackend
     kind = label if adapter.kind == "label" else CompletionBackend
     return RecallScorer(kind(server, adapter, tokens, folder), layout, aggregation=adapter.aggregation)
 

@@ -128,7 +128,7 @@ def vllm_scorer(
         ConfigError: vLLM has no code for its head, or refuses an option.
         EngineError: vLLM did not start.
     """
-    if not adapter.vllm:
+    if adapter.vllm is None:
         raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded")
     tokens = Tokens(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)

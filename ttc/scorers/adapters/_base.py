@@ -61,7 +61,7 @@ class Adapter:
     (`positive_label` of it through `activation`), token the language-model head (`good` against `bad`). A step ends at
     `step_delimiter`; with `outcome` the whole answer is one step. `tag` is the text of the marked token, which must be
     one token of the model; None where the format itself ends there. `aggregation` makes `Score.value` of the steps.
-    `vllm` says whether vLLM has code for the head.
+    `vllm` is the route of a vLLM server that reads the head of a label model, None when vLLM has no code for it.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Adapter:
     tag: str | None = None
     outcome: bool = False
     aggregation: How = "last"
-    vllm: bool = True
+    vllm: Literal["/pooling", "/classify"] | None = "/pooling"
 
 
 def question_of(messages: Sequence[Message]) -> str:

@@ -24,5 +24,4 @@ def qwen_rm() -> Adapter:
         activation="sigmoid",
         positive_label=0,
         outcome=True,
-        vllm=False,
     )

@@ -31,4 +31,5 @@ def sequence_rm() -> Adapter:
         ),
         families=(*families, "gemma2", "gpt_neox"),
         outcome=True,
+        vllm="/classify",
     )

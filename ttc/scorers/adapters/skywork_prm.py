@@ -33,5 +33,5 @@ def skywork_prm() -> Adapter:
         step_delimiter="\n",
         tag=TAG,
         aggregation="mean",
-        vllm=False,
+        vllm=None,
     )
