@@ -59,8 +59,9 @@ class Server(Protocol):
         """What it said of itself at the start."""
         ...
 
-    def send_now(self, body: Mapping[str, Json]) -> Json:
-        """Send one request and wait for its answer, outside any event loop; used once, at the start."""
+    @property
+    def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
+        """For each server, a way to send one request and wait for its answer outside any event loop, at the start."""
         ...
 
     async def send(self, call: Call) -> None:

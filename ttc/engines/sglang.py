@@ -11,11 +11,11 @@ Left out: SGLang's own caps on thinking (see `ttc.thinking`), grammars, adapters
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ttc.core import Capabilities, Engine, ModelShape, Sampling
+from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
 from ttc.embedded.folder import resolve
 from ttc.embedded.shape import Dims, read_config, supported
 from ttc.embedded.text import Text
@@ -44,6 +44,7 @@ def sglang(
     pp_size: int = 1,
     dp_size: int = 1,
     mem_fraction_static: float | None = None,
+    max_total_tokens: int | None = None,
     attention_backend: str | None = None,
     cuda_graph: bool = True,
     overlap_schedule: bool = True,
@@ -69,6 +70,7 @@ def sglang(
         pp_size: in process: groups of GPUs that share the layers.
         dp_size: in process: copies of the model.
         mem_fraction_static: in process: part of a GPU's memory for weights and cache, in (0, 1).
+        max_total_tokens: in process: tokens whose keys and values are held; None is what that memory has room for.
         attention_backend: in process: "triton", "fa3", "flashinfer", "torch_native", ...; None is SGLang's choice.
         cuda_graph: in process: capture the decoding step.
         overlap_schedule: in process: schedule the next step while one runs.
@@ -92,13 +94,15 @@ def sglang(
         "pp_size": pp_size,
         "dp_size": dp_size,
         "mem_fraction_static": mem_fraction_static,
+        "max_total_tokens": max_total_tokens,
         "attention_backend": attention_backend,
-        "disable_cuda_graph": not cuda_graph,
-        "disable_overlap_schedule": not overlap_schedule,
+        "disable_cuda_graph": None if cuda_graph else True,
+        "disable_overlap_schedule": None if overlap_schedule else True,
     }
     for name, value, least in (
         ("max_context", max_context, 16),
         ("max_requests", max_requests, 1),
+        ("max_total_tokens", max_total_tokens, 16),
         ("tp_size", tp_size, 1),
         ("pp_size", pp_size, 1),
         ("dp_size", dp_size, 1),
@@ -126,10 +130,7 @@ def sglang(
     return _over_http(model, wire, deterministic, max_context)
 
 
-_DEFAULTS: Mapping[str, Any] = {"dtype": "auto", "tp_size": 1, "pp_size": 1, "dp_size": 1} | {
-    "disable_cuda_graph": False,
-    "disable_overlap_schedule": False,
-}
+_DEFAULTS: Mapping[str, Any] = {"dtype": "auto", "tp_size": 1, "pp_size": 1, "dp_size": 1}
 
 
 def _refuse(options: Mapping[str, Any], defaults: Mapping[str, Any], why: str) -> None:
@@ -187,7 +188,7 @@ def _engine(
         model=name,
         max_context=min(info.max_input, max_context or info.max_input),
         token_ids=True,
-        logprobs=_logprobs_are_raw(server, text),
+        logprobs=all(_logprobs_are_raw(send, text) for send in server.senders),
         think_open=text.think_open,
         think_close=text.think_close,
         eos_ids=text.eos_ids,
@@ -207,14 +208,14 @@ def _shape(folder: Path) -> ModelShape | None:
     return dims.model_shape(dims.vocab)
 
 
-def _logprobs_are_raw(server: Server, text: Text) -> bool:
+def _logprobs_are_raw(send: Callable[[Mapping[str, Json]], Json], text: Text) -> bool:
     """Whether sampled tokens come back with the model's own log-probabilities rather than the sampling temperature's.
 
     At a temperature of 100 the two differ by whole nats; those of a given prompt are always the model's own.
     """
     ids = text.encode("1")
     drawn, read = Received(), Received()
-    drawn.add(server.send_now(draw_body(ids, Sampling(temperature=100.0, max_tokens=4, seed=1, logprobs=True), 1)))
-    read.add(server.send_now(score_body((*ids, *drawn.ids), len(ids))))
+    drawn.add(send(draw_body(ids, Sampling(temperature=100.0, max_tokens=4, seed=1, logprobs=True), 1)))
+    read.add(send(score_body((*ids, *drawn.ids), len(ids))))
     known = read.input_logprobs[-len(drawn.ids) :]
     return all(b is not None and abs(a - b) < 0.25 for a, b in zip(drawn.logprobs, known, strict=True))
