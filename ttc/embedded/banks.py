@@ -2,7 +2,8 @@
 
 Keys lie with the positions last, so that a step's scores are one batched matrix product; values with the head last.
 All rows write their new key at the same column, so appending is one strided copy; a row that came later masks the
-columns before its start. Cost: the rectangle of the oldest row's length for every row.
+columns before its start. Products run over whole banks, which are therefore kept tight: on a part of a wider bank they
+took up to twice as long at 256 rows. Cost: the rectangle of the oldest row's length for every row.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ from ttc.embedded.cache import Segment
 from ttc.embedded.decode import Group
 from ttc.embedded.model import Body
 
-__all__ = ["NEVER", "WIDTH", "Grid", "OwnRows", "Prefixes"]
-
-WIDTH = 32
-"""Softmax and matrix products are fastest on multiples of this many columns."""
+__all__ = ["NEVER", "Grid", "OwnRows", "Prefixes"]
 
 NEVER = -1e30
 """Hides a key; finite, so that a row whose prefix is empty stays a number."""
@@ -131,12 +129,8 @@ class OwnRows:
         self.starts: list[int] = []
         self.keys, self.values = self._allocate(4, 32)
         self.mask: torch.Tensor | None = None  # (rows, 1, 1, columns) additive; None while all rows are equally old
-        self.first = 0  # first column that some row sees
-
-    @property
-    def width(self) -> int:
-        """Columns that a step reads, its new one included, rounded up: what lies beyond holds zeros."""
-        return -(-(self.column + 1 - self.first) // WIDTH) * WIDTH
+        self.weights = self.keys  # (rows, kv heads, group, columns) scratch, zero outside `span`
+        self.span = slice(0, 0)  # columns that some row sees
 
     def _allocate(self, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.body.dims
@@ -145,17 +139,16 @@ class OwnRows:
         return new(*lead, dims.head_dim, columns), new(*lead, columns, dims.head_dim)
 
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` rows and one more step; columns that no row needs any more are dropped."""
+        """Make room for `rows` rows and one more column; columns that no row needs any more are dropped."""
         have_rows, have = self.keys.shape[1], self.keys.shape[4]
-        if rows <= have_rows and self.first + self.width <= have:
+        if rows <= have_rows and self.column < have:
             return
         first = min(self.starts, default=self.column)
         used, live = self.column - first, len(self.starts)
-        more_rows = have_rows if rows <= have_rows else max(rows, 2 * have_rows)
-        keys, values = self._allocate(more_rows, _room(used + used // 2 + 1))
+        keys, values = self._allocate(have_rows if rows <= have_rows else max(rows, 2 * have_rows), _room(used + 1))
         keys[:, :live, :, :, :used] = self.keys[:, :live, :, :, first : self.column]
         values[:, :live, :, :used] = self.values[:, :live, :, first : self.column]
-        self.keys, self.values, self.column, self.first = keys, values, used, 0
+        self.keys, self.values, self.column = keys, values, used
         self.starts = [start - first for start in self.starts]
 
     def move(self, source: int, target: int) -> None:
@@ -166,17 +159,20 @@ class OwnRows:
         self.starts[target] = self.starts[source]
 
     def prepare(self) -> None:
-        """Make the mask for the rows as they are now."""
-        self.first = min(self.starts)
+        """Make mask and scratch for the rows as they are now."""
+        dims, columns = self.body.dims, self.keys.shape[4]
+        first = min(self.starts)
+        self.weights = self.keys.new_zeros(len(self.starts), dims.num_kv_heads, dims.group, columns)
         self.mask = None
-        if max(self.starts) > self.first:
-            before = torch.arange(self.keys.shape[4])[None] < torch.tensor(self.starts)[:, None]
+        if max(self.starts) > first:
+            before = torch.arange(columns)[None] < torch.tensor(self.starts)[:, None]
             mask = torch.zeros(before.shape, dtype=self.body.dtype).masked_fill_(before, NEVER)
             self.mask = mask[:, None, None].to(self.body.device)
+        self.span = slice(first, self.column)
 
 
 def _room(length: int) -> int:
-    """Capacity for `length` columns, little more than asked."""
+    """Capacity for `length` columns: matrix products run over all of it, so little more than asked."""
     step = 32
     while step * 8 < length:
         step *= 2

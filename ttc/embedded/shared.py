@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ttc.embedded.banks import NEVER, WIDTH, Grid, OwnRows, Prefixes
+from ttc.embedded.banks import NEVER, Grid, OwnRows, Prefixes
 from ttc.embedded.cache import Segment
 from ttc.embedded.decode import Group
 from ttc.embedded.model import Body
@@ -88,21 +88,19 @@ class SharedDecoder:
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`."""
-        if self._grids is None:
-            self._lay_out()
-        if self._rows.first + self._rows.width > self._rows.keys.shape[4]:
+        if self._rows.column == self._rows.keys.shape[4]:
             self._rows.reserve(self.num_rows)
-            self._lay_out()
+            self._grids = None
+        if self._grids is None:
+            self._rows.prepare()
+            self._grids = [(bank, bank.grid(self.num_rows)) for bank in self._banks if any(m for _, m in bank.members)]
+        self._rows.span = slice(self._rows.span.start, self._rows.column + 1)
         device = self.body.device
         hidden = self.body.forward(
             torch.as_tensor(tokens, device=device), torch.as_tensor(positions, device=device), self._attend
         )
         self._rows.column += 1
         return hidden
-
-    def _lay_out(self) -> None:
-        self._rows.prepare()
-        self._grids = [(bank, bank.grid(self.num_rows)) for bank in self._banks if any(m for _, m in bank.members)]
 
     def _members(self, row: int) -> list[int]:
         group = self._groups[row]
@@ -113,31 +111,29 @@ class SharedDecoder:
         rows.keys[layer, :num, :, :, rows.column] = k
         rows.values[layer, :num, :, rows.column] = v
         shape = (num, dims.num_kv_heads, dims.group, -1)
-        width, used = rows.width, slice(rows.first, rows.column + 1)
-        window = slice(rows.first, rows.first + width)
-        own = torch.bmm(q.reshape(num * shape[1], dims.group, -1), rows.keys[layer, :num, :, :, window].flatten(0, 1))
-        own = own.view(shape)[..., : used.stop - used.start]
+        own = torch.bmm(q.reshape(num * shape[1], dims.group, -1), rows.keys[layer, :num].flatten(0, 1))
+        own = own.view(shape)[..., rows.span]
         if rows.mask is not None:
-            own.add_(rows.mask[..., used])
+            own.add_(rows.mask[..., rows.span])
         prefix = q.new_empty(num, dims.num_kv_heads, dims.group, dims.head_dim)
-        rest = q.new_empty(num, dims.num_kv_heads, dims.group, width)
         for bank, grid in self._grids or ():
             mine = own if grid.members is None else own.index_select(0, grid.members)
             scores = _prefix_scores(bank, grid, layer, q, shape)
-            total = -(-(grid.longest + width) // WIDTH) * WIDTH
-            pad = self._never.expand(*mine.shape[:3], total - grid.longest - mine.shape[3])
+            extra = -(grid.longest + mine.shape[3]) % 32
+            pad = self._never.expand(*mine.shape[:3], extra)
             weights = torch.softmax(torch.cat((scores, mine, pad), -1), -1)
             part = _prefix_values(bank, grid, layer, weights[..., : grid.longest])
-            tail = weights[..., grid.longest : grid.longest + width]
+            rest = weights[..., grid.longest : grid.longest + mine.shape[3]]
             if grid.members is None:
-                prefix, rest = part, tail
+                prefix = part
+                rows.weights[..., rows.span] = rest
             else:
                 prefix.index_copy_(0, grid.members, part)
-                rest.index_copy_(0, grid.members, tail)
+                rows.weights[..., rows.span].index_copy_(0, grid.members, rest)
         return torch.baddbmm(
             prefix.reshape(num * shape[1], dims.group, -1),
-            rest.flatten(0, 1),
-            rows.values[layer, :num, :, window].flatten(0, 1),
+            rows.weights.flatten(0, 1),
+            rows.values[layer, :num].flatten(0, 1),
         ).view(num, -1)
 
 
