@@ -16,7 +16,7 @@ SMOLLM2 ?= build/smollm2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-vllm lint format nano bench gpu-nano gpu-test gpu-bench clean
+.PHONY: demo test test-vllm test-sglang lint format nano bench gpu-nano gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -28,6 +28,10 @@ test: $(VENV)/.stamp-test
 # The vLLM engine on this machine's CPU, with the packaged model and with SmolLM2-135M from PyPI.
 test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
 	TTC_SMOLLM2=$(SMOLLM2) $(VLLM_VENV)/bin/python -m pytest -m vllm
+
+# The sglang engine against SGLang itself, on a CPU; makes an environment of its own (about 3 GB).
+test-sglang:
+	bash benchmarks/sglang_cpu/run.sh
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
