@@ -19,13 +19,13 @@ from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
 from ttc.embedded.folder import resolve
 from ttc.embedded.shape import Dims, read_config, supported
 from ttc.embedded.text import Text
-from ttc.engines._sglang_call import Server
-from ttc.engines._sglang_engine import SGLangEngine
-from ttc.engines._sglang_http import HttpServers, Wire, environment_key, parse_urls
-from ttc.engines._sglang_local import LocalServer
-from ttc.engines._sglang_wire import Received, draw_body, score_body
 from ttc.errors import ConfigError
 from ttc.remote.retry import Retry
+from ttc.sglang_engine.call import Server
+from ttc.sglang_engine.engine import SGLangEngine
+from ttc.sglang_engine.http import HttpServers, Wire, environment_key, parse_urls
+from ttc.sglang_engine.local import LocalServer
+from ttc.sglang_engine.wire import Received, draw_body, score_body
 
 __all__ = ["sglang"]
 

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.core import Json
-from ttc.engines._sglang_call import Call, until_done
-from ttc.engines._sglang_weights import handed_over
-from ttc.engines._sglang_wire import ServerInfo
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 from ttc.remote.balance import Balancer
 from ttc.remote.retry import Retry, Transient, is_transient, wish_s
+from ttc.sglang_engine.call import Call, until_done
+from ttc.sglang_engine.weights import handed_over
+from ttc.sglang_engine.wire import ServerInfo
 
 if TYPE_CHECKING:
     import httpx2

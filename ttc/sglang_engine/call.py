@@ -1,6 +1,6 @@
 """One request to SGLang under way, and what a place to send it to must do.
 
-The two places are `_sglang_http` and `_sglang_local`. A request is never simply dropped: when the caller is cancelled
+The two places are `http` and `local`. A request is never simply dropped: when the caller is cancelled
 it is aborted in the engine and its answer awaited, so that the tokens it had decoded are known. Cost of that: at most
 one decoding step.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ttc.core import Json
-from ttc.engines._sglang_wire import Received, ServerInfo
 from ttc.errors import EngineError
+from ttc.sglang_engine.wire import Received, ServerInfo
 
 __all__ = ["Call", "Server", "until_done"]
 

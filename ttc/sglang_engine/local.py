@@ -28,9 +28,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ttc.core import Json
-from ttc.engines._sglang_call import Call, until_done
-from ttc.engines._sglang_wire import ServerInfo
 from ttc.errors import ConfigError, EngineError, MissingExtra
+from ttc.sglang_engine.call import Call, until_done
+from ttc.sglang_engine.wire import ServerInfo
 
 __all__ = ["LocalServer"]
 

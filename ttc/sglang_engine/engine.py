@@ -1,6 +1,6 @@
 """The SGLang engine over a `Server` (HTTP or in process): draws with our seeds, stops, ledger and cancellation.
 
-One request per draw. The server's own counts are checked against the ids it sent (`_sglang_wire`), so the ledger is
+One request per draw. The server's own counts are checked against the ids it sent (`wire`), so the ledger is
 ours and equal to its. SGLang looks for a stop string in a window of its newest tokens, as many as its own encoding of
 the string has, plus one; a string that was sampled in more pieces is missed. Draws are therefore read again here and
 cut at the first token that completes a stop string; what came after it is charged as `overrun`.
@@ -17,9 +17,9 @@ from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.stops import StopRule, make_rule
 from ttc.embedded.text import Text
-from ttc.engines._sglang_call import Call, Server
-from ttc.engines._sglang_wire import draw_body, ending, score_body
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.sglang_engine.call import Call, Server
+from ttc.sglang_engine.wire import draw_body, ending, score_body
 
 __all__ = ["SGLangEngine"]
 
