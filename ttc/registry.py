@@ -70,7 +70,8 @@ class Registry:
         if separator and path.endswith(".py"):
             return _load_file(self.kind, pathlib.Path(path).expanduser(), function)
         plain = name.replace("-", "_")
-        if plain in _modules(self.package):
+        file = _files(self.package).get(plain)
+        if file is not None and _defines(file, plain):
             found: Callable[..., Any] = getattr(importlib.import_module(f"{self.package}.{plain}"), plain)
             return found
         entry = plugins(self.group)
@@ -116,6 +117,11 @@ def _declared(group: str) -> dict[str, importlib.metadata.EntryPoint]:
 
 def _modules(package: str) -> dict[str, pathlib.Path]:
     """Map each module of `package` that defines a function of its own name to its file, importing none of them."""
+    return {name: file for name, file in _files(package).items() if _defines(file, name)}
+
+
+def _files(package: str) -> dict[str, pathlib.Path]:
+    """Map each public module of `package` to its file, reading none of them."""
     try:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:
@@ -126,7 +132,7 @@ def _modules(package: str) -> dict[str, pathlib.Path]:
     for info in pkgutil.iter_modules(list(spec.submodule_search_locations)):
         base = pathlib.Path(typing.cast("Any", info.module_finder).path) / info.name
         file = base / "__init__.py" if info.ispkg else base.with_suffix(".py")
-        if not info.name.startswith("_") and file.is_file() and _defines(file, info.name):
+        if not info.name.startswith("_") and file.is_file():
             found[info.name] = file
     return found
 
