@@ -1,4 +1,4 @@
-"""One way to run coroutines at once: results in order, the first failure bare, siblings cancelled and awaited."""
+"""Coroutines at once: results in order, the first failure bare, siblings cancelled and awaited; ends awaited."""
 
 from __future__ import annotations
 
@@ -23,3 +23,19 @@ async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from failures
     return [task.result() for task in tasks]
+
+
+async def settle(futures: Iterable[asyncio.Future[Any]]) -> None:
+    """Wait until aborted work has ended, however it ends, whatever else is cancelled meanwhile.
+
+    For callers that are being cancelled themselves: they will not look at why it ended, so errors count as seen.
+    """
+    todo = list(futures)
+    while not all(future.done() for future in todo):
+        try:
+            await asyncio.wait(todo)
+        except asyncio.CancelledError:
+            continue
+    for future in todo:
+        if not future.cancelled():
+            future.exception()

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ttc import nano, seeds
-from ttc.core import Capabilities, Completion, Engine, Message, Prompt, Sampling, Usage, UsageSink
+from ttc.concurrent import settle
+from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.folder import resolve
-from ttc.errors import ConfigError, PromptTooLong, Unsupported
+from ttc.engines._tokens import TokenEngine, check_start
+from ttc.errors import ConfigError
 
 if TYPE_CHECKING:
     from ttc.embedded.scheduler import Scheduler
@@ -81,17 +83,12 @@ def embedded(
     return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, batch_invariant)
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(TokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync over one scheduler."""
 
     def __init__(self, name: str, text: Text, scheduler: Scheduler, max_batch: int, invariant: bool) -> None:
-        from ttc.embedded.stops import StopRule
-
-        self._text, self._scheduler = text, scheduler
-        self._rules: dict[tuple[tuple[str, ...], tuple[int, ...]], StopRule] = {}
-        self._pieces: list[str] = []
         dims = scheduler.body.dims
-        self._capabilities = Capabilities(
+        capabilities = Capabilities(
             model=name,
             max_context=scheduler.body.max_context,
             token_ids=True,
@@ -104,23 +101,8 @@ class EmbeddedEngine:
             shape=dims.model_shape(dims.vocab),
             max_concurrency=max_batch,
         )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `ttc.core.Engine`."""
-        return self._capabilities
-
-    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """See `ttc.core.Engine`."""
-        return self._text.render(messages, thinking)
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """See `ttc.core.Engine`."""
-        return self._text.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `ttc.core.Engine`."""
-        return self._text.decode(ids)
+        super().__init__(text, capabilities)
+        self._scheduler = scheduler
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`."""
@@ -139,15 +121,14 @@ class EmbeddedEngine:
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
-        if not 1 <= start <= len(token_ids):
-            raise ConfigError(f"logprobs: start must lie in 1..{len(token_ids)}, got {start}")
+        check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
         ids = tuple(token_ids)
         future = asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.logprobs(ids, start)))
         try:
             values, usage = await asyncio.shield(future)
         except asyncio.CancelledError:
-            await _settle(future)
+            await settle([future])
             if not future.exception():
                 on_usage(future.result()[1])
             raise
@@ -176,18 +157,13 @@ class EmbeddedEngine:
     ) -> list[Completion]:
         from ttc.embedded.requests import Request
 
-        ids = prompt.token_ids
-        if not ids:
-            raise Unsupported("the embedded engine continues token ids: this prompt has none (render it first)")
-        if sampling.temperature > 0 and sampling.seed is None:
-            raise ConfigError("sampling.seed is missing: every run with temperature > 0 states one")
-        self._check_room(len(ids), sampling.max_tokens)
+        ids = self._check(prompt, sampling)
         if not draws:
             return []
         loop = asyncio.get_running_loop()
         seed = sampling.seed or 0
         request = Request(
-            ids=tuple(ids),
+            ids=ids,
             path=prompt.path,
             sampling=sampling,
             draws=draws,
@@ -203,36 +179,5 @@ class EmbeddedEngine:
             return await asyncio.shield(request.future)
         except asyncio.CancelledError:
             self._scheduler.abort(request)
-            await _settle(request.future)
+            await settle([request.future])
             raise
-
-    def _check_room(self, length: int, wanted: int) -> None:
-        limit = self._capabilities.max_context
-        if length + wanted > limit:
-            raise PromptTooLong(
-                f"{length} prompt tokens + {wanted} requested tokens exceed the context of {limit}: "
-                f"lower sampling.max_tokens to {max(limit - length, 0)} or shorten the prompt"
-            )
-
-    def _rule(self, sampling: Sampling) -> Any:
-        from ttc.embedded.stops import make_rule
-
-        name = (sampling.stop, sampling.stop_token_ids)
-        if name not in self._rules:
-            if sampling.stop and not self._pieces:
-                self._pieces = self._text.pieces()
-            self._rules[name] = make_rule(
-                sampling.stop, sampling.stop_token_ids, self._text.eos_ids, self._pieces, self._text.decode
-            )
-        return self._rules[name]
-
-
-async def _settle(future: asyncio.Future[Any]) -> None:
-    """Wait until the engine has let go of an aborted request, at most one step, whatever else is cancelled."""
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            continue
-        except Exception:  # the caller is being cancelled: it will not look at why the request ended
-            return

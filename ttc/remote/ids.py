@@ -13,7 +13,8 @@ from typing import Any
 from ttc.core import FinishReason, Message, Prompt, Sampling
 from ttc.embedded.stops import StopRule, make_rule
 from ttc.embedded.text import Text
-from ttc.errors import PromptTooLong, Unsupported
+from ttc.engines._tokens import check_room
+from ttc.errors import Unsupported
 from ttc.remote.client import Chunk
 from ttc.remote.reply import Outcome, Tail, as_mapping
 from ttc.remote.request import Features, shared_fields
@@ -41,12 +42,7 @@ class IdsDialect:
         """Refuse a prompt without ids, and one that does not fit."""
         if not prompt.token_ids:
             raise Unsupported("this endpoint continues token ids: the prompt has none (render it with this engine)")
-        length, limit = len(prompt.token_ids), self._max_context
-        if length + sampling.max_tokens > limit:
-            raise PromptTooLong(
-                f"{length} prompt tokens + {sampling.max_tokens} requested tokens exceed the context of {limit}: "
-                f"lower sampling.max_tokens to {max(limit - length, 0)} or shorten the prompt"
-            )
+        check_room(len(prompt.token_ids), sampling.max_tokens, self._max_context)
 
     def num_prompt(self, prompt: Prompt) -> int | None:
         """Our own count of the context."""

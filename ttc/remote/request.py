@@ -14,7 +14,7 @@ from typing import Any
 
 from ttc import seeds
 from ttc.core import Prompt, Sampling, ThinkState
-from ttc.errors import ConfigError
+from ttc.engines._tokens import check_seed
 
 __all__ = ["Features", "seed_of", "shared_fields"]
 
@@ -53,9 +53,8 @@ def seed_of(prompt: Prompt, sampling: Sampling, draw: int) -> int | None:
     Raises:
         ConfigError: temperature > 0 without a run seed.
     """
+    check_seed(sampling)
     if sampling.seed is None:
-        if sampling.temperature > 0:
-            raise ConfigError("sampling.seed is missing: every run with temperature > 0 states one")
         return None
     position = len(prompt.generated_text if prompt.token_ids is None else prompt.generated_ids)
     return seeds.derive(sampling.seed, (*prompt.path, draw), position) >> (64 - SEED_BITS)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ttc.core import Usage, UsageSink
-from ttc.errors import ConfigError, EngineError, PromptTooLong
+from ttc.engines._tokens import check_room, check_start
+from ttc.errors import EngineError
 from ttc.remote.client import Chunk
 from ttc.remote.engine import Tally, TokenEngine
 from ttc.remote.reply import first_choice
@@ -24,11 +25,9 @@ class ScoringEngine(TokenEngine):
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
-        length, limit = len(token_ids), self.capabilities.max_context
-        if not 1 <= start <= length:
-            raise ConfigError(f"logprobs: start must lie in 1..{length}, got {start}")
-        if length + 1 > limit:
-            raise PromptTooLong(f"{length} tokens to score and 1 to sample exceed the context of {limit}")
+        length = len(token_ids)
+        check_start(length, start)
+        check_room(length, 1, self.capabilities.max_context)
         body, tally = scoring_body(self.features.model, token_ids), Tally()
 
         async def attempt(url: str) -> tuple[float, ...]:

@@ -14,43 +14,25 @@ from typing import Any
 
 from ttc import seeds
 from ttc.concurrent import gather
-from ttc.core import Capabilities, Completion, FinishReason, Message, Prompt, Sampling, Usage, UsageSink
-from ttc.embedded.stops import StopRule, make_rule
+from ttc.core import Capabilities, Completion, FinishReason, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.text import Text
-from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.engines._tokens import TokenEngine, check_start
+from ttc.errors import EngineError, Unsupported
 from ttc.sglang_engine.call import Call, Server
 from ttc.sglang_engine.wire import draw_body, ending, score_body
 
 __all__ = ["SGLangEngine"]
 
 
-class SGLangEngine:
+class SGLangEngine(TokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync."""
 
     def __init__(self, server: Server, text: Text, capabilities: Capabilities) -> None:
         """`text` is the tokenizer of the model that `server` serves."""
-        self._server, self._text, self._capabilities = server, text, capabilities
+        super().__init__(text, capabilities)
+        self._server = server
         self._counters = Usage()
         self._live = 0
-        self._rules: dict[tuple[tuple[str, ...], tuple[int, ...]], StopRule] = {}
-        self._pieces: list[str] = []
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `ttc.core.Engine`."""
-        return self._capabilities
-
-    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """See `ttc.core.Engine`."""
-        return self._text.render(messages, thinking)
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """See `ttc.core.Engine`."""
-        return self._text.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `ttc.core.Engine`."""
-        return self._text.decode(ids)
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`; raises EngineError when the server fails for good."""
@@ -71,8 +53,7 @@ class SGLangEngine:
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1. SGLang computes everything from there anew."""
-        if not 1 <= start <= len(token_ids):
-            raise ConfigError(f"logprobs: start must lie in 1..{len(token_ids)}, got {start}")
+        check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
         if start == len(token_ids):
             return ()
@@ -153,16 +134,6 @@ class SGLangEngine:
                 return count, "stop", reason
         return len(ids), *ending(call.received.finish or {}, ids, sampling, self._capabilities.eos_ids)
 
-    def _rule(self, sampling: Sampling) -> StopRule:
-        name = (sampling.stop, sampling.stop_token_ids)
-        if name not in self._rules:
-            if sampling.stop and not self._pieces:
-                self._pieces = self._text.pieces()
-            self._rules[name] = make_rule(
-                sampling.stop, sampling.stop_token_ids, self._text.eos_ids, self._pieces, self._text.decode
-            )
-        return self._rules[name]
-
     # -- the ledger --------------------------------------------------------------------------------------------------
 
     def _usage(self, call: Call, num_prompt: int, kept: int) -> Usage:
@@ -190,22 +161,10 @@ class SGLangEngine:
 
     # -- checks before anything is sent ------------------------------------------------------------------------------
 
-    def _check(self, prompt: Prompt, sampling: Sampling) -> None:
-        if not prompt.token_ids:
-            raise Unsupported("the sglang engine continues token ids: this prompt has none (render it first)")
-        if sampling.temperature > 0 and sampling.seed is None:
-            raise ConfigError("sampling.seed is missing: every run with temperature > 0 states one")
+    def _check(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
         if sampling.logprobs and not self._capabilities.logprobs:
             raise Unsupported(
                 "sglang reports log-probabilities at the sampling temperature: "
                 "start the server with SGLANG_RETURN_ORIGINAL_LOGPROB=1"
             )
-        self._check_room(len(prompt.token_ids), sampling.max_tokens)
-
-    def _check_room(self, length: int, wanted: int) -> None:
-        limit = self._capabilities.max_context
-        if length + wanted > limit:
-            raise PromptTooLong(
-                f"{length} prompt tokens + {wanted} requested tokens exceed the context of {limit}: "
-                f"lower sampling.max_tokens to {max(limit - length, 0)} or shorten the prompt"
-            )
+        return super()._check(prompt, sampling)

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from ttc import seeds
-from ttc.core import Capabilities, Completion, Message, ModelShape, Prompt, Sampling, Usage, UsageSink
+from ttc.concurrent import settle
+from ttc.core import Capabilities, Completion, ModelShape, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.shape import Dims, read_config
 from ttc.embedded.text import Text
-from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.engines._tokens import TokenEngine, check_start
+from ttc.errors import ConfigError, EngineError, Unsupported
 from ttc.thinking import QWEN3_HANDOVER
 from ttc.vllm_engine.options import Options
 from ttc.vllm_engine.requests import Reply, Request
@@ -37,49 +39,31 @@ PARITY = 0.05
 """Largest disagreement of a repacked head, relative to the largest logit; bf16 rounding stays below 0.02."""
 
 
-class VllmEngine:
+class VllmEngine(TokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync."""
 
     def __init__(self, name: str, folder: Path, options: Options) -> None:
         """Load the model of `folder`; raises what `start` raises."""
-        config = read_config(folder)
-        self._text, self._folder = Text(folder), folder
-        handover = self._text.handover or QWEN3_HANDOVER
-        think = ("<think>", handover) if self._text.think_open else None
-        self._driver = start(folder, options, think)
+        config, text = read_config(folder), Text(folder)
+        think = ("<think>", text.handover or QWEN3_HANDOVER) if text.think_open else None
+        self._driver, self._folder = start(folder, options, think), folder
         self._lora = None if options.lora is None else lora_request(options.lora)
         self._names = itertools.count()
         self._live, self._total, self._lock = 0, Usage(), threading.Lock()
-        self._capabilities = Capabilities(
+        capabilities = Capabilities(
             model=name,
             max_context=self._driver.max_context,
             token_ids=True,
             logprobs=True,
             schedule_invariant=False,
-            think_open=self._text.think_open,
-            think_close=self._text.think_close,
-            eos_ids=self._text.eos_ids,
-            handover=self._text.handover,
+            think_open=text.think_open,
+            think_close=text.think_close,
+            eos_ids=text.eos_ids,
+            handover=text.handover,
             shape=_shape(config),
             max_concurrency=options.max_num_seqs,
         )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `ttc.core.Engine`."""
-        return self._capabilities
-
-    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """See `ttc.core.Engine`."""
-        return self._text.render(messages, thinking)
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """See `ttc.core.Engine`."""
-        return self._text.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `ttc.core.Engine`."""
-        return self._text.decode(ids)
+        super().__init__(text, capabilities)
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`."""
@@ -103,8 +87,7 @@ class VllmEngine:
         vLLM does not read its prefix cache for such a request, so every call computes all tokens; and it must sample
         one token, which is charged as overrun.
         """
-        if not 1 <= start <= len(token_ids):
-            raise ConfigError(f"logprobs: start must lie in 1..{len(token_ids)}, got {start}")
+        check_start(len(token_ids), start)
         self._check_room(len(token_ids), 1)
         params = sampling_params(False, temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
         request = self._request(token_ids, params)
@@ -163,11 +146,8 @@ class VllmEngine:
         on_usage: UsageSink,
         on_tokens: Callable[[tuple[int, ...]], None] | None,
     ) -> list[Completion]:
-        ids = prompt.token_ids
-        if not ids:
-            raise Unsupported("the vllm engine continues token ids: this prompt has none (render it first)")
-        _check_sampling(sampling)
-        self._check_room(len(ids), sampling.max_tokens)
+        ids = self._check(prompt, sampling)
+        _check_temperature(sampling)
         paths = [(*prompt.path, draw) for draw in draws]
         stream = on_tokens is not None
         requests = [self._request(ids, self._params(sampling, stream, path, len(ids))) for path in paths]
@@ -243,7 +223,7 @@ class VllmEngine:
             await asyncio.wait(futures)
         except asyncio.CancelledError:
             self._driver.abort(requests)
-            await _settle(futures)
+            await settle(futures)
             raise
         return [(request.future.result(), usages[request.name]) for request in requests]
 
@@ -312,18 +292,8 @@ class VllmEngine:
         shape = self._capabilities.shape
         return shape.flops(new, before) if shape is not None and new > 0 else 0.0
 
-    def _check_room(self, length: int, wanted: int) -> None:
-        limit = self._capabilities.max_context
-        if length + wanted > limit:
-            raise PromptTooLong(
-                f"{length} prompt tokens + {wanted} requested tokens exceed the context of {limit}: "
-                f"lower sampling.max_tokens to {max(limit - length, 0)} or shorten the prompt"
-            )
 
-
-def _check_sampling(sampling: Sampling) -> None:
-    if sampling.temperature > 0 and sampling.seed is None:
-        raise ConfigError("sampling.seed is missing: every run with temperature > 0 states one")
+def _check_temperature(sampling: Sampling) -> None:
     if sampling.temperature and not COLDEST <= sampling.temperature <= HOTTEST:
         raise ConfigError(
             f"vllm samples at temperature 0 or {COLDEST} to {HOTTEST}, got sampling.temperature {sampling.temperature}"
@@ -357,12 +327,3 @@ def _save(state: Mapping[str, Any], path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}, str(path))
-
-
-async def _settle(futures: Sequence[asyncio.Future[Reply]]) -> None:
-    """Wait until vLLM has let go of aborted requests, at most one step, whatever else is cancelled."""
-    while not all(future.done() for future in futures):
-        try:
-            await asyncio.wait(futures)
-        except asyncio.CancelledError:
-            continue

@@ -1,0 +1,91 @@
+"""What engines that tokenise here have in common: rendering, stop rules, and the checks before anything is sent.
+
+`TokenEngine` is the base of the engines `embedded`, `vllm` and `sglang`; the checks also serve `openai`, whose
+dialects render in their own ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ttc.core import Capabilities, Message, Prompt, Sampling
+from ttc.errors import ConfigError, PromptTooLong, Unsupported
+
+if TYPE_CHECKING:
+    from ttc.embedded.stops import StopRule
+    from ttc.embedded.text import Text
+
+__all__ = ["TokenEngine", "check_room", "check_seed", "check_start"]
+
+
+class TokenEngine:
+    """An engine over the tokenizer of a model folder; what it can do is decided at its start."""
+
+    def __init__(self, text: Text, capabilities: Capabilities) -> None:
+        """`text` is the tokenizer of the model that runs."""
+        self._text, self._capabilities = text, capabilities
+        self._rules: dict[tuple[tuple[str, ...], tuple[int, ...]], StopRule] = {}
+        self._pieces: list[str] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ttc.core.Engine`."""
+        return self._capabilities
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """See `ttc.core.Engine`."""
+        return self._text.render(messages, thinking)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """See `ttc.core.Engine`."""
+        return self._text.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `ttc.core.Engine`."""
+        return self._text.decode(ids)
+
+    def _check(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
+        """Return the ids to continue, once they, the seed and the context are known to do."""
+        if not prompt.token_ids:
+            raise Unsupported("this engine continues token ids: the prompt has none (render it first)")
+        check_seed(sampling)
+        self._check_room(len(prompt.token_ids), sampling.max_tokens)
+        return prompt.token_ids
+
+    def _check_room(self, length: int, wanted: int) -> None:
+        check_room(length, wanted, self._capabilities.max_context)
+
+    def _rule(self, sampling: Sampling) -> StopRule:
+        """When draws under `sampling` end; kept, since a stop string is looked up in every token of the vocabulary."""
+        from ttc.embedded.stops import make_rule
+
+        name = (sampling.stop, sampling.stop_token_ids)
+        if name not in self._rules:
+            if sampling.stop and not self._pieces:
+                self._pieces = self._text.pieces()
+            self._rules[name] = make_rule(
+                sampling.stop, sampling.stop_token_ids, self._text.eos_ids, self._pieces, self._text.decode
+            )
+        return self._rules[name]
+
+
+def check_seed(sampling: Sampling) -> None:
+    """Raise ConfigError when sampling would be random without a seed."""
+    if sampling.temperature > 0 and sampling.seed is None:
+        raise ConfigError("sampling.seed is missing: every run with temperature > 0 states one")
+
+
+def check_room(length: int, wanted: int, limit: int) -> None:
+    """Raise PromptTooLong when `wanted` tokens after `length` pass the context of `limit`."""
+    if length + wanted > limit:
+        raise PromptTooLong(
+            f"{length} prompt tokens + {wanted} requested tokens exceed the context of {limit}: "
+            f"lower sampling.max_tokens to {max(limit - length, 0)} or shorten the prompt"
+        )
+
+
+def check_start(length: int, start: int) -> None:
+    """Raise ConfigError when `start` is no token that has one before it, of `length` tokens to score."""
+    if not 1 <= start <= length:
+        raise ConfigError(f"logprobs: start must lie in 1..{length}, got {start}")
