@@ -14,6 +14,7 @@ from typing import Literal
 
 from ttc.core import Scorer
 from ttc.errors import ConfigError
+from ttc.scorers._options import check_options
 
 
 def orm(
@@ -48,6 +49,8 @@ def orm(
     Raises:
         ConfigError: no model, or one that is no outcome reward model.
     """
+    check_options(orm, backend, locals())  # no name but the arguments is bound yet
+
     from ttc.embedded.folder import resolve
     from ttc.embedded.shape import read_config, supported
     from ttc.scorers._adapters import load_adapter, recognise
@@ -55,8 +58,6 @@ def orm(
 
     if model is None:
         raise ConfigError("scorer orm needs a model: --scorer orm:PATH")
-    if (base_url is not None) != (backend == "http"):
-        raise ConfigError("orm backend=http needs base_url, and no other backend takes it")
     folder = resolve(model)
     config = read_config(folder)
     if adapter is None:

@@ -20,6 +20,7 @@ from ttc.core import Scorer
 from ttc.errors import ConfigError
 from ttc.scorers._adapters import load_adapter, recognise, step_adapters
 from ttc.scorers._embedded import Place, adapted
+from ttc.scorers._options import check_options
 from ttc.scorers._same_ids import Kind, same_ids
 from ttc.scorers.adapters._base import Adapter
 
@@ -59,9 +60,9 @@ def prm(
         served_model: http: the model's name on the server; absent: the server's only one.
         api_key_env: http: environment variable that holds the server's key; absent: it needs none.
         device: embedded: auto, cpu or cuda.
-        dtype: auto, bfloat16 or float32.
-        threads: embedded: compute threads.
-        max_context: a limit below the model's own.
+        dtype: embedded, vllm: auto, bfloat16 or float32.
+        threads: embedded, vllm: compute threads.
+        max_context: embedded, vllm: a limit below the model's own.
         gpu_memory_utilization: vllm: share of the GPU's memory it may take.
         kv_cache_bytes: vllm: memory of its cache; absent: what gpu_memory_utilization leaves, 2 GiB on a CPU.
         batch_invariant: embedded: what is scored together cannot change a single bit of a score; slower.
@@ -77,6 +78,7 @@ def prm(
         ConfigError: a model, adapter or tokenizer that do not fit together; before any scoring.
         MissingExtra: backend=vllm without vLLM.
     """
+    check_options(prm, backend, locals())  # no name but the arguments is bound yet
     own = {
         "kind": kind,
         "step_tag": step_tag,
@@ -88,9 +90,9 @@ def prm(
     given = {name: value for name, value in own.items() if value is not None}
     if adapter is not None and given:
         raise ConfigError(f"prm adapter={adapter} already says {', '.join(given)}: give one or the other")
-    if (base_url is not None) != (backend == "http"):
-        raise ConfigError("prm backend=http needs base_url, and no other backend takes it")
     if base_url is not None and protocol == "steps":
+        if model is not None or adapter is not None or given:
+            raise ConfigError("prm protocol=steps: the server knows its model and how it is read; give neither here")
         from ttc.scorers._http import StepsScorer
         from ttc.scorers._server import Server
 
