@@ -2,7 +2,7 @@
 
 GNU's OpenMP counts the compute threads of every thread that ever ran a parallel part. Once they exceed the cores, all
 of them stop spinning at barriers and sleep instead: with two threads, weights packed in the caller's thread made every
-later decoding step of the worker 1.6 times slower. So loading computes with one thread, in a thread that then ends.
+later decoding step of the worker slower than with one. So loading computes with one thread, in a thread that then ends.
 """
 
 from __future__ import annotations

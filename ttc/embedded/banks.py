@@ -3,7 +3,7 @@
 Keys lie with the positions last, so that a step's scores are one batched matrix product; values with the head last.
 All rows write their new key at the same column, so appending is one strided copy; a row that came later masks the
 columns before its start. Products run over whole banks, which are therefore kept tight: on a part of a wider bank they
-took up to twice as long at 256 rows. Cost: the rectangle of the oldest row's length for every row.
+are slower, the more so the more rows. Cost: the rectangle of the oldest row's length for every row.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def vllm(
         max_num_seqs: most sequences decoded at once.
         kv_cache_bytes: memory for keys and values; None is 2 GiB on a CPU, what gpu_memory_utilization leaves on a GPU.
         gpu_memory_utilization: share of each GPU's memory that vLLM may fill.
-        enforce_eager: neither compile nor capture graphs; None is true on a CPU (compiling costs 45 s per start).
+        enforce_eager: neither compile nor capture graphs; None is true on a CPU (compiling makes every start slow).
         tensor_parallel_size: devices that share each layer.
         pipeline_parallel_size: stages of layers, each on its own devices.
         data_parallel_size: copies of the model.
