@@ -59,7 +59,8 @@ Loader = Callable[[int | None, int], Iterable[Item]]
 class Task:
     """What a task factory returns.
 
-    `params` are the factory's own parameters, for the record of the run; `note` is what a user should know before it.
+    `params` are the factory's own parameters, for the record of the run; `note` is what a user should know before it;
+    `verifier` is needed when the answer kind alone does not decide how answers are checked.
     """
 
     name: str
@@ -68,11 +69,12 @@ class Task:
     sampling: Sampling
     params: Mapping[str, Json] = field(default_factory=dict)
     note: str = ""
+    verifier: Check | None = None
 
     @property
     def check(self) -> Check:
-        """How its answers are verified."""
-        return CHECKS[self.kind]
+        """How its answers are verified: by its own verifier, or by the one of its answer kind."""
+        return self.verifier or CHECKS[self.kind]
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         """Load at most `limit` items; raises ConfigError when there are none or two share an id."""
