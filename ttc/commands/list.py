@@ -7,9 +7,11 @@ import json
 import textwrap
 from typing import Any
 
-from ttc.errors import ConfigError, UnknownName
-from ttc.registry import Registry, plugins
+from ttc.errors import ConfigError, TTCError, UnknownName
+from ttc.records import encode
+from ttc.registry import VERIFIERS, Registry, plugins
 from ttc.signatures import Description, Parameter
+from ttc.verifiers.contract import Card, card_of
 
 REGISTRIES = "ttc.registries"
 
@@ -31,7 +33,11 @@ def run(args: argparse.Namespace) -> int:
     names = registry.names() if args.name is None else (args.name,)
     for name in names:
         description = _describe(registry, name, strict=args.name is not None)
-        print(json.dumps(description.to_json()) if args.json else _text(description))
+        card = _card(description) if registry == VERIFIERS else None
+        if args.json:
+            print(json.dumps(description.to_json() | ({"card": encode(card)} if registry == VERIFIERS else {})))
+        else:
+            print(_text(description) + (_card_text(card) if registry == VERIFIERS else ""))
     return 0
 
 
@@ -62,6 +68,36 @@ def _describe(registry: Registry, name: str, *, strict: bool) -> Description:
         if strict:
             raise
         return Description(registry.kind, name, f"unavailable: {exc}", False, ())
+
+
+def _card(description: Description) -> Card | str | None:
+    """The card of a verifier with its defaults, or why it cannot be made with those; None when it declares none."""
+    needed = [parameter.name for parameter in description.parameters if parameter.required]
+    if needed:
+        return f"depends on {', '.join(needed)}"
+    try:
+        return card_of(VERIFIERS.load(description.name)())
+    except (TTCError, ImportError) as exc:
+        return f"unavailable: {exc}"
+
+
+def _card_text(card: Card | str | None) -> str:
+    if not isinstance(card, Card):
+        return f"    card: {card or 'none is declared'}\n"
+    rows = {
+        "version": card.version,
+        "takes": card.inputs,
+        "correct": card.correct_when,
+        "score": card.partial_credit,
+        "limits": f"a verdict within {card.max_s:g} s of work; {card.limits}",
+        "weak": "; ".join(card.weaknesses),
+        "canaries": f"{len(card.canaries)}",
+    }
+    lines = [
+        textwrap.fill(text, 110, initial_indent=f"      {name:<9}", subsequent_indent=" " * 15)
+        for name, text in rows.items()
+    ]
+    return "\n".join(["    card", *lines]) + "\n"
 
 
 def _text(description: Description) -> str:

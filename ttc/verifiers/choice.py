@@ -13,7 +13,8 @@ from ttc.answers import extract
 from ttc.answers.kinds import choice_key, choice_letter
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.reading import Clock, decided, read_answer, read_gold
+from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
+from ttc.verifiers.reading import MAX_S, PLAIN_LIMITS, Clock, decided, read_answer, read_gold
 
 VERSION = "1"
 
@@ -31,6 +32,7 @@ class ChoiceVerifier:
     def __init__(self, allow_truncated: bool) -> None:
         self._allow_truncated = allow_truncated
         self.version = f"choice-{VERSION}{'-truncated' if allow_truncated else ''}"
+        self.card = _card(self.name, self.version)
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
@@ -60,3 +62,25 @@ class ChoiceVerifier:
 
     async def close(self) -> None:
         """Nothing to stop."""
+
+
+def _card(name: str, version: str) -> Card:
+    return Card(
+        name,
+        version,
+        inputs="target: a letter, or {answer: letter, alternatives: [texts of the option]}; reads the answer part",
+        max_s=MAX_S,
+        limits=PLAIN_LIMITS,
+        partial_credit=ALL_OR_NOTHING,
+        correct_when="the one letter of the final answer is the target's, or the answer is an alternative's text",
+        weaknesses=(
+            "a guess is right one time in as many as there are options",
+            "the article A at the end of an answer phrase may read as the letter A",
+        ),
+        canaries=(
+            Canary("C", "The answer is (C).", "correct"),
+            Canary("C", r"First \boxed{C}. No: \boxed{D}", "incorrect"),
+            Canary("C", "Answer: B or C", "no_answer"),
+            Canary("C", "<think>C", "no_answer"),
+        ),
+    )

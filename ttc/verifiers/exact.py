@@ -15,7 +15,8 @@ import unicodedata
 from ttc.answers import Extraction, extract
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.reading import Clock, decided, read_answer, read_gold
+from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
+from ttc.verifiers.reading import MAX_S, PLAIN_LIMITS, Clock, decided, read_answer, read_gold
 
 VERSION = "1"
 
@@ -35,6 +36,7 @@ class ExactVerifier:
         self._kind = "format" if whole_text else "exact"
         flags = "".join("ny"[flag] for flag in (case_sensitive, whole_text, allow_truncated))
         self.version = f"exact-{VERSION}-{flags}"
+        self.card = _card(self.name, self.version)
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
@@ -70,3 +72,24 @@ class ExactVerifier:
     def _clean(self, text: str) -> str:
         words = " ".join(unicodedata.normalize("NFKC", text).split()).strip("\"'`").rstrip(".")
         return words if self._case_sensitive else words.casefold()
+
+
+def _card(name: str, version: str) -> Card:
+    return Card(
+        name,
+        version,
+        inputs="target: a string or number, or {answer, alternatives}; reads the answer part, final answer or whole",
+        max_s=MAX_S,
+        limits=PLAIN_LIMITS,
+        partial_credit=ALL_OR_NOTHING,
+        correct_when="the answer equals the target or an alternative after NFKC, white-space and quote normalisation",
+        weaknesses=(
+            "synonyms and other spellings are incorrect unless they are alternatives",
+            "NFKC makes some different signs equal: a superscript two is a two",
+        ),
+        canaries=(
+            Canary("Paris", "Paris", "correct"),
+            Canary("Paris", "Rome", "incorrect"),
+            Canary("Paris", "", "no_answer"),
+        ),
+    )

@@ -21,7 +21,8 @@ from ttc.answers import extract
 from ttc.answers.extract import answer_start, boxes
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.reading import Clock, unfinished
+from ttc.verifiers.contract import Canary, Card
+from ttc.verifiers.reading import MAX_S, PLAIN_LIMITS, Clock, unfinished
 
 VERSION = "1"
 Thinking: TypeAlias = Literal["required", "forbidden", "either"]
@@ -58,6 +59,7 @@ class FormatVerifier:
         self._thinking, self._answer, self._min, self._max = thinking, answer, min_chars, max_chars
         self._allow_truncated = allow_truncated
         self.version = f"format-{VERSION}-{thinking}-{answer}-{min_chars}-{max_chars}-{'ny'[allow_truncated]}"
+        self.card = self._card()
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Judge the form of `submission`; `parts` tells which requirement holds."""
@@ -75,6 +77,29 @@ class FormatVerifier:
 
     async def close(self) -> None:
         """Nothing to stop."""
+
+    def _card(self) -> Card:
+        good = _sample(self._answer, self._min)
+        if self._max is not None and len(good) > self._max:
+            raise ConfigError(f"format: max_chars={self._max} leaves no room for {good[-20:]!r}")
+        thought = "hm" if self._thinking == "required" else ""
+        return Card(
+            self.name,
+            self.version,
+            inputs="target: none, whatever is given is not read; reads thinking and answer part",
+            max_s=MAX_S,
+            limits=PLAIN_LIMITS,
+            partial_credit="the share of the required parts that hold, each part in `parts`",
+            correct_when="all parts hold",
+            weaknesses=(
+                "says nothing about the answer: an empty box or a wrong one has the right form",
+                "the thinking is only required to be there, not to make sense",
+            ),
+            canaries=(
+                Canary(None, good, "correct", thinking=thought),
+                Canary(None, f"<think>hm {good}", "incorrect", thinking=thought),
+            ),
+        )
 
     def _parts(self, submission: Submission) -> dict[str, bool]:
         start = answer_start(submission.text)
@@ -108,6 +133,18 @@ def _any_answer(body: str) -> bool:
 
 def _free(_body: str) -> bool:
     return True
+
+
+_SAMPLES: Mapping[str, str] = {
+    "box": r"\boxed{4}", "tag": "<answer>4</answer>", "hash": "#### 4", "any": "A: 4", "free": "",
+}  # fmt: skip
+
+
+def _sample(place: Place, min_chars: int) -> str:
+    """The shortest text of the form."""
+    answer = _SAMPLES[place]
+    padding = "." * (min_chars - len(answer))
+    return f"{padding}\n{answer}".strip() if padding else answer
 
 
 _PLACES: Mapping[str, Callable[[str], bool]] = {

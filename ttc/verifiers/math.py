@@ -36,8 +36,9 @@ from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.comparing import Comparison, Decide, Percent, Policy, Ternary
+from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.pool import Pool, Reply
-from ttc.verifiers.reading import Clock, Gold, decided, read_answer, read_gold
+from ttc.verifiers.reading import MAX_S, Clock, Gold, decided, read_answer, read_gold
 
 VERSION = "1"
 LONG_TEXT = 50_000
@@ -72,6 +73,7 @@ class MathVerifier:
         settings = json.dumps([dataclasses.asdict(policy), kind, allow_truncated])
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
         self.version = f"math-{VERSION} math-verify-{importlib.metadata.version('math-verify')} policy-{digest}"
+        self.card = _card(self.name, self.version, pool)
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
@@ -176,6 +178,32 @@ def _bare(gold: str) -> str:
     if "boxed" not in gold and "####" not in gold and "<answer>" not in gold:
         return gold
     return extract(gold, "math").final or gold
+
+
+def _card(name: str, version: str, pool: Pool) -> Card:
+    return Card(
+        name,
+        version,
+        inputs="target: an answer, or {answer, alternatives, tolerance, unit, type}; reads the answer part",
+        max_s=pool.timeout_s + MAX_S,
+        limits=(
+            f"{pool.timeout_s:g} s of wall and {pool.memory_mb} MB in a worker for each alternative that takes one "
+            "(`timeout`, `limit`); caps on length, nesting and digits before anything is parsed (`limit`)"
+        ),
+        partial_credit=ALL_OR_NOTHING,
+        correct_when="the final answer is equal to the target or to an alternative under the policy",
+        weaknesses=(
+            "equality of expressions is decided at sample points with 60 and 130 digits, not proved",
+            "what the grammar does not know goes to math-verify, with its guarded faults",
+            "units are compared only where both sides have one",
+        ),
+        canaries=(
+            Canary("1/2", r"so \boxed{0.5}", "correct"),
+            Canary(r"\sqrt{8}", r"\boxed{2\sqrt{2}}", "correct"),
+            Canary("4", r"\boxed{(1,2)}", "incorrect"),
+            Canary("4", "<think>4", "no_answer"),
+        ),
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -68,7 +68,7 @@ class Pool:
     ) -> None:
         if workers < 1 or not timeout_s > 0 or memory_mb < 256 or recycle < 1:
             raise ConfigError("a pool needs workers >= 1, timeout_s > 0, memory_mb >= 256 and recycle >= 1")
-        self.timeout_s = timeout_s
+        self.timeout_s, self.memory_mb = timeout_s, memory_mb
         self._command = (sys.executable, "-P", *program, str(memory_mb))
         self._recycle, self._num_workers = recycle, workers
         self._lock = threading.Lock()

@@ -20,6 +20,13 @@ from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.comparing import Reading
 
+MAX_S = 1.0
+"""Seconds within which a verifier that works in this process decides on a text of a million characters."""
+PLAIN_LIMITS = (
+    f"a final answer of more than {MAX_FINAL} characters is `limit`; time grows in proportion to the text; no processes"
+)
+"""What those verifiers say of their limits."""
+
 _CUT = {"length": "truncated", "abort": "aborted"}
 _READINGS: Mapping[str, Reading] = {"": "", "set": "set", "tuple": "tuple"}
 _FIELDS = ("answer", "alternatives", "tolerance", "unit", "type")
