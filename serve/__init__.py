@@ -1,4 +1,6 @@
-"""An OpenAI-compatible endpoint with thinking budgets and strategies.
+"""An OpenAI-compatible endpoint where thinking and search are request parameters: `ttc serve`.
 
-Nothing is here yet. Planned: `ttc serve`, in front of any engine, and its playground page.
+A request comes in one of several dialects (`serve.dialects`), becomes a `ServeRequest`, is checked and bound to a
+model, a strategy and limits (`serve.plan`), admitted (`serve.admission`), run (`serve.run`) as a stream of events
+(`serve.events`), and leaves in its dialect. Imports `ttc` only.
 """

@@ -21,15 +21,16 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Union
+from typing import Any, BinaryIO, Literal, Self, TypeVar, Union
 
 from ttc.core import Record
 from ttc.errors import ConfigError, RecordError
 
-__all__ = ["SCHEMA", "RecordFile", "encode", "from_json", "iterate", "read", "to_json"]
+__all__ = ["SCHEMA", "LineFile", "RecordFile", "decode", "encode", "from_json", "iterate", "read", "to_json"]
 
 SCHEMA = 1
 Decoder = Callable[[Any, str], Any]
+T = TypeVar("T")
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -43,8 +44,12 @@ def from_json(data: Any) -> Record:
         raise RecordError(f"a record must be a JSON object, got {type(data).__name__}")
     if data.get("schema") != SCHEMA:
         raise RecordError(f"schema: this version reads {SCHEMA}, got {data.get('schema')!r}")
-    record = _decoder(Record)({key: value for key, value in data.items() if key != "schema"}, "")
-    return typing.cast(Record, record)
+    return decode(Record, {key: value for key, value in data.items() if key != "schema"})
+
+
+def decode(kind: type[T], data: Any) -> T:
+    """Rebuild a dataclass of type `kind` from what `encode` made of it; raises RecordError naming the field."""
+    return typing.cast(T, _decoder(typing.cast(Any, kind))(data, ""))
 
 
 def iterate(path: Path) -> Iterator[tuple[int, Any]]:
@@ -76,11 +81,11 @@ def read(path: Path) -> list[Record]:
     return records
 
 
-class RecordFile:
-    """An append-only file of records, open for one writer.
+class LineFile:
+    """An append-only file of JSON lines, open for one writer.
 
-    Opening cuts off a torn last line. `append` returns when the record is on the disk; it may be called from any
-    thread. A second writer on the same file is refused.
+    Opening cuts off a torn last line. `write` may be called from any thread. A second writer on the same file is
+    refused.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,26 +100,37 @@ class RecordFile:
             self._file.close()
             raise
 
-    def append(self, record: Record) -> None:
-        """Write one record and wait until it is on the disk."""
-        line = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    def write(self, data: Mapping[str, Any], *, sync: bool = True) -> None:
+        """Write one line whole; `sync` waits until it is on the disk, without it a loss of power may take it."""
+        line = json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         with self._lock:
             self._file.write(line)
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if sync:
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Let the next writer in."""
+        """Bring what was written to the disk and let the next writer in."""
         with self._lock:
+            if not self._file.closed:
+                os.fsync(self._file.fileno())
             self._file.close()
 
-    def __enter__(self) -> RecordFile:
+    def __enter__(self) -> Self:
         """Return the open file."""
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Close."""
         self.close()
+
+
+class RecordFile(LineFile):
+    """An append-only file of records; `append` returns when the record is on the disk."""
+
+    def append(self, record: Record) -> None:
+        """Write one record and wait until it is on the disk."""
+        self.write(to_json(record))
 
 
 def _lock_exclusively(file: BinaryIO, path: Path) -> None:

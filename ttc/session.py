@@ -25,6 +25,8 @@ from ttc.core import (
     Enforced,
     Engine,
     Event,
+    Message,
+    Path,
     Price,
     PricedScorer,
     Problem,
@@ -99,10 +101,25 @@ class Session:
         """How the thinking budget was held."""
         return "ids" if self.thinking.active else "none"
 
-    def render(self, thinking: Thinking | None = None) -> Prompt:
-        """Render the problem as the root of the tree; `thinking` overrides the session's."""
-        prompt = self._engine.render(self.problem.messages, (thinking or self.thinking).template)
-        return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages)
+    def render(
+        self, thinking: Thinking | None = None, *, messages: Sequence[Message] | None = None, path: Path = ()
+    ) -> Prompt:
+        """Render the problem as the root of the tree; `thinking` overrides the session's.
+
+        A strategy that asks something else (to compare, to revise) gives its own `messages` and the `path` of that
+        question, which no draw of the search may have.
+        """
+        asked = self.problem.messages if messages is None else tuple(messages)
+        prompt = self._engine.render(asked, (thinking or self.thinking).template)
+        return replace(prompt, problem_id=self.problem.id, messages=asked, path=path)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of `text` that a strategy injects, without any special token added."""
+        return self._engine.encode(text)
+
+    def chance(self, *purpose: int | str) -> float:
+        """Return the uniform number in [0, 1) that belongs to `purpose`: a strategy's own dice, keyed like a draw."""
+        return seeds.uniform(seeds.derive(self.sampling.seed or 0, "strategy", *purpose), 0)
 
     def subtree(self, parts: int) -> Session:
         """Return a view of this session that may spend one of `parts` equal shares of the remaining budget."""

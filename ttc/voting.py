@@ -8,42 +8,62 @@ shortest path, then the first in path order: (tokens, path), never completion or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from ttc import answers
 from ttc.core import Candidate
 
+Weight: TypeAlias = Callable[[Candidate], float | None]
+"""A candidate's weight, >= 0; None (no verdict) abstains."""
 
-def vote(
-    candidates: Sequence[Candidate], kind: str, weight: Callable[[Candidate], float | None] = lambda _: 1.0
-) -> Candidate | None:
+
+def even(_: Candidate) -> float:
+    """One candidate, one vote."""
+    return 1.0
+
+
+def vote(candidates: Sequence[Candidate], kind: str, weight: Weight = even) -> Candidate | None:
     """Return the representative of the winning class, or None when everyone abstained.
 
     `weight` must be >= 0; None (no verdict from the scorer) abstains. Under equal weights the representative is the
     shortest member of the class, else its heaviest.
     """
+    classes = _classes(candidates, kind, weight)
+    if not classes:
+        return None
+    winner = max(
+        classes.values(),
+        key=lambda members: (sum(w for w, _ in members), tuple(-x for x in by_length(_best(members)))),
+    )
+    return _best(winner)
+
+
+def tally(candidates: Sequence[Candidate], kind: str, weight: Weight = even) -> list[float]:
+    """Return the total weight of each answer class, the largest first; empty when everyone abstained."""
+    classes = _classes(candidates, kind, weight).values()
+    return sorted((math.fsum(w for w, _ in members) for members in classes), reverse=True)
+
+
+def _classes(candidates: Sequence[Candidate], kind: str, weight: Weight) -> dict[str, list[tuple[float, Candidate]]]:
     classes: dict[str, list[tuple[float, Candidate]]] = {}
     for candidate in candidates:
         value = weight(candidate)
         if candidate.final is not None and value is not None:
             classes.setdefault(answers.key(candidate.final, kind), []).append((value, candidate))
-    if not classes:
-        return None
-    winner = max(
-        classes.values(),
-        key=lambda members: (sum(w for w, _ in members), tuple(-x for x in _order(_best(members)))),
-    )
-    return _best(winner)
+    return classes
 
 
 def _best(members: list[tuple[float, Candidate]]) -> Candidate:
-    return min(members, key=lambda member: (-member[0], *_order(member[1])))[1]
+    return min(members, key=lambda member: (-member[0], *by_length(member[1])))[1]
 
 
-def _order(candidate: Candidate) -> tuple[int, ...]:
+def by_length(candidate: Candidate) -> tuple[int, ...]:
+    """The one order of ties: (tokens, path)."""
     return (candidate.num_tokens, *candidate.path)
 
 
 def fallback(candidates: Sequence[Candidate]) -> Candidate | None:
     """What to show when everyone abstained: the first finished path, else the first; it carries no final answer."""
-    return min(candidates, key=lambda candidate: (candidate.finish_reason != "stop", *_order(candidate)), default=None)
+    return min(candidates, key=lambda candidate: (candidate.finish_reason != "stop", *by_length(candidate)), default=None)

@@ -4,6 +4,7 @@ math     LaTeX or plain mathematics     boxes, tags, ####, phrases, or a text th
 number   one number                     the same, and the last number of the text
 choice   a letter                       the same, with the letter cut out: (C), C., option C
 exact    a short string                 boxes, tags, ####, phrases, or the only line
+expression  sums of a numbers game      the same as math; grouped by value and numbers used
 format   the whole text                 for tasks that judge the form and not the answer
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ttc.answers.canonical import hashed, math_key, text_key
+from ttc.answers.expression import expression_key
 from ttc.answers.extract import (
     MAX_FINAL,
     Extraction,
@@ -177,6 +179,15 @@ def _extract_number(text: str) -> Extraction:
     return cascade(text, _NUMBER_RULES)
 
 
+# -- expressions -------------------------------------------------------------------------------------------------------
+def _same_expression(left: str, right: str) -> bool:
+    return left.strip() == right.strip() or expression_key(left) == expression_key(right)
+
+
+def _extract_expression(text: str) -> Extraction:
+    return cascade(text, (last_box(_same_expression, math_hedge), *_MATH_RULES[1:]))
+
+
 # -- choices -----------------------------------------------------------------------------------------------------------
 _LETTER = re.compile(
     r"\s*(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*$(\[]|\boption\b|\bchoice\b|\banswer\b|\s)*"
@@ -289,5 +300,6 @@ KINDS: Mapping[str, Kind] = {
     "number": Kind(_extract_number, math_key),
     "choice": Kind(_extract_choice, choice_key),
     "exact": Kind(_extract_exact, text_key),
+    "expression": Kind(_extract_expression, expression_key),
     "format": Kind(_extract_all, hashed),
 }

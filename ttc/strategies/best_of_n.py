@@ -1,19 +1,18 @@
 """Best-of-n: draw n completions and let a scorer choose.
 
-Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems" (argmax); Li et al. 2022 (weighted: scores are
-summed over equal final answers). Cost: n completions and n scored completions. Over-optimises a scorer that can be
-fooled: the weighted form is the safer one on closed answers.
+Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems" (argmax); the other rules: see `ttc.selection`.
+Cost: n completions and n scored completions. Argmax over-optimises a scorer that can be fooled: on closed answers the
+weighted form is the safer one, on open answers the pessimistic one.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
-from ttc.aggregate import How, aggregate
-from ttc.core import Answer, Candidate, Problem, Scorer
+from ttc.aggregate import How, aggregate, check_window
+from ttc.core import Answer, Problem, Scorer
+from ttc.selection import Select, check_beta, choose
 from ttc.session import Session
 from ttc.strategies.majority import check_n
-from ttc.voting import fallback, vote
+from ttc.voting import fallback
 
 
 async def best_of_n(
@@ -22,10 +21,12 @@ async def best_of_n(
     *,
     scorer: Scorer,
     n: int = 16,
-    select: Literal["argmax", "weighted"] = "argmax",
+    select: Select = "argmax",
+    beta: float = 0.1,
     aggregation: How = "last",
+    window: int | None = None,
 ) -> Answer:
-    """Return the completion the scorer ranks first, or the answer with the largest sum of scores.
+    """Return the completion that the rule selects by its score, or by the scores of its answer class.
 
     A candidate without a final answer or without a score cannot be chosen while another can.
 
@@ -34,31 +35,24 @@ async def best_of_n(
         session: the metered engine.
         scorer: ranks complete paths; higher is better.
         n: number of samples.
-        select: argmax takes the best path, weighted sums scores over equal answers.
+        select: argmax takes the best path; weighted sums scores over equal answers; majority ignores them; pessimistic
+            and soft draw a path by its score.
+        beta: how far pessimistic and soft trust the scorer, in its units; small tends to argmax.
         aggregation: how step scores become one: last, min, prod or mean.
+        window: only so many of the last steps count; absent: all.
 
     Raises:
-        ConfigError: n < 1, or n > 1 at temperature 0.
+        ConfigError: n < 1, n > 1 at temperature 0, beta <= 0, or window < 1.
     """
     check_n(n, session)
+    check_beta(beta)
+    check_window(window)
     prompt = session.render()
     completions = await session.generate(prompt, n, scorer=scorer)
     scores = await session.score(scorer, [prompt.then(completion) for completion in completions])
     candidates = [
-        session.candidate(prompt, completion, aggregate(score, aggregation))
+        session.candidate(prompt, completion, aggregate(score, aggregation, window))
         for completion, score in zip(completions, scores, strict=True)
     ]
-    chosen = choose(candidates, problem.kind, select) or fallback(candidates)
+    chosen = choose(candidates, problem.kind, select, beta=beta, u=session.chance("select")) or fallback(candidates)
     return session.answer(chosen, candidates)
-
-
-def choose(
-    candidates: list[Candidate], kind: str, select: Literal["argmax", "weighted", "majority"]
-) -> Candidate | None:
-    """Select among closed paths; None when none has both a final answer and what the rule needs."""
-    if select == "weighted":
-        return vote(candidates, kind, lambda candidate: candidate.score)
-    if select == "majority":
-        return vote(candidates, kind)
-    scored = [c for c in candidates if c.final is not None and c.score is not None]
-    return min(scored, key=lambda c: (-(c.score or 0.0), c.num_tokens, c.path), default=None)
