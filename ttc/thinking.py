@@ -95,6 +95,11 @@ class Thinking:
             raise ConfigError(f"{capabilities.model} has no end-of-thinking marker, so thinking cannot be budgeted")
 
 
+def handover_of(thinking: Thinking, capabilities: Capabilities) -> str:
+    """The words that end the thinking: those asked for, else the model's own, else Qwen3's."""
+    return thinking.handover or capabilities.handover or QWEN3_HANDOVER
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """Generated ids cut at the markers: before + open + thinking + close + answer is the whole, loss-less."""
@@ -223,7 +228,7 @@ async def controlled(
         if action == "handover" and thinking.at_cap == "stop":
             return grown.finish(engine, "length", None)
         if action == "handover":
-            grown.inject(engine, thinking.handover or capabilities.handover or QWEN3_HANDOVER)
+            grown.inject(engine, handover_of(thinking, capabilities))
         elif action == "wait":
             grown.inject(engine, thinking.wait, waits=1)
         elif action == "done":

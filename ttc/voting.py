@@ -66,4 +66,4 @@ def by_length(candidate: Candidate) -> tuple[int, ...]:
 
 def fallback(candidates: Sequence[Candidate]) -> Candidate | None:
     """What to show when everyone abstained: the first finished path, else the first; it carries no final answer."""
-    return min(candidates, key=lambda candidate: (candidate.finish_reason != "stop", *by_length(candidate)), default=None)
+    return min(candidates, key=lambda c: (c.finish_reason != "stop", *by_length(c)), default=None)

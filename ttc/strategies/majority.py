@@ -1,7 +1,8 @@
 """Majority (self-consistency): draw n completions and return the most frequent final answer.
 
 Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning in Language Models". Cost: n completions, no
-scorer; the prompt is computed once where the engine caches prefixes. Abstentions never win; ties: see `ttc.voting`.
+scorer; the prompt is computed once where the engine caches prefixes. Abstentions never win. A tie goes to the class
+with the shortest path, then to the first in path order (`ttc.voting`).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ async def majority(problem: Problem, session: Session, *, n: int = 16) -> Answer
     return session.answer(chosen, candidates)
 
 
-def check_n(n: int, session: Session) -> None:
-    """Refuse an n that cannot mean anything."""
+def check_n(n: int, session: Session, name: str = "n") -> None:
+    """Refuse a number of samples that cannot mean anything; `name` is the parameter."""
     if n < 1:
-        raise ConfigError(f"n must be >= 1, got {n}")
+        raise ConfigError(f"{name} must be >= 1, got {n}")
     if n > 1 and session.sampling.temperature == 0:
-        raise ConfigError(f"n={n} needs temperature > 0: at 0 all draws are equal")
+        raise ConfigError(f"{name}={n} needs temperature > 0: at 0 all draws are equal")

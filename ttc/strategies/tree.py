@@ -15,8 +15,8 @@ from ttc.errors import ConfigError
 from ttc.registry import POLICIES, bind
 from ttc.search.barrier import Barrier
 from ttc.search.runtime import Growth, search
+from ttc.selection import choose
 from ttc.session import Session
-from ttc.strategies.best_of_n import choose
 from ttc.strategies.majority import check_n
 from ttc.voting import fallback
 
