@@ -1,0 +1,87 @@
+"""Adaptive: draw until the vote is decided, at most n times.
+
+Aggarwal et al. 2023, "Let's Sample Step by Step: Adaptive-Consistency" (rules beta and dirichlet, arXiv 2305.11860);
+Li et al. 2024, "Escape Sky-high Cost: Early-stopping Self-Consistency" (rule window, arXiv 2401.10480). Cost: between
+one wave and n completions; the more a problem's answers agree, the fewer. `wave` draws go out together: one is the
+cheapest in tokens, more are quicker. Optional stopping can lock in an early wrong leader: compare with `majority`.
+Ties, abstentions: see `ttc.voting`. Left out: the cap on the number of classes of the paper's Dirichlet rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from ttc import answers
+from ttc.core import Answer, Candidate, Problem
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.session import Session
+from ttc.strategies._stopping import beta_posterior, dirichlet_posterior, unanimous
+from ttc.strategies.majority import check_n
+from ttc.voting import fallback, tally, vote
+
+Rule: TypeAlias = Literal["beta", "dirichlet", "window"]
+
+
+async def adaptive(
+    problem: Problem,
+    session: Session,
+    *,
+    n: int = 40,
+    rule: Rule = "beta",
+    threshold: float = 0.95,
+    window: int = 5,
+    wave: int = 1,
+) -> Answer:
+    """Return the majority answer of as many samples as it takes to be sure of it.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        n: most samples.
+        rule: beta and dirichlet stop when the leader is the majority with probability `threshold`, against the
+            runner-up or against all classes; window stops when one whole window agrees.
+        threshold: probability at which beta and dirichlet stop.
+        window: answers that must agree, for the rule of that name, which draws as many at a time.
+        wave: samples drawn together between two looks, for the other rules.
+
+    Raises:
+        ConfigError: a bad n, wave or window, a threshold outside (0.5, 1), or n > 1 at temperature 0.
+    """
+    check_n(n, session)
+    if not 0.5 < threshold < 1:
+        raise ConfigError(f"threshold must be in (0.5, 1), got {threshold}")
+    if wave < 1 or window < 1:
+        raise ConfigError(f"adaptive needs wave >= 1 and window >= 1, got {wave} and {window}")
+    prompt = session.render()
+    candidates: list[Candidate] = []
+    size = window if rule == "window" else wave
+    while len(candidates) < n:
+        numbers = range(len(candidates), min(len(candidates) + size, n))
+        try:
+            drawn = await session.generate(prompt, numbers)
+        except BudgetExceeded:
+            break
+        candidates += [session.candidate(prompt, completion) for completion in drawn]
+        if len(drawn) < len(numbers) or _DECIDED[rule](candidates, problem.kind, threshold, window):
+            break
+    chosen = vote(candidates, problem.kind) or fallback(candidates)
+    return session.answer(chosen, candidates, "decided" if len(candidates) < n else "done")
+
+
+def _beta(candidates: Sequence[Candidate], kind: str, threshold: float, window: int) -> bool:
+    return beta_posterior(tally(candidates, kind)) >= threshold
+
+
+def _dirichlet(candidates: Sequence[Candidate], kind: str, threshold: float, window: int) -> bool:
+    return dirichlet_posterior(tally(candidates, kind)) >= threshold
+
+
+def _window(candidates: Sequence[Candidate], kind: str, threshold: float, window: int) -> bool:
+    return unanimous([None if c.final is None else answers.key(c.final, kind) for c in candidates], window)
+
+
+_DECIDED: Mapping[Rule, Callable[[Sequence[Candidate], str, float, int], bool]] = MappingProxyType(
+    {"beta": _beta, "dirichlet": _dirichlet, "window": _window}
+)
