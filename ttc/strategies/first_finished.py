@@ -1,0 +1,47 @@
+"""First finished (short-m@k): start k draws, keep the m shortest that finish, cancel the rest, vote.
+
+Hassid et al. 2025, "Don't Overthink it. Preferring Shorter Thinking Chains for Improved LLM Reasoning" (arXiv
+2505.17813). "First" means fewest tokens, then path, never wall time: all draws grow by `chunk` tokens a round, and the
+round after which m have finished is the last. Cost: at most n times the length of the m-th shortest, rounded up to a
+chunk; a smaller chunk cancels sooner and asks more often. Ties of the vote go to the shortest. Left out: cancelling
+within a round, which would make the ledger depend on the schedule.
+"""
+
+from __future__ import annotations
+
+from ttc.core import Answer, Problem
+from ttc.errors import ConfigError
+from ttc.session import Session
+from ttc.strategies._growing import Draw, check_pieces, grow_all
+from ttc.strategies.majority import check_n
+from ttc.voting import by_length, fallback, vote
+
+
+async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: int = 3, chunk: int = 64) -> Answer:
+    """Return the majority answer of the m draws that finish with the fewest tokens.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        n: draws that are started (k in the paper).
+        m: draws that are waited for.
+        chunk: tokens that every draw grows by in a round.
+
+    Raises:
+        ConfigError: a bad n or chunk, m outside 1..n, n > 1 at temperature 0, or an engine without token ids.
+    """
+    check_n(n, session)
+    check_pieces("first_finished", session, chunk)
+    if not 1 <= m <= n:
+        raise ConfigError(f"m must be between 1 and n={n}, got {m}")
+    prompt = session.render()
+    draws = [Draw(prompt, number) for number in range(n)]
+    while sum(draw.finished for draw in draws) < m and not all(draw.ended for draw in draws):
+        draws = await grow_all(session, draws, chunk)
+    candidates = [draw.candidate(session) for draw in draws]
+    first = sorted((c for c, d in zip(candidates, draws, strict=True) if d.finished), key=by_length)[:m]
+    cancelled = [draw for draw in draws if not draw.ended]
+    for draw in cancelled:
+        session.note("prune", draw.whole.path)
+    chosen = vote(first, problem.kind) or fallback(first or candidates)
+    return session.answer(chosen, candidates, f"{m} finished" if cancelled else "done")
