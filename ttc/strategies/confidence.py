@@ -1,0 +1,157 @@
+"""Confidence (DeepConf): weigh votes by the model's own confidence, abort weak traces while they grow.
+
+Fu et al. 2025, "Deep Think with Confidence" (arXiv 2508.15260). A trace is as good as its least confident group: the
+lowest mean over `group` tokens in a row (the whole trace where it is shorter). `warmup` traces run to their end and set
+the threshold that a share `keep` of them reaches (0.1 is the paper's DeepConf-low, 0.9 its DeepConf-high); later
+traces are aborted in the first piece in which a group falls below it. It stops when the confidence-weighted vote of the
+kept traces gives one class `consensus` of all weight. Cost: at most n completions; an aborted one costs its tokens up
+to the end of the piece.
+
+Confidence is read from what engines report: the probability of the sampled token (the paper: mean log-probability of
+the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.voting`. Left out: top-k log-probabilities.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ttc.core import Answer, Candidate, Logprobs, Problem
+from ttc.errors import ConfigError
+from ttc.session import Session
+from ttc.strategies._growing import Draw, check_pieces, grow_all
+from ttc.strategies.majority import check_n
+from ttc.voting import fallback, tally, vote
+
+
+async def confidence(
+    problem: Problem,
+    session: Session,
+    *,
+    n: int = 32,
+    warmup: int = 8,
+    keep: float = 0.5,
+    group: int = 64,
+    consensus: float = 0.95,
+    measure: Literal["logprob", "certainty"] = "logprob",
+    chunk: int = 64,
+    wave: int = 8,
+) -> Answer:
+    """Return the answer that the confident traces vote for.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        n: most traces.
+        warmup: traces that run to their end and set the threshold.
+        keep: share of the warm-up traces that reach the threshold; 1 keeps and aborts nothing.
+        group: tokens of one group (the paper: 2048, for traces of tens of thousands).
+        consensus: share of the weight at which one class ends the drawing; above 1: never.
+        measure: logprob is the geometric mean probability of sampled tokens, certainty their KL from uniform in nats.
+        chunk: tokens a trace grows by between two looks at it.
+        wave: traces that grow together after the warm-up.
+
+    Raises:
+        ConfigError: a parameter outside its range, n > 1 at temperature 0, or an engine without log-probabilities.
+    """
+    check_n(n, session)
+    check_pieces("confidence", session, chunk)
+    if not 1 <= warmup <= n or not 0 < keep <= 1 or group < 1 or wave < 1 or consensus <= 0:
+        raise ConfigError("confidence needs 1 <= warmup <= n, 0 < keep <= 1, group >= 1, wave >= 1 and consensus > 0")
+    if not session.capabilities.logprobs:
+        raise ConfigError(f"confidence needs log-probabilities, which {session.capabilities.model} does not report")
+    root = session.render()
+    gauge = _Gauge(measure, group)
+    traces = await _trace(session, [Draw(root, number) for number in range(warmup)], gauge, -math.inf, chunk)
+    threshold = _threshold([trace.level for trace in traces if trace.draw.finished], keep)
+    stop_cause = "done"
+    while True:
+        candidates = [trace.close(session) for trace in traces]
+        kept = [c for c in candidates if c.score is not None and c.score >= threshold]
+        weights = tally(kept, problem.kind, _weight)
+        if len(traces) == n or traces[-1].spent:
+            break
+        if weights and weights[0] >= consensus * math.fsum(weights):
+            stop_cause = "consensus"
+            break
+        more = [Draw(root, number) for number in range(len(traces), min(len(traces) + wave, n))]
+        traces += await _trace(session, more, gauge, threshold, chunk)
+    for trace in traces:
+        if trace.aborted:
+            session.note("prune", trace.draw.whole.path)
+    chosen = vote(kept, problem.kind, _weight) or vote(candidates, problem.kind) or fallback(candidates)
+    return session.answer(chosen, candidates, stop_cause)
+
+
+def _weight(candidate: Candidate) -> float | None:
+    return candidate.score
+
+
+@dataclass(frozen=True, slots=True)
+class _Gauge:
+    """Reads the confidence of a trace from the column that `measure` names."""
+
+    measure: Literal["logprob", "certainty"]
+    group: int
+
+    def read(self, draw: Draw) -> float | None:
+        """The lowest group of what is there; None while it is shorter than a group and can still grow."""
+        column = draw.prompt.certainty if self.measure == "certainty" else draw.prompt.logprobs
+        if column is None:
+            raise ConfigError(f"confidence: the engine reports no {self.measure}; set measure=logprob")
+        lowest = lowest_group(column, self.group, whole=draw.ended)
+        return lowest if lowest is None or self.measure == "certainty" else math.exp(lowest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """A trace and its lowest group so far; `aborted` when that fell below the threshold."""
+
+    draw: Draw
+    level: float | None = None
+    aborted: bool = False
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget ended it before its first token: no more can be drawn."""
+        return self.draw.ended and not self.draw.num_sampled
+
+    def close(self, session: Session) -> Candidate:
+        return self.draw.candidate(session, None if self.aborted else self.level)
+
+
+async def _trace(session: Session, draws: Sequence[Draw], gauge: _Gauge, threshold: float, chunk: int) -> list[_Trace]:
+    """Grow draws until each has ended or fallen below the threshold."""
+    traces = [_Trace(draw) for draw in draws]
+    while live := [at for at, trace in enumerate(traces) if not (trace.draw.ended or trace.aborted)]:
+        for at, draw in zip(live, await grow_all(session, [traces[at].draw for at in live], chunk), strict=True):
+            level = gauge.read(draw)
+            weak = level is not None and level < threshold
+            traces[at] = replace(traces[at], draw=draw, level=level, aborted=weak)
+    return traces
+
+
+def lowest_group(column: Logprobs, group: int, *, whole: bool) -> float | None:
+    """Return the lowest mean over `group` tokens in a row; injected tokens do not count.
+
+    Of a shorter column: its mean where it is `whole`, else None.
+    """
+    known = [value for value in column if value is not None]
+    if len(known) < group:
+        return math.fsum(known) / len(known) if whole and known else None
+    sums = list(itertools.accumulate(known, initial=0.0))
+    return min((end - begin) / group for begin, end in zip(sums, sums[group:], strict=False))
+
+
+def _threshold(levels: Sequence[float | None], keep: float) -> float:
+    """Return the quantile 1 - keep of the levels (linear between ranks); -inf keeps everything."""
+    known = sorted(level for level in levels if level is not None)
+    if keep == 1 or not known:
+        return -math.inf
+    place = (1 - keep) * (len(known) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(known) - 1)
+    return known[below] + (place - below) * (known[above] - known[below])
