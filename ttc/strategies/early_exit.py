@@ -1,0 +1,122 @@
+"""Early exit: probe the growing trace for its answer, and stop when that is confident or stable.
+
+Rule `confidence`: Yang et al. 2025, "Dynamic Early Exit in Reasoning Models" (DEER, arXiv 2504.15895): the geometric
+mean probability of the probed answer reaches `threshold`. Rule `stable`: Fu et al. 2024, "Efficiently Scaling LLM
+Reasoning with Certaindex" (Dynasor, arXiv 2412.20993): the last `repeats` probes gave one answer. A probe ends the
+thinking by the hand-over, begins the answer and reads what the model would say; it is greedy, at most `probe_tokens`
+long, and no part of the trace. On an exit the model answers after the same words. Cost: the trace up to the exit, one
+probe each `chunk` tokens, the answer; injected words are charged as prompt. When the budget ends first, the last
+probe's answer stands. Small and over-confident models lose accuracy: compare with `direct`.
+Left out: probing only at words such as "Wait", which needs a model that says them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from ttc import answers
+from ttc.core import Answer, Candidate, Problem, Prompt
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.session import Session
+from ttc.strategies._growing import Draw, check_pieces, grow
+from ttc.strategies._stopping import unanimous
+from ttc.thinking import handover_of, split_prompt
+
+Rule: TypeAlias = Literal["confidence", "stable"]
+
+
+async def early_exit(
+    problem: Problem,
+    session: Session,
+    *,
+    rule: Rule = "stable",
+    threshold: float = 0.95,
+    repeats: int = 3,
+    chunk: int = 64,
+    probe: str = "The answer is \\boxed{",
+    probe_tokens: int = 32,
+) -> Answer:
+    """Return one completion that was ended as soon as its answer was there.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        rule: confidence looks at one probe's probability, stable at the agreement of several.
+        threshold: geometric mean probability at which confidence exits.
+        repeats: equal answers in a row at which stable exits.
+        chunk: tokens between two probes.
+        probe: words that begin the answer.
+        probe_tokens: most tokens of a probe; one that does not end within them has no answer.
+
+    Raises:
+        ConfigError: a parameter outside its range, an engine without token ids, or, for confidence, without
+            log-probabilities.
+    """
+    check_pieces("early_exit", session, chunk)
+    if not 0 < threshold <= 1 or repeats < 1 or probe_tokens < 1 or not probe:
+        raise ConfigError("early_exit needs 0 < threshold <= 1, repeats >= 1, probe_tokens >= 1 and a probe")
+    if rule == "confidence" and not session.capabilities.logprobs:
+        raise ConfigError(f"early_exit: {session.capabilities.model} reports no log-probabilities; set rule=stable")
+    draw, probes, stop_cause = Draw(session.render(), 0), list[_Probe](), "done"
+    while not (draw := await grow(session, draw, chunk)).ended:
+        closing = _closing(session, draw.prompt)
+        if closing is None:  # the answer has begun by itself
+            draw = await grow(session, draw, session.sampling.max_tokens)
+            break
+        try:
+            probes.append(await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes)))
+        except BudgetExceeded:
+            break
+        if _DECIDED[rule](probes, threshold, repeats):
+            words = closing if closing != _PLAIN else closing + probe
+            prompt = draw.prompt.extend(session.encode(words), words)
+            draw, stop_cause = await grow(session, replace(draw, prompt=prompt), session.sampling.max_tokens), rule
+            break
+    chosen = draw.candidate(session)
+    candidates = [chosen, *(p.candidate for p in probes[-1:] if not draw.finished)]
+    return session.answer(candidates[-1] if candidates[-1].final is not None else chosen, candidates, stop_cause)
+
+
+_PLAIN = "\n\n"
+"""Before the probe of a model that does not think in a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """What the model would answer now: the closed path, the answer's class, and its mean probability."""
+
+    candidate: Candidate
+    key: str | None
+    confidence: float
+
+
+_DECIDED: Mapping[Rule, Callable[[Sequence[_Probe], float, int], bool]] = MappingProxyType(
+    {
+        "confidence": lambda probes, threshold, _: probes[-1].key is not None and probes[-1].confidence >= threshold,
+        "stable": lambda probes, _, repeats: unanimous([probe.key for probe in probes], repeats),
+    }
+)
+
+
+def _closing(session: Session, prompt: Prompt) -> str | None:
+    """Words that end what is being said; None once the thinking has ended and the answer is being given."""
+    state = split_prompt(prompt, session.capabilities)
+    if state.inside:
+        return handover_of(session.thinking, session.capabilities)
+    return None if state.thinking or prompt.think_state == "open" else _PLAIN
+
+
+async def _ask(session: Session, prompt: Prompt, closing: str, probe: str, probe_tokens: int, number: int) -> _Probe:
+    """Read the answer that the trace would give now, as draw `number` + 1 beside it."""
+    words = closing + probe
+    asked = prompt.extend(session.encode(words), words)
+    sampling = replace(session.sampling, temperature=0.0, max_tokens=probe_tokens, stop=("\n",))
+    (said,) = await session.generate(asked, range(number + 1, number + 2), sampling=sampling)
+    known = [value for value in said.logprobs or () if value is not None]
+    candidate = session.candidate_at(asked.then(said), said.finish_reason, None, said.usage.generated)
+    key = None if candidate.final is None else answers.key(candidate.final, session.problem.kind)
+    return _Probe(candidate, key, math.exp(math.fsum(known) / len(known)) if known else 0.0)
