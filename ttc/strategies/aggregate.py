@@ -1,0 +1,81 @@
+"""Aggregate (recursive self-aggregation): a population of answers is combined, k at a time, for several rounds.
+
+Venkatraman et al. 2025, "Recursive Self-Aggregation Unlocks Deep Thinking in Large Language Models" (arXiv 2509.26626).
+Each round makes n new answers; each from a prompt that shows k random answers of the last round and asks for a better
+one. The last round votes. Cost: n * (rounds + 1) completions, and n * rounds prompts that hold k answers each (their
+thinking left out): no verifier, but the most expensive strategy here. Ties, abstentions: see `ttc.voting`.
+
+Answer j of a round lives below the first answer that it was shown, so its path says where it came from. Left out: the
+training of the aggregation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ttc.concurrent import gather
+from ttc.core import Answer, Candidate, Message, Problem
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.session import Session
+from ttc.strategies.majority import check_n
+from ttc.voting import fallback, vote
+
+_ASK = """Here are {count} attempts at the problem above. Some of them may be wrong. Combine what is right in them, \
+correct what is not, and give one solution of your own with its final answer.
+
+{attempts}"""
+
+
+async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 3, rounds: int = 2) -> Answer:
+    """Return the majority answer of the last round that gave one.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        n: size of the population.
+        k: answers that each aggregation is shown.
+        rounds: rounds of aggregation; 0 is a plain vote.
+
+    Raises:
+        ConfigError: n < 1, k outside 1..n, rounds < 0, or n > 1 at temperature 0.
+    """
+    check_n(n, session)
+    if not 1 <= k <= n or rounds < 0:
+        raise ConfigError(f"aggregate needs 1 <= k <= n={n} and rounds >= 0, got k={k} and rounds={rounds}")
+    prompt = session.render()
+    completions = await session.generate(prompt, n)
+    population = [session.candidate(prompt, completion) for completion in completions]
+    seen = list(population)
+    chosen = vote(population, problem.kind)
+    for number in range(rounds):
+        if len(population) < n:
+            break
+        shown = [_shown(session, population, k, number, place) for place in range(n)]
+        made = await gather(_improve(session, attempts, place) for place, attempts in enumerate(shown))
+        population = [candidate for candidate in made if candidate is not None]
+        seen += population
+        chosen = vote(population, problem.kind) or chosen
+    return session.answer(chosen or fallback(seen), seen)
+
+
+def _shown(session: Session, population: Sequence[Candidate], k: int, number: int, place: int) -> list[Candidate]:
+    """Draw k members without replacement, by the dice of this round and place."""
+    pool = sorted(population, key=lambda candidate: candidate.path)
+    return [pool.pop(int(session.chance("aggregate", number, place, i) * len(pool))) for i in range(k)]
+
+
+async def _improve(session: Session, attempts: Sequence[Candidate], place: int) -> Candidate | None:
+    """Make one answer out of several; None when the budget is spent."""
+    texts = [f"Attempt {i}:\n{attempt.text.strip()}" for i, attempt in enumerate(attempts, start=1)]
+    asked = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
+    messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], asked))
+    prompt = session.render(messages=messages, path=attempts[0].path)
+    try:
+        (completion,) = await session.generate(prompt, range(place, place + 1))
+    except BudgetExceeded:
+        return None
+    return session.candidate(prompt, completion)
+
+
+def _joined(message: Message, text: str) -> Message:
+    return Message(message.role, f"{message.content}\n\n{text}")
