@@ -1,0 +1,97 @@
+"""Knockout: n answers meet in pairs, round by round; a judge says who goes on; the last one is returned.
+
+Chen et al. 2024, "Simple and Provable Scaling Laws for the Test-Time Compute of Large Language Models" (arXiv
+2411.19477): when the model can solve the problem at all and the judge is better than a coin, failure falls
+exponentially in n and in k. The judge is the model itself, asked k times a pair, half of them in each order; or a
+`scorer` that judges both (`judge` for another model). Cost: n completions, and k short ones for each of n - 1 matches;
+answers in one class do not need to meet. A match without a winner goes to the shorter answer, then to the first path.
+An answer without a final loses. Left out: the league form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ttc import answers
+from ttc.concurrent import gather
+from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.scorers._judging import compare, verdict
+from ttc.session import Session
+from ttc.strategies.majority import check_n
+from ttc.voting import by_length, fallback
+
+_POINTS = {"A": 1.0, "B": -1.0}
+
+
+async def knockout(
+    problem: Problem, session: Session, *, n: int = 8, k: int = 2, scorer: Scorer | None = None
+) -> Answer:
+    """Return the answer that wins its matches.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        n: answers that enter.
+        k: comparisons of each pair by the model itself.
+        scorer: compares in the model's place; the higher score of the two goes on.
+
+    Raises:
+        ConfigError: n or k < 1, or n > 1 at temperature 0.
+    """
+    check_n(n, session)
+    if k < 1:
+        raise ConfigError(f"k must be >= 1, got {k}")
+    prompt = session.render()
+    completions = await session.generate(prompt, n)
+    candidates = [session.candidate(prompt, completion) for completion in completions]
+    texts = {c.path: prompt.then(completion) for c, completion in zip(candidates, completions, strict=True)}
+    match = _Match(session, n, k, scorer, texts)
+    field = [candidate for candidate in candidates if candidate.final is not None]
+    matches = 0
+    while len(field) > 1:
+        pairs = list(zip(field[::2], field[1::2], strict=False))
+        winners = await gather(match.play(pair, matches + i) for i, pair in enumerate(pairs))
+        matches += len(pairs)
+        field = winners + field[2 * len(pairs) :]
+    return session.answer(field[0] if field else fallback(candidates), candidates)
+
+
+class _Match:
+    """Plays single matches; matches of one round run at once."""
+
+    def __init__(self, session: Session, n: int, k: int, scorer: Scorer | None, texts: Mapping[Path, Prompt]) -> None:
+        self._session, self._n, self._k, self._scorer, self._texts = session, n, k, scorer, texts
+
+    async def play(self, pair: Sequence[Candidate], number: int) -> Candidate:
+        """Return the winner; a match that the budget does not cover is decided like a draw."""
+        first, second = pair
+        kind = self._session.problem.kind
+        if answers.key(first.final or "", kind) == answers.key(second.final or "", kind):
+            return min(pair, key=by_length)
+        try:
+            judged = self._asked(pair, number) if self._scorer is None else self._scored(pair, self._scorer)
+            lead = await judged
+        except BudgetExceeded:
+            lead = 0.0
+        return first if lead > 0 else second if lead < 0 else min(pair, key=by_length)
+
+    async def _scored(self, pair: Sequence[Candidate], scorer: Scorer) -> float:
+        one, other = await self._session.score(scorer, [self._texts[candidate.path] for candidate in pair])
+        return 0.0 if one.value is None or other.value is None else one.value - other.value
+
+    async def _asked(self, pair: Sequence[Candidate], number: int) -> float:
+        """Ask k times, the odd ones in the other order; the questions live beside the draws, at n + number."""
+        question = compare(self._session.problem.messages, pair[0].text.strip(), pair[1].text.strip())
+        votes = await gather(
+            self._ask(text, (self._n + number, order), len(range(order, self._k, 2)))
+            for order, text in enumerate((question.one, question.other))
+            if order < self._k
+        )
+        return votes[0] - sum(votes[1:])
+
+    async def _ask(self, text: str, path: Path, times: int) -> float:
+        """Votes for the answer shown first, less those for the other."""
+        asked = self._session.render(messages=(Message("user", text),), path=path)
+        said: list[Completion] = await self._session.generate(asked, times)
+        return sum(_POINTS.get(verdict(asked, completion) or "", 0.0) for completion in said)
