@@ -1,0 +1,57 @@
+"""No think, then think: sample answers without thinking; only where they disagree, sample with thinking.
+
+Ma et al. 2025, "Reasoning Models Can Be Effective Without Thinking" (arXiv 2504.09858) for the cheap half; escalation
+on disagreement as in cascades (Yue et al. 2023, "Large Language Model Cascades with Mixture of Thought", arXiv
+2310.03094). Cost: n short completions, and m long ones for the problems that escalate; all are on the ledger. When
+thinking gives no answer at all, the cheap vote stands. Ties, abstentions: see `ttc.voting`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ttc.core import Answer, Candidate, Problem
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.session import Session
+from ttc.strategies.majority import check_n
+from ttc.thinking import Thinking
+from ttc.voting import fallback, tally, vote
+
+
+async def no_think_then_think(
+    problem: Problem, session: Session, *, n: int = 4, m: int = 4, agreement: float = 0.75
+) -> Answer:
+    """Return the vote of n samples without thinking, or of m with it where those did not agree.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        n: samples without thinking.
+        m: samples with thinking, where it comes to that.
+        agreement: share of the n that must give one answer; the others, and those without an answer, disagree.
+
+    Raises:
+        ConfigError: n or m < 1, agreement outside (0, 1], or several samples at temperature 0.
+    """
+    check_n(n, session)
+    check_n(m, session, "m")
+    if not 0 < agreement <= 1:
+        raise ConfigError(f"agreement must be in (0, 1], got {agreement}")
+    cheap = await _sample(session, Thinking(mode="off"), range(n))
+    votes = tally(cheap, problem.kind)
+    if votes and votes[0] >= agreement * n:
+        return session.answer(vote(cheap, problem.kind), cheap, "agreed")
+    on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
+    try:
+        careful = await _sample(session, on, range(n, n + m))
+    except BudgetExceeded:
+        careful = []
+    candidates = [*cheap, *careful]
+    chosen = vote(careful, problem.kind) or vote(cheap, problem.kind) or fallback(candidates)
+    return session.answer(chosen, candidates, "escalated")
+
+
+async def _sample(session: Session, thinking: Thinking, draws: range) -> list[Candidate]:
+    prompt = session.render(thinking)
+    completions = await session.generate(prompt, draws, thinking=thinking)
+    return [session.candidate(prompt, completion) for completion in completions]
