@@ -16,10 +16,18 @@ from ttc.scorers.likelihood import likelihood
 from ttc.scorers.prm import prm
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import solve
+from ttc.strategies.adaptive import adaptive
+from ttc.strategies.aggregate import aggregate
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
+from ttc.strategies.confidence import confidence
 from ttc.strategies.direct import direct
+from ttc.strategies.early_exit import early_exit
+from ttc.strategies.first_finished import first_finished
+from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
+from ttc.strategies.no_think_then_think import no_think_then_think
+from ttc.strategies.refine import refine
 from ttc.strategies.tree import tree
 from ttc.thinking import Thinking
 
@@ -67,6 +75,20 @@ STRATEGIES: dict[str, Case] = {
     "majority": Case(lambda: partial(majority, n=4)),
     "best_of_n": Case(lambda: partial(best_of_n, scorer=likelihood(), n=4)),
     "best_of_n weighted": Case(lambda: partial(best_of_n, scorer=constant(), n=4, select="weighted")),
+    "best_of_n pessimistic": Case(lambda: partial(best_of_n, scorer=likelihood(), n=4, select="pessimistic")),
+    "adaptive": Case(lambda: partial(adaptive, n=6)),
+    "adaptive in windows": Case(lambda: partial(adaptive, n=6, rule="window", window=2)),
+    "aggregate": Case(lambda: partial(aggregate, n=3, k=2, rounds=2)),
+    "confidence": Case(lambda: partial(confidence, n=6, warmup=2, wave=2, keep=0.6, group=6, chunk=9)),
+    "first_finished": Case(lambda: partial(first_finished, n=4, m=2, chunk=7)),
+    "knockout": Case(lambda: partial(knockout, n=4, k=2)),
+    "knockout by a scorer": Case(lambda: partial(knockout, n=4, scorer=likelihood())),
+    "early_exit": Case(lambda: partial(early_exit, chunk=8, repeats=2, probe_tokens=6)),
+    "early_exit when confident": Case(lambda: partial(early_exit, rule="confidence", threshold=0.5, chunk=11)),
+    "refine": Case(lambda: partial(refine, rounds=2)),
+    "refine by a scorer": Case(
+        lambda: partial(refine, feedback="scorer", threshold=0.99, scorer=simulated_scorer(noise=1.0))
+    ),
     "tree": Case(lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=3, max_depth=12)),
     "tree dvts": Case(
         lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=2, policy="dvts", max_depth=12)
@@ -75,6 +97,9 @@ STRATEGIES: dict[str, Case] = {
 THINKING_STRATEGIES: dict[str, Case] = {
     "budget_forcing": Case(lambda: partial(budget_forcing, max_thinking=14)),
     "budget_forcing with a wait": Case(lambda: partial(budget_forcing, num_waits=1)),
+    "no_think_then_think": Case(lambda: partial(no_think_then_think, n=2, m=2, agreement=1.0)),
+    "first_finished under a cap": Case(lambda: partial(first_finished, n=4, m=2, chunk=5), Thinking(max_tokens=14)),
+    "early_exit under a cap": Case(lambda: partial(early_exit, chunk=5, repeats=2), Thinking(max_tokens=14)),
     "majority under a cap": Case(lambda: partial(majority, n=4), Thinking(max_tokens=14)),
     "tree under a cap": Case(
         lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=4, beam_width=2, max_depth=12),

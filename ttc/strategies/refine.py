@@ -1,0 +1,125 @@
+"""Refine: answer, get feedback, answer again, for a number of rounds.
+
+Madaan et al. 2023, "Self-Refine"; Huang et al. 2023, "Large Language Models Cannot Self-Correct Reasoning Yet" (arXiv
+2310.01798): without outside feedback there is nothing to gain. So the feedback comes from a checker that holds no key:
+
+    sums     a tool that recomputes every plain equality in the answer
+    scorer   the step that the scorer doubts most, where it is below `threshold`
+    self     none: the model is asked to check its work (the baseline of the second paper)
+
+A round that brings no complaint ends the refinement, except for `self`, which cannot tell. Cost: up to rounds + 1
+completions, and the scored answers. The last answer with a final stands. Left out: several critics, trained critics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.session import Session
+from ttc.strategies._sums import wrong_sums
+from ttc.voting import fallback
+
+Feedback: TypeAlias = Literal["sums", "scorer", "self"]
+
+_SELF = "Check your solution step by step for mistakes."
+_AGAIN = "{complaint} Then solve the problem again and give its final answer."
+
+
+async def refine(
+    problem: Problem,
+    session: Session,
+    *,
+    rounds: int = 2,
+    feedback: Feedback = "sums",
+    threshold: float = 0.5,
+    step: str = "\n\n",
+    scorer: Scorer | None = None,
+) -> Answer:
+    """Return the last answer of a chain of revisions.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        rounds: most revisions.
+        feedback: sums, scorer or self; see the module.
+        threshold: a step that scores less is complained about.
+        step: text that ends a step, to quote the doubtful one.
+        scorer: for feedback=scorer; higher is better.
+
+    Raises:
+        ConfigError: rounds < 0, or feedback=scorer without a scorer.
+    """
+    if rounds < 0 or not step:
+        raise ConfigError(f"refine needs rounds >= 0 and a non-empty step, got {rounds}")
+    if feedback == "scorer" and scorer is None:
+        raise ConfigError("refine: feedback=scorer needs a scorer: add --scorer prm:PATH")
+    critic = _Critic(session, feedback, threshold, step, scorer)
+    made: list[Candidate] = []
+    prompt, stop_cause = session.render(), "done"
+    for number in range(rounds + 1):
+        try:
+            (completion,) = await session.generate(prompt, 1)
+        except BudgetExceeded:
+            break
+        candidate = session.candidate(prompt, completion)
+        made.append(candidate)
+        if number == rounds:
+            break
+        complaint = await critic.complain(prompt.then(completion), candidate)
+        if complaint is None:
+            stop_cause = "no complaint"
+            break
+        reply = Message("user", _AGAIN.format(complaint=complaint))
+        messages = (*problem.messages, Message("assistant", candidate.text.strip()), reply)
+        prompt = session.render(messages=messages, path=candidate.path)
+    answered = [candidate for candidate in made if candidate.final is not None]
+    return session.answer(answered[-1] if answered else fallback(made), made, stop_cause)
+
+
+class _Critic:
+    """Finds something to complain about, or nothing (None)."""
+
+    def __init__(
+        self, session: Session, feedback: Feedback, threshold: float, step: str, scorer: Scorer | None
+    ) -> None:
+        self._session, self._threshold, self._step, self._scorer = session, threshold, step, scorer
+        self._ask = _CRITICS[feedback]
+
+    async def complain(self, whole: Prompt, candidate: Candidate) -> str | None:
+        return await self._ask(self, whole, candidate)
+
+    async def by_sums(self, whole: Prompt, candidate: Candidate) -> str | None:
+        wrong = wrong_sums(candidate.thinking + "\n" + candidate.text)
+        if wrong:
+            return f"A calculator disagrees with: {'; '.join(wrong[:5])}."
+        return None if candidate.final is not None else "There is no final answer."
+
+    async def by_scorer(self, whole: Prompt, candidate: Candidate) -> str | None:
+        scorers = [] if self._scorer is None else [self._scorer]
+        try:
+            scores = [score for scorer in scorers for score in await self._session.score(scorer, [whole])]
+        except BudgetExceeded:
+            return None
+        for score in scores:
+            levels = score.steps or (() if score.value is None else (score.value,))
+            if levels and min(levels) < self._threshold:
+                return self._doubt(whole, levels.index(min(levels)) if score.steps else None)
+        return None
+
+    def _doubt(self, whole: Prompt, place: int | None) -> str:
+        steps = [text for text in whole.generated_text.split(self._step) if text.strip()]
+        if place is None or place >= len(steps):
+            return "A checker doubts this solution."
+        return f"A checker doubts step {place + 1}: {steps[place].strip()}"
+
+    async def by_self(self, whole: Prompt, candidate: Candidate) -> str | None:
+        return _SELF
+
+
+_CRITICS: Mapping[Feedback, Callable[[_Critic, Prompt, Candidate], Awaitable[str | None]]] = MappingProxyType(
+    {"sums": _Critic.by_sums, "scorer": _Critic.by_scorer, "self": _Critic.by_self}
+)
