@@ -1,10 +1,11 @@
-"""`ttc verify` as a process: JSON lines in, JSON lines out."""
+"""`ttc verify` as a process: JSON lines in, JSON lines out; logs judged again, verifiers compared."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,10 +64,106 @@ def test_parameters_and_names_are_checked() -> None:
     assert "did you mean 'percent'" in verify([], "--set", "percnt=unit")[2]
     assert "did you mean 'math'" in verify([], "--verifier", "maths")[2]
     assert verify([], "--verifier", "maths")[0] == 2
-    assert "KEY=VALUE" in verify([], "--set", "percent")[2]
+    assert "key=value" in verify([], "--set", "percent")[2]
+    assert "choose one" in verify([], "--rescore", "x", "--against", "exact")[2]
+    assert "needs --against" in verify([], "--against-set", "percent=unit")[2]
+    assert "does not exist" in verify([], "--rescore", "none.jsonl")[2]
 
 
 def test_partial_scores_of_a_form_are_shown() -> None:
     _, out, _ = verify([{"id": 0, "target": None, "text": "no box"}], "--verifier", "format")
     assert out[0]["score"] == 0.75
     assert out[0]["parts"] == {"thinking": 1.0, "closed": 1.0, "answer": 0.0, "length": 1.0}
+
+
+ROWS: list[object] = [
+    {"id": 1, "target": "1/2", "text": "0.5"},
+    {"id": 2, "target": "1/2", "text": "1/2"},
+    {"id": 3, "target": "1/2", "text": "0.25"},
+    {"id": 4, "target": "1/2", "text": "I do not know, sorry."},
+    {"id": 5, "target": "0.5", "text": "50%"},
+]
+
+
+def test_a_log_is_judged_again_with_other_settings_and_the_changes_are_shown(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    code, out, _ = verify(ROWS, "--audit", str(log))
+    assert (code, len(out), len(log.read_text().splitlines())) == (0, 5, 5)
+    code, out, err = verify([], "--rescore", str(log))
+    assert (code, out) == (0, [])
+    assert "5 rows, 0 differ" in err
+    code, out, err = verify([], "--rescore", str(log), "--set", "percent=unit")
+    assert [(row["id"], row["first"]["verdict"], row["second"]["verdict"]) for row in out] == [
+        (5, "correct", "incorrect")
+    ]
+    assert out[0]["first"]["version"] != out[0]["second"]["version"]
+    assert "5 rows, 1 differ" in err
+    assert "correct -> incorrect          1" in err
+    assert "where both decided (4) they agree on 75.00 % (95 %: 30.06 to 95.44)" in err
+    assert "is the log that is judged again" in verify([], "--rescore", str(log), "--audit", str(log))[2]
+
+
+def test_two_verifiers_are_compared_row_by_row(tmp_path: Path) -> None:
+    log = tmp_path / "audit.jsonl"
+    options = ("--against", "exact", "--against-set", "whole_text=true", "--audit", str(log))
+    code, out, err = verify(ROWS, *options)
+    assert code == 0
+    assert [(row["id"], row["first"]["verdict"], row["second"]["verdict"]) for row in out] == [
+        (1, "correct", "incorrect"),
+        (4, "no_answer", "incorrect"),
+        (5, "correct", "incorrect"),
+    ]
+    assert "exact-1-nyn" in err
+    assert "5 rows, 3 differ" in err
+    assert sorted(json.loads(line)["verifier"] for line in log.read_text().splitlines()) == ["exact"] * 5 + ["math"] * 5
+
+
+def test_metrics_are_told_at_the_end() -> None:
+    _, _, err = verify([*ROWS, ROWS[0]], "--metrics", "--no-canaries", "--verifier", "exact")
+    found = json.loads(err)
+    assert found["count"] == 6
+    assert sum(found["by_status"].values()) == 6
+    assert found["timeout_rate"] == found["error_rate"] == 0.0
+
+
+BROKEN = """
+from ttc.core import Verdict
+from ttc.verifiers.contract import Canary, Card
+
+class Off:
+    name, version = "off", "off-1"
+    card = Card(name, version, "any", 1.0, "none", "none", "never", ("all",),
+                (Canary(1, "good", "correct"), Canary(1, "bad", "incorrect")))
+    async def verify(self, target, submission):
+        return Verdict("incorrect", version=self.version)
+    def check_gold(self, target, item=""):
+        pass
+    async def close(self):
+        pass
+
+def off():
+    return Off()
+"""
+
+
+def test_a_verifier_that_fails_a_known_case_is_not_used_unless_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "off.py").write_text(BROKEN)
+    rows: list[object] = [{"id": 1, "target": 1, "text": "good"}]
+    code, out, err = verify(rows, "--verifier", f"{tmp_path}/off.py:off")
+    assert (code, out) == (1, [])
+    assert "fails a known case: 'good'" in err
+    code, out, _ = verify(rows, "--verifier", f"{tmp_path}/off.py:off", "--no-canaries")
+    assert (code, out[0]["verdict"]) == (0, "incorrect")
+
+
+def test_input_that_is_no_text_or_too_deep_is_named() -> None:
+    deep = '{"id": 1, "text": "x", "target": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    code, _, err = verify([deep], "--verifier", "exact")
+    assert code == 2
+    assert "line 1: nested too deeply" in err
+    process = [sys.executable, "-m", "ttc", "verify", "--verifier", "exact"]
+    done = subprocess.run(
+        process, input=b"\xff\xfe", capture_output=True, timeout=60, env={"PYTHONIOENCODING": "utf-8"}
+    )
+    assert done.returncode == 2
+    assert b"not UTF-8" in done.stderr

@@ -1,7 +1,13 @@
 """`ttc verify --verifier math`: judge answers from standard input, one JSON object a line.
 
 Input lines: {"id", "target", "text"} and, optionally, "thinking" and "finish_reason". Output lines, in the order of the
-input: {"id", "verdict", "reason", "extracted", "score", "seconds", "version"}.
+input: {"id", "verdict", "reason", "extracted", "score", "seconds", "version"}, and "parts" where there are any.
+
+    ttc verify --audit audit.jsonl < answers.jsonl      keep every verdict with what it was made of
+    ttc verify --rescore audit.jsonl --set rounding=0   judge a log again, show what changes
+    ttc verify --against exact < answers.jsonl          show where two verifiers differ
+
+The last two print the rows that differ: {"id", "target", "text", "first", "second"}; counts go to standard error.
 """
 
 from __future__ import annotations
@@ -10,96 +16,112 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast, get_args
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
 
-from ttc.core import FinishReason, Submission, Target, Verdict, Verifier
-from ttc.errors import ConfigError, RecordError
-from ttc.registry import VERIFIERS, bind
+from ttc.commands._submissions import Asked, from_audit, from_lines, judge_all
+from ttc.config import overrides
+from ttc.core import Verdict
+from ttc.errors import ConfigError
+from ttc.options import resolve_verifier
+from ttc.records import encode
+from ttc.verifiers.audit import Audit
+from ttc.verifiers.disagreement import Disagreement, disagreement
+from ttc.verifiers.service import Service
 
-IN_FLIGHT = 64
-"""Lines judged at once."""
+Judge = Callable[[Asked], Any]
+Tell = Callable[[Asked, Any], None]
 
 
 def register(subparsers: Any) -> None:
     """Add `ttc verify`."""
     parser = subparsers.add_parser(
         "verify",
-        help="judge answers given as JSON lines",
+        help="judge answers given as JSON lines, compare verifiers, judge a log again",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--verifier", default="math", metavar="NAME", help="math (default), choice, exact, format")
+    parser.add_argument("--verifier", default="math", metavar="NAME[:MODEL]", help="default: math; ttc list verifiers")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="parameter of the verifier"
+    )
+    parser.add_argument("--audit", type=Path, metavar="FILE", help="append every verdict to this log")
+    parser.add_argument("--metrics", action="store_true", help="print counts, latency and error rates at the end")
+    parser.add_argument(
+        "--canaries",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run the verifier's known cases first and stop when one fails (default)",
+    )
+    group = parser.add_argument_group("compare")
+    group.add_argument("--rescore", type=Path, metavar="LOG", help="judge what this audit log holds instead of stdin")
+    group.add_argument("--against", metavar="NAME[:MODEL]", help="a second verifier")
+    group.add_argument(
+        "--against-set", action="append", default=[], metavar="KEY=VALUE", help="parameter of the second verifier"
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge every line of standard input; 2 when a line or a name is broken."""
-    factory = VERIFIERS.load(args.verifier)
-    verifier: Verifier = factory(**bind(factory, _settings(args.settings), supply={}))
-    asyncio.run(_judge_all(verifier, sys.stdin))
+    """Judge every line; 2 when a line or a name is broken, 1 when a verifier fails a known case."""
+    _check(args)
+    chosen = [resolve_verifier(args.verifier, overrides(args.settings))]
+    if args.against is not None:
+        chosen.append(resolve_verifier(args.against, overrides(args.against_set)))
+    audit = Audit(args.audit) if args.audit is not None else None
+    services = [Service(choice.create_verifier(), audit=audit) for choice in chosen]
+    asyncio.run(_serve(args, services))
     return 0
 
 
-def _settings(pairs: Iterable[str]) -> dict[str, str]:
-    settings = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator or not name:
-            raise ConfigError(f"--set takes KEY=VALUE, got {pair!r}")
-        settings[name] = value
-    return settings
+def _check(args: argparse.Namespace) -> None:
+    if args.against is None and args.against_set:
+        raise ConfigError("--against-set needs --against")
+    if args.rescore is not None and args.against is not None:
+        raise ConfigError("--rescore compares with the log and --against with a second verifier; choose one")
+    if args.rescore is not None and args.audit is not None and args.rescore.resolve() == args.audit.resolve():
+        raise ConfigError(f"--audit {args.audit} is the log that is judged again; choose another file")
 
 
-async def _judge_all(verifier: Verifier, lines: Iterable[str]) -> None:
-    """Judge with up to IN_FLIGHT lines at once; prints in the order of the input, each as soon as it can be.
-
-    A broken line is reported after the verdicts on all lines before it.
-    """
-    queue: asyncio.Queue[_Pending | RecordError | None] = asyncio.Queue(IN_FLIGHT)
-    reader = asyncio.create_task(_read_all(verifier, iter(lines), queue))
-    try:
-        while (item := await queue.get()) is not None:
-            if isinstance(item, RecordError):
-                raise item
-            _print(item.identity, await item.verdict)
-    finally:
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
-        await verifier.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    identity: Any
-    verdict: asyncio.Task[Verdict]
+async def _serve(args: argparse.Namespace, services: Sequence[Service]) -> None:
+    async with AsyncExitStack() as stack:
+        for service in services:
+            stack.push_async_callback(service.close)
+        if args.canaries:
+            for service in services:
+                await asyncio.to_thread(service.start)
+        source = from_lines(sys.stdin, "<stdin>") if args.rescore is None else from_audit(args.rescore)
+        if args.rescore is None and len(services) == 1:
+            await judge_all(source, lambda asked: _ask(services[0], asked), _print)
+        else:
+            pairs: list[tuple[Verdict, Verdict]] = []
+            await judge_all(source, lambda asked: _ask_both(services, asked), lambda *told: _compare(pairs, *told))
+            logged = sorted({first.version for first, _ in pairs}) if args.rescore else [services[0].version]
+            _summarise(", ".join(logged), services[-1].version, disagreement(pairs))
+        if args.metrics:
+            for service in services:
+                figures = {"version": service.version, **encode(service.metrics())}
+                print(json.dumps(figures), file=sys.stderr)
 
 
-async def _read_all(
-    verifier: Verifier, lines: Iterator[str], queue: asyncio.Queue[_Pending | RecordError | None]
-) -> None:
-    number = 0
-    # Reading may block on a slow writer, so it happens in a thread.
-    while (line := await asyncio.to_thread(next, lines, None)) is not None:
-        number += 1
-        if not line.strip():
-            continue
-        try:
-            identity, target, submission = _request(line, number)
-        except RecordError as exc:
-            await queue.put(exc)
-            return
-        await queue.put(_Pending(identity, asyncio.create_task(verifier.verify(target, submission))))
-    await queue.put(None)
+async def _ask(service: Service, asked: Asked) -> Verdict:
+    return await asyncio.wrap_future(service.submit(asked.target, asked.submission, asked.id))
 
 
-def _print(identity: Any, verdict: Verdict) -> None:
+async def _ask_both(services: Sequence[Service], asked: Asked) -> tuple[Verdict, Verdict]:
+    """The verdict in the log, or of the first verifier, and that of the last."""
+    told = await asyncio.gather(*(_ask(service, asked) for service in services))
+    return asked.logged or told[0], told[-1]
+
+
+def _print(asked: Asked, verdict: Verdict) -> None:
+    print(json.dumps({"id": asked.id, **_row(verdict)}), flush=True)
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
     row = {
-        "id": identity,
         "verdict": verdict.status,
         "reason": verdict.reason,
         "extracted": verdict.extracted,
@@ -107,25 +129,25 @@ def _print(identity: Any, verdict: Verdict) -> None:
         "seconds": round(verdict.seconds, 6),
         "version": verdict.version,
     }
-    if verdict.parts:
-        row["parts"] = dict(verdict.parts)
-    print(json.dumps(row), flush=True)
+    return row | ({"parts": dict(verdict.parts)} if verdict.parts else {})
 
 
-def _request(line: str, number: int) -> tuple[Any, Target, Submission]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as exc:
-        raise RecordError(f"<stdin> line {number}: not JSON: {exc}") from exc
-    if not isinstance(row, Mapping):
-        raise RecordError(f"<stdin> line {number}: expected an object, got {type(row).__name__}")
-    for field in ("id", "target", "text"):
-        if field not in row:
-            raise RecordError(f"<stdin> line {number}: field {field!r} is missing")
-    for field in ("text", "thinking"):
-        if not isinstance(row.get(field, ""), str):
-            raise RecordError(f"<stdin> line {number}: field {field!r} must be a string")
-    finish = row.get("finish_reason", "stop")
-    if finish not in get_args(FinishReason):
-        raise RecordError(f"<stdin> line {number}: field 'finish_reason' must be stop, length or abort, got {finish!r}")
-    return row["id"], row["target"], Submission(row["text"], row.get("thinking", ""), cast("FinishReason", finish))
+def _compare(pairs: list[tuple[Verdict, Verdict]], asked: Asked, told: tuple[Verdict, Verdict]) -> None:
+    pairs.append(told)
+    first, second = told
+    if first.status != second.status:
+        row = {"id": asked.id, "target": asked.target, "text": asked.submission.text}
+        print(json.dumps({**row, "first": _row(first), "second": _row(second)}), flush=True)
+
+
+def _summarise(first: str, second: str, found: Disagreement) -> None:
+    lines = [
+        f"first   {first or 'nothing'}",
+        f"second  {second}",
+        f"{found.count:,} rows, {found.differing:,} differ",
+    ]
+    if found.decided:
+        share, low, high = (f"{100 * value:.2f}" for value in (found.agreement, found.low, found.high))
+        lines.append(f"where both decided ({found.decided:,}) they agree on {share} % (95 %: {low} to {high})")
+    lines += [f"  {before:>11} -> {after:<11} {count:>8,}" for (before, after), count in found.transitions.items()]
+    print("\n".join(lines), file=sys.stderr)
