@@ -1,0 +1,115 @@
+"""Advantages against numbers worked out by hand, and what may not change them."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.advantages.batch import batch
+from train.advantages.gae import gae
+from train.advantages.group import group
+from train.advantages.leave_one_out import leave_one_out
+from train.advantages.reinforce_pp import reinforce_pp
+from train.advantages.steps import steps
+from train.outcome import Outcome
+from train.registries import ADVANTAGES
+
+NAN = float("nan")
+
+
+def outcome(rewards, groups, length=3, **more):
+    mask = torch.ones(len(rewards), length, dtype=torch.bool)
+    return Outcome(torch.tensor(rewards), torch.tensor(groups), more.pop("mask", mask), **more)
+
+
+def rows(advantage, given_outcome):
+    return advantage(given_outcome)[:, 0].tolist()
+
+
+def test_group_advantages_equal_those_worked_out_by_hand():
+    found = rows(group(eps=0.0), outcome([1.0, 0.0, 0.0, 1.0, 0.0], [7, 7, 7, 9, 9]))
+    std = (1 / 3) ** 0.5
+    hand = [2 / 3 / std, -1 / 3 / std, -1 / 3 / std, 0.5 / 0.5**0.5, -0.5 / 0.5**0.5]
+    assert torch.allclose(torch.tensor(found), torch.tensor(hand), atol=1e-6)
+
+
+def test_without_scaling_the_group_advantage_is_the_difference_from_the_mean():
+    assert rows(group(scale="none"), outcome([3.0, 1.0], [0, 0])) == [1.0, -1.0]
+
+
+def test_equal_rewards_give_exactly_zero_in_every_group_method():
+    same = outcome([0.1] * 3 + [0.7] * 7, [0] * 3 + [1] * 7)
+    for make in (group(), group(scale="none"), leave_one_out()):
+        assert make(same).abs().max() == 0
+    assert reinforce_pp()(same).abs().max() == 0
+
+
+def test_leave_one_out_is_the_group_difference_times_g_over_g_minus_one():
+    rewards = outcome([1.0, 0.0, 0.5, 0.25], [0, 0, 0, 0])
+    expected = torch.tensor(rows(group(scale="none"), rewards)) * 4 / 3
+    assert torch.allclose(torch.tensor(rows(leave_one_out(), rewards)), expected, atol=1e-6)
+    assert abs(rows(leave_one_out(), rewards)[0] - (1.0 - 0.75 / 3)) < 1e-6
+
+
+def test_a_rollout_without_a_verdict_gets_nothing_and_moves_no_mean():
+    found = rows(group(scale="none"), outcome([1.0, NAN, 0.0], [0, 0, 0]))
+    assert found == [0.5, 0.0, -0.5]
+    for name in ("group", "batch", "leave_one_out", "reinforce_pp"):
+        values = ADVANTAGES.load(name)()(outcome([1.0, NAN, 0.0], [0, 0, 0]))
+        assert torch.isfinite(values).all() and values[1].abs().max() == 0
+
+
+def test_a_rollout_alone_in_its_group_gets_zero():
+    assert rows(group(), outcome([1.0, 0.0], [0, 1])) == [0.0, 0.0]
+    assert rows(leave_one_out(), outcome([1.0, 0.0], [0, 1])) == [0.0, 0.0]
+
+
+def test_batch_advantages_have_mean_zero_and_unit_spread():
+    found = torch.tensor(rows(batch(eps=0.0), outcome([1.0, 0.0, 0.0, 4.0], [0, 0, 1, 1])))
+    assert abs(found.mean()) < 1e-6 and abs(found.std() - 1) < 1e-6
+
+
+def test_reinforce_pp_takes_the_group_off_first_and_normalises_over_the_batch():
+    found = torch.tensor(rows(reinforce_pp(eps=0.0), outcome([1.0, 0.0, 10.0, 9.0], [0, 0, 1, 1])))
+    assert torch.allclose(found, torch.tensor([1.0, -1.0, 1.0, -1.0]) * (3 / 4) ** 0.5, atol=1e-6)
+
+
+@given(st.permutations(range(6)))
+def test_shuffling_rows_changes_no_rollouts_advantage(order):
+    rewards, groups = [0.0, 1.0, 0.5, 1.0, 1.0, 0.0], [0, 0, 0, 1, 1, 1]
+    for name in ("group", "batch", "leave_one_out", "reinforce_pp"):
+        make = ADVANTAGES.load(name)()
+        plain = torch.tensor(rows(make, outcome(rewards, groups)))
+        mixed = torch.tensor(rows(make, outcome([rewards[i] for i in order], [groups[i] for i in order])))
+        assert torch.allclose(mixed, plain[list(order)], atol=1e-6)
+
+
+def test_nothing_outside_the_mask_gets_an_advantage():
+    mask = torch.tensor([[True, False, True], [False, True, True]])
+    for name in ("group", "batch", "leave_one_out", "reinforce_pp"):
+        assert (ADVANTAGES.load(name)()(outcome([1.0, 0.0], [0, 0], mask=mask))[~mask] == 0).all()
+
+
+def test_process_rewards_count_for_every_token_up_to_the_end_of_their_step():
+    step_rewards = torch.tensor([[NAN, 1.0, NAN, 0.0], [NAN, NAN, NAN, 0.0]])
+    given_outcome = Outcome(
+        torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), torch.ones(2, 4, dtype=torch.bool), steps=step_rewards
+    )
+    mean, std = 1 / 3, (1 / 3) ** 0.5
+    good, bad = (1 - mean) / std, (0 - mean) / std
+    found = steps(eps=0.0)(given_outcome)
+    expected = torch.tensor([[good + bad, good + bad, bad, bad], [bad, bad, bad, bad]])
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_gae_with_lambda_one_is_reward_minus_value_and_with_zero_the_one_step_error():
+    values = torch.tensor([[0.2, 0.5, 0.9]])
+    given_outcome = Outcome(torch.tensor([1.0]), torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool), values=values)
+    assert torch.allclose(gae(lam=1.0)(given_outcome), 1.0 - values, atol=1e-6)
+    assert torch.allclose(gae(lam=0.0)(given_outcome), torch.tensor([[0.3, 0.4, 0.1]]), atol=1e-6)
+
+
+def test_gae_skips_tokens_that_were_injected():
+    values = torch.tensor([[0.2, 9.0, 0.9]])
+    mask = torch.tensor([[True, False, True]])
+    found = gae(lam=0.0)(Outcome(torch.tensor([1.0]), torch.tensor([0]), mask, values=values))
+    assert torch.allclose(found, torch.tensor([[0.7, 0.0, 0.1]]), atol=1e-6)

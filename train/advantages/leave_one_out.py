@@ -1,0 +1,24 @@
+"""RLOO: a rollout against the mean of the *other* rollouts of its prompt.
+
+Kool et al. 2019; Ahmadian et al. 2024, "Back to basics" (arXiv:2402.14740). Unbiased: the baseline does not contain the
+rollout. Equal to G / (G - 1) times the group advantage without scaling. A rollout alone in its group gets 0.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from train.outcome import Advantage, Outcome, centred, group_mean, spread
+
+__all__ = ["leave_one_out"]
+
+
+def leave_one_out() -> Advantage:
+    """Reward minus the mean of the others of its group."""
+
+    def advantage(outcome: Outcome) -> torch.Tensor:
+        _, number = group_mean(outcome.rewards, outcome.groups, outcome.judged)
+        others = number / (number - 1).clamp(min=1)
+        return spread(centred(outcome.rewards, outcome.groups, outcome.judged) * others, outcome)
+
+    return advantage

@@ -1,0 +1,34 @@
+"""REINFORCE++: rewards normalised over the whole batch, optionally after taking off the group's mean.
+
+Hu 2025 (arXiv:2501.03262). With `baseline="group"` it is REINFORCE++-baseline: the group decides what is better, the
+batch decides how much that counts, so no prompt is blown up by its own small spread. The KL penalty of the paper is
+the update rule's reference term here, not part of the reward.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from train.outcome import Advantage, Outcome, centred, group_std, spread
+
+__all__ = ["reinforce_pp"]
+
+
+def reinforce_pp(*, baseline: Literal["none", "group"] = "group", eps: float = 1e-8) -> Advantage:
+    """Batch-normalised reward.
+
+    Args:
+        baseline: what is taken off before normalising.
+        eps: added to the spread.
+    """
+
+    def advantage(outcome: Outcome) -> torch.Tensor:
+        values, one = outcome.rewards, torch.zeros_like(outcome.groups)
+        if baseline == "group":
+            values = centred(values, outcome.groups, outcome.judged)
+        std = group_std(values, one, outcome.judged)
+        return spread(centred(values, one, outcome.judged) / (std + eps), outcome)
+
+    return advantage

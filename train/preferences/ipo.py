@@ -1,0 +1,30 @@
+"""IPO: push the difference of log-ratios to a fixed margin instead of to infinity.
+
+Azar et al. 2023 (arXiv:2310.12036). Log-ratios are per token, as in the authors' own experiments. Where every label
+agrees, DPO's optimum is infinitely far from the reference; here it is 1 / (2 beta) away.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from train.pairs import PairLoss, Pairs
+from ttc.errors import ConfigError
+
+__all__ = ["ipo"]
+
+
+def ipo(*, beta: float = 0.1) -> PairLoss:
+    """Squared distance of the per-token margin from 1 / (2 beta).
+
+    Args:
+        beta: strength of the pull to the reference; above 0.
+    """
+    if beta <= 0:
+        raise ConfigError(f"ipo.beta must be above 0, got {beta}")
+
+    def loss(pairs: Pairs) -> torch.Tensor:
+        chosen, rejected = pairs.margins("ipo", per_token=True)
+        return pairs.weighted((chosen - rejected - 1 / (2 * beta)) ** 2)
+
+    return loss

@@ -1,0 +1,37 @@
+"""ORPO: fine-tuning on the chosen answer with a penalty on the odds of the rejected one; no reference model.
+
+Hong et al. 2024 (arXiv:2403.07691). Log-probabilities are per token.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from train.pairs import PairLoss, Pairs
+from ttc.errors import ConfigError
+
+__all__ = ["orpo"]
+
+
+def orpo(*, beta: float = 0.1) -> PairLoss:
+    """Negative log-likelihood of the chosen one per token, plus beta times the odds-ratio term.
+
+    Args:
+        beta: weight of the odds ratio; at least 0.
+    """
+    if beta < 0:
+        raise ConfigError(f"orpo.beta must be at least 0, got {beta}")
+
+    def loss(pairs: Pairs) -> torch.Tensor:
+        chosen, rejected = pairs.chosen / pairs.chosen_length, pairs.rejected / pairs.rejected_length
+        odds = (chosen - rejected) - (_log1mexp(chosen) - _log1mexp(rejected))
+        return pairs.weighted(-chosen - beta * F.logsigmoid(odds))
+
+    return loss
+
+
+def _log1mexp(x: torch.Tensor) -> torch.Tensor:
+    """log(1 - e^x) for x < 0, without cancellation at either end."""
+    x = x.clamp(max=-1e-7)
+    return torch.where(x > -0.693, torch.log(-torch.expm1(x)), torch.log1p(-torch.exp(x)))

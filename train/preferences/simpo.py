@@ -1,0 +1,31 @@
+"""SimPO: mean log-probability as the reward, a margin, and no reference model.
+
+Meng et al. 2024 (arXiv:2405.14734).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from train.pairs import PairLoss, Pairs
+from ttc.errors import ConfigError
+
+__all__ = ["simpo"]
+
+
+def simpo(*, beta: float = 2.0, gamma: float = 1.0) -> PairLoss:
+    """Negative log-sigmoid of the scaled difference of mean log-probabilities, less a margin.
+
+    Args:
+        beta: scale; above 0.
+        gamma: the margin that a pair must win by, in units of the scaled difference.
+    """
+    if beta <= 0:
+        raise ConfigError(f"simpo.beta must be above 0, got {beta}")
+
+    def loss(pairs: Pairs) -> torch.Tensor:
+        gap = pairs.chosen / pairs.chosen_length - pairs.rejected / pairs.rejected_length
+        return pairs.weighted(-F.logsigmoid(beta * gap - gamma))
+
+    return loss

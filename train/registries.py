@@ -1,0 +1,20 @@
+"""What the training package can be extended with: one file, one function of its name.
+
+train/advantages/NAME.py     from the rewards of a batch to a weight per token
+train/losses/NAME.py         the policy-gradient term per token
+train/preferences/NAME.py    a loss over pairs or labelled completions
+train/shaping/NAME.py        one more part of the reward
+train/stages/NAME.py         one kind of step of a recipe
+"""
+
+from __future__ import annotations
+
+from ttc.registry import Registry
+
+__all__ = ["ADVANTAGES", "LOSSES", "PREFERENCES", "SHAPING", "STAGES"]
+
+ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages")
+LOSSES = Registry("loss", "train.losses", "ttc.losses")
+PREFERENCES = Registry("preference loss", "train.preferences", "ttc.preferences")
+SHAPING = Registry("shaping", "train.shaping", "ttc.shaping")
+STAGES = Registry("stage", "train.stages", "ttc.stages")
