@@ -28,7 +28,7 @@ from ttc.errors import ConfigError
 from ttc.options import resolve_verifier
 from ttc.records import encode
 from ttc.verifiers.audit import Audit
-from ttc.verifiers.disagreement import Disagreement, disagreement
+from ttc.verifiers.disagreement import Disagreement, tally
 from ttc.verifiers.service import Service
 
 Judge = Callable[[Asked], Any]
@@ -99,7 +99,7 @@ async def _serve(args: argparse.Namespace, services: Sequence[Service]) -> None:
             pairs: list[tuple[Verdict, Verdict]] = []
             await judge_all(source, lambda asked: _ask_both(services, asked), lambda *told: _compare(pairs, *told))
             logged = sorted({first.version for first, _ in pairs}) if args.rescore else [services[0].version]
-            _summarise(", ".join(logged), services[-1].version, disagreement(pairs))
+            _summarise(", ".join(logged), services[-1].version, tally(pairs))
         if args.metrics:
             for service in services:
                 figures = {"version": service.version, **encode(service.metrics())}

@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 from ttc.core import Verdict
 
-__all__ = ["Disagreement", "disagreement", "wilson"]
+__all__ = ["Disagreement", "tally", "wilson"]
 
 DECIDED = ("correct", "incorrect")
 
@@ -40,7 +40,7 @@ class Disagreement:
         return sum(count for (first, second), count in self.transitions.items() if first != second)
 
 
-def disagreement(pairs: Iterable[tuple[Verdict, Verdict]]) -> Disagreement:
+def tally(pairs: Iterable[tuple[Verdict, Verdict]]) -> Disagreement:
     """Compare the verdicts of two verifiers, row by row."""
     transitions: Counter[tuple[str, str]] = Counter((first.status, second.status) for first, second in pairs)
     decided = sum(count for pair, count in transitions.items() if set(pair) <= set(DECIDED))
