@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ttc.config import build, overrides
 from ttc.core import Answer, Budget, Engine, Problem, Sampling, Scorer, Verifier
 from ttc.errors import ConfigError
-from ttc.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
+from ttc.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
+from ttc.search.policy import make_policy
 from ttc.specs import label_of, parse_spec, split_model, split_specs
 from ttc.thinking import Thinking
 from ttc.values import nearest
@@ -220,7 +221,7 @@ def resolve_strategies(args: argparse.Namespace, *, default: str) -> list[Strate
         bound = bind(function, params, supply={"scorer": None})
         checked = {key: value for key, value in bound.items() if key != "scorer"}
         if isinstance(checked.get("policy"), str):
-            POLICIES.load(checked["policy"])
+            make_policy(checked["policy"], 1)
         choices.append(StrategyChoice(name, label_of(name, inline), function, checked))
     labels = [choice.label for choice in choices]
     if len(set(labels)) < len(labels):

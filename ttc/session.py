@@ -101,17 +101,15 @@ class Session:
         """How the thinking budget was held."""
         return "ids" if self.thinking.active else "none"
 
-    def render(
-        self, thinking: Thinking | None = None, *, messages: Sequence[Message] | None = None, path: Path = ()
-    ) -> Prompt:
-        """Render the problem as the root of the tree; `thinking` overrides the session's.
+    def render(self, thinking: Thinking | None = None) -> Prompt:
+        """Render the problem as the root of the tree; `thinking` overrides the session's."""
+        prompt = self._engine.render(self.problem.messages, (thinking or self.thinking).template)
+        return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages)
 
-        A strategy that asks something else (to compare, to revise) gives its own `messages` and the `path` of that
-        question, which no draw of the search may have.
-        """
-        asked = self.problem.messages if messages is None else tuple(messages)
-        prompt = self._engine.render(asked, (thinking or self.thinking).template)
-        return replace(prompt, problem_id=self.problem.id, messages=asked, path=path)
+    def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
+        """Render a question of the strategy's own (to compare, to revise), at a `path` that no other draw has."""
+        prompt = self._engine.render(messages, self.thinking.template)
+        return replace(prompt, problem_id=self.problem.id, messages=tuple(messages), path=path)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` that a strategy injects, without any special token added."""
@@ -149,11 +147,12 @@ class Session:
         sampling: Sampling | None = None,
         thinking: Thinking | None = None,
         scorer: Scorer | None = None,
+        resumed: bool = False,
     ) -> list[Completion]:
         """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
 
         `scorer` is the one that every draw will be scored by: where it can tell its price, a token budget keeps room
-        for that.
+        for that. `resumed`: `prompt` is itself a draw that was to be scored and will now only be as part of these.
 
         Raises:
             BudgetExceeded: nothing at all could be drawn.
@@ -170,6 +169,8 @@ class Session:
                 if done:
                     break
                 raise
+            if resumed:
+                self._meter.release(prompt.path)
             now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
             try:
                 leased = replace(

@@ -70,6 +70,12 @@ class Case:
     thinking: Thinking = Thinking()
 
 
+def noisy_tree(**params: Any) -> Callable[..., Any]:
+    """A small tree under a noisy scorer."""
+    small = {"scorer": simulated_scorer(noise=1.0), "n": 6, "beam_width": 2, "max_depth": 12}
+    return partial(tree, **{**small, **params})
+
+
 STRATEGIES: dict[str, Case] = {
     "direct": Case(lambda: direct),
     "majority": Case(lambda: partial(majority, n=4)),
@@ -93,6 +99,13 @@ STRATEGIES: dict[str, Case] = {
     "tree dvts": Case(
         lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=2, policy="dvts", max_depth=12)
     ),
+    "tree rebase in sentences": Case(lambda: noisy_tree(policy="rebase", boundary="sentence", window=2)),
+    "tree particle": Case(lambda: noisy_tree(policy="particle:scheme=multinomial", select="population")),
+    "tree particle residual, every second step": Case(
+        lambda: noisy_tree(policy="particle:scheme=residual,ess=0.7", verify_every=2)
+    ),
+    "tree entropic by tokens": Case(lambda: noisy_tree(policy="entropic", boundary="tokens", max_step_tokens=9)),
+    "tree puct": Case(lambda: noisy_tree(policy="puct", n=4)),
 }
 THINKING_STRATEGIES: dict[str, Case] = {
     "budget_forcing": Case(lambda: partial(budget_forcing, max_thinking=14)),

@@ -1,13 +1,27 @@
 """What an allocation policy is: from the scores of the live nodes to the number of children of each.
 
-A policy is pure: no randomness of its own, no state, no view of text or targets. Nodes arrive in path order, so a tie
+Three kinds, each told by what it can do. A `Policy` is pure: no randomness of its own, no state, no view of text or
+targets. A `Resampler` is pure as well, but paths carry weights and it is given dice, keyed by the place in the tree. A
+`Searcher` grows the whole tree by itself, on the parts of `ttc.search.runtime`. Nodes arrive in path order, so a tie
 goes to the earlier path whatever finished first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+
+from ttc.registry import POLICIES, bind
+from ttc.specs import parse_spec
+
+if TYPE_CHECKING:
+    from ttc.core import Prompt
+    from ttc.search.runtime import Growth, Node
+    from ttc.session import Session
+
+Dice: TypeAlias = Callable[[int], float]
+"""Uniform number i in [0, 1) of one level of one subtree."""
 
 
 class Policy(Protocol):
@@ -20,6 +34,55 @@ class Policy(Protocol):
     def allocate(self, scores: Sequence[float], width: int) -> list[int]:
         """Children of each live node; they sum to `width` exactly. A node without a verdict scores -inf."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resampled:
+    """Children of each live node, and the log weight that each child of it starts with."""
+
+    counts: tuple[int, ...]
+    log_weights: tuple[float, ...]
+
+
+@runtime_checkable
+class Resampler(Protocol):
+    """Decides by chance, in proportion to weights that paths carry from level to level (sequential Monte Carlo)."""
+
+    def subtrees(self, n: int) -> tuple[int, ...]:
+        """As of `Policy`."""
+        ...
+
+    def increment(self, score: float) -> float:
+        """Log of the factor by which a new step's score (-inf: no verdict) multiplies the weight of its path."""
+        ...
+
+    def resample(self, log_weights: Sequence[float], width: int, depth: int, dice: Dice) -> Resampled:
+        """Share `width` children among the live nodes after level `depth` (from 1)."""
+        ...
+
+
+@runtime_checkable
+class Searcher(Protocol):
+    """Grows a tree in its own order."""
+
+    async def search(self, session: Session, root: Prompt, n: int, growth: Growth) -> list[Node]:
+        """Return at most n leaves in path order, cut paths included."""
+        ...
+
+
+AnyPolicy: TypeAlias = Policy | Resampler | Searcher
+
+
+def make_policy(spec: str, beam_width: int) -> AnyPolicy:
+    """Make the policy that `spec` names: `beam`, `rebase:temperature=0.1`, `particle:scheme=residual,ess=0.5`.
+
+    Raises:
+        ConfigError: no such policy or parameter, or a value out of range.
+    """
+    name, params = parse_spec(spec)
+    factory = POLICIES.load(name)
+    made: AnyPolicy = factory(**bind(factory, params, supply={"beam_width": beam_width}))
+    return made
 
 
 def keep_top(scores: Sequence[float], width: int, keep: int) -> list[int]:

@@ -6,15 +6,17 @@ it is selected, since the policy ranks all of its nodes. Selection reads nodes i
 
 A `barrier` in `Growth` puts all subtrees of all problems in step, for comparison: generate all, then score all.
 
-Rules: n candidates live at first; a finished path is kept as a leaf, is never re-expanded nor re-scored, and its place
-is not refilled (the live width shrinks by one). A path is cut, not finished, when its tokens or the depth run out.
-Cost: n paths of generated tokens plus the pruned steps; one scored step per generated step.
-Left out: look-ahead (costs k+1 times for little), re-weighting of finished paths.
+Rules: n candidates live at first; a finished path is kept as a leaf, is never re-expanded, re-scored nor re-weighted,
+and its place is not refilled (the live width shrinks by one). A path is cut, not finished, when its tokens or the depth
+run out. With `verify_every` g, a child is g steps long and is scored once, at its end (Chen et al. 2025, "Rethinking
+Optimal Verification Granularity", arXiv 2505.11730). Cost: n paths of generated tokens plus the pruned steps; each
+token scored once. Left out: look-ahead (costs k+1 times for little).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +25,7 @@ from ttc.concurrent import gather
 from ttc.core import Completion, Prompt, Sampling, Scorer
 from ttc.errors import BudgetExceeded
 from ttc.search.barrier import Barrier
-from ttc.search.policy import Policy
+from ttc.search.policy import Dice, Policy, Resampled, Resampler
 from ttc.session import Session
 
 NO_VERDICT = float("-inf")
@@ -38,6 +40,8 @@ class Node:
     score: float | None
     num_sampled: int
     """Tokens sampled along the whole path."""
+    log_weight: float = 0.0
+    """Of the path, under a policy that resamples; fixed once the path has finished."""
 
     @property
     def finished(self) -> bool:
@@ -61,9 +65,31 @@ class Growth:
     max_depth: int
     aggregation: How
     barrier: Barrier | None = None
+    window: int | None = None
+    verify_every: int = 1
 
 
-async def search(session: Session, root: Prompt, policy: Policy, n: int, growth: Growth) -> list[Node]:
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A place that grows children: their draw numbers, the tokens of its path, and the weight they start with."""
+
+    prompt: Prompt
+    draws: range
+    num_sampled: int = 0
+    log_weight: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """A child that is not scored yet."""
+
+    prompt: Prompt
+    completion: Completion
+    num_sampled: int
+    log_weight: float
+
+
+async def search(session: Session, root: Prompt, policy: Policy | Resampler, n: int, growth: Growth) -> list[Node]:
     """Grow `root` to at most n leaves; returns them in path order, cut paths included."""
     widths = policy.subtrees(n)
     starts = [sum(widths[:i]) for i in range(len(widths))]
@@ -75,33 +101,39 @@ async def search(session: Session, root: Prompt, policy: Policy, n: int, growth:
     return [leaf for leaves in subtrees for leaf in leaves]
 
 
-async def _join(session: Session, root: Prompt, draws: range, policy: Policy, growth: Growth) -> list[Node]:
+async def _join(session: Session, root: Prompt, draws: range, policy: Policy | Resampler, growth: Growth) -> list[Node]:
     """Grow a subtree as a member of the barrier, where there is one."""
     with growth.barrier.joined() if growth.barrier else contextlib.nullcontext():
         return await _grow_subtree(session, root, draws, policy, growth)
 
 
-async def _grow_subtree(session: Session, root: Prompt, draws: range, policy: Policy, growth: Growth) -> list[Node]:
+async def _grow_subtree(
+    session: Session, root: Prompt, draws: range, policy: Policy | Resampler, growth: Growth
+) -> list[Node]:
     """Grow one independent subtree level by level until every path has ended or the budget has."""
     leaves: list[Node] = []
     live: list[Node] = []
-    plan: list[tuple[Prompt, range, int]] = [(root, draws, 0)]
-    for _ in range(growth.max_depth):
+    plan = [Branch(root, draws)]
+    for depth in range(1, growth.max_depth + 1):
         try:
             children = await _expand(session, plan, growth)
         except BudgetExceeded:
             break
-        leaves += [child for child in children if _ended(child, growth)]
-        live = [child for child in children if not _ended(child, growth)]
+        if isinstance(policy, Resampler):
+            children = [replace(c, log_weight=c.log_weight + policy.increment(c.rank)) for c in children]
+        leaves += [child for child in children if ended(child, growth)]
+        live = [child for child in children if not ended(child, growth)]
         width = len(draws) - len(leaves)
         if not live or width <= 0:
             break
-        counts = policy.allocate([node.rank for node in live], width)
-        for node, count in zip(live, counts, strict=True):
+        shared = _share(session, policy, live, width, depth, draws.start)
+        for node, count in zip(live, shared.counts, strict=True):
             if not count:
                 session.note("prune", node.prompt.path)
         plan = [
-            (node.prompt, range(count), node.num_sampled) for node, count in zip(live, counts, strict=True) if count
+            Branch(node.prompt, range(count), node.num_sampled, log_weight)
+            for node, count, log_weight in zip(live, shared.counts, shared.log_weights, strict=True)
+            if count
         ]
     else:
         leaves += live
@@ -109,18 +141,30 @@ async def _grow_subtree(session: Session, root: Prompt, draws: range, policy: Po
     return sorted(leaves or live, key=lambda node: node.prompt.path)
 
 
-def _ended(node: Node, growth: Growth) -> bool:
+def _share(
+    session: Session, policy: Policy | Resampler, live: Sequence[Node], width: int, depth: int, start: int
+) -> Resampled:
+    """Ask the policy; its dice belong to the subtree (by its first draw) and the level."""
+    if isinstance(policy, Resampler):
+        dice: Dice = lambda i: session.chance("resample", start, depth, i)  # noqa: E731
+        return policy.resample([node.log_weight for node in live], width, depth, dice)
+    counts = policy.allocate([node.rank for node in live], width)
+    return Resampled(tuple(counts), (0.0,) * len(counts))
+
+
+def ended(node: Node, growth: Growth) -> bool:
+    """Whether a path cannot grow: it finished, or its tokens have run out."""
     return node.finished or node.num_sampled >= growth.sampling.max_tokens
 
 
-async def _expand(session: Session, plan: Sequence[tuple[Prompt, range, int]], growth: Growth) -> list[Node]:
+async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> list[Node]:
     """Generate and score every child of the plan at once; results in path order.
 
     When the budget ends for some children, those that were drawn are kept; none at all raises.
     """
-    births = [(parent, draw, sampled) for parent, draws, sampled in plan for draw in draws]
+    births = [(branch, draw) for branch in plan for draw in branch.draws]
     if growth.barrier is None:
-        results = await gather(_child(session, *birth, growth) for birth in births)
+        results = await gather(grow_child(session, *birth, growth) for birth in births)
     else:
         results = await _in_step(session, births, growth, growth.barrier)
     children = [child for child in results if child is not None]
@@ -129,52 +173,65 @@ async def _expand(session: Session, plan: Sequence[tuple[Prompt, range, int]], g
     return children
 
 
-async def _child(session: Session, parent: Prompt, draw: int, num_sampled: int, growth: Growth) -> Node | None:
-    """One step, scored as soon as it is there."""
-    completion = await _step(session, parent, draw, num_sampled, growth)
-    return None if completion is None else await _judge(session, parent, completion, num_sampled, growth)
+async def grow_child(session: Session, branch: Branch, draw: int, growth: Growth) -> Node | None:
+    """One child, scored as soon as it is there; None when the budget does not cover it."""
+    grown = await _step(session, branch, draw, growth)
+    return None if grown is None else await _judge(session, grown, growth)
 
 
 async def _in_step(
-    session: Session, births: Sequence[tuple[Prompt, int, int]], growth: Growth, barrier: Barrier
+    session: Session, births: Sequence[tuple[Branch, int]], growth: Growth, barrier: Barrier
 ) -> list[Node | None]:
     """All steps, then all scores, each together with every other member of the barrier."""
     steps = await gather(_step(session, *birth, growth) for birth in births)
     await barrier.wait()
-    results = await gather(
-        _judge(session, parent, step, sampled, growth)
-        for (parent, _, sampled), step in zip(births, steps, strict=True)
-        if step is not None
-    )
+    results = await gather(_judge(session, step, growth) for step in steps if step is not None)
     await barrier.wait()
     return results
 
 
-async def _step(session: Session, parent: Prompt, draw: int, num_sampled: int, growth: Growth) -> Completion | None:
-    sampling = replace(
-        growth.sampling,
-        stop=growth.stop,
-        max_tokens=min(growth.max_step_tokens, growth.sampling.max_tokens - num_sampled),
-    )
-    try:
-        draws = range(draw, draw + 1)
-        (completion,) = await session.generate(parent, draws, sampling=sampling, scorer=growth.scorer)
-    except BudgetExceeded:
-        return None
-    return completion
+async def _step(session: Session, branch: Branch, draw: int, growth: Growth) -> _Grown | None:
+    """Generate a child: `verify_every` steps one after another, fewer when the path or the budget ends."""
+    grown = _Grown(branch.prompt, _NOTHING, branch.num_sampled, branch.log_weight)
+    for number in range(growth.verify_every):
+        sampling = replace(
+            growth.sampling,
+            stop=growth.stop,
+            max_tokens=min(growth.max_step_tokens, growth.sampling.max_tokens - grown.num_sampled),
+        )
+        numbers = range(0, 1) if number else range(draw, draw + 1)
+        try:
+            (completion,) = await session.generate(
+                grown.prompt, numbers, sampling=sampling, scorer=growth.scorer, resumed=number > 0
+            )
+        except BudgetExceeded:
+            return grown if number else None
+        grown = replace(
+            grown,
+            prompt=grown.prompt.then(completion),
+            completion=completion,
+            num_sampled=grown.num_sampled + completion.usage.generated,
+        )
+        if completion.finished or grown.num_sampled >= growth.sampling.max_tokens:
+            break
+    return grown
 
 
-async def _judge(
-    session: Session, parent: Prompt, completion: Completion, num_sampled: int, growth: Growth
-) -> Node | None:
-    prompt = parent.then(completion)
+_NOTHING = Completion(path=(), text="", token_ids=(), finish_reason="length")
+
+
+async def _judge(session: Session, grown: _Grown, growth: Growth) -> Node | None:
     try:
-        (score,) = await session.score(growth.scorer, [prompt])
+        (score,) = await session.score(growth.scorer, [grown.prompt])
     except BudgetExceeded:
         return None
-    return Node(
-        prompt=prompt,
-        completion=completion,
-        score=aggregate(score, growth.aggregation),
-        num_sampled=num_sampled + completion.usage.generated,
-    )
+    value = aggregate(score, growth.aggregation, growth.window)
+    return Node(grown.prompt, grown.completion, value, grown.num_sampled, grown.log_weight)
+
+
+def population_weights(leaves: Sequence[Node]) -> list[float]:
+    """Weights of the paths relative to the heaviest; all equal under a policy that does not resample."""
+    top = max((leaf.log_weight for leaf in leaves), default=0.0)
+    if top == NO_VERDICT:
+        return [1.0] * len(leaves)
+    return [math.exp(leaf.log_weight - top) for leaf in leaves]

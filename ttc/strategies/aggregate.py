@@ -69,7 +69,7 @@ async def _improve(session: Session, attempts: Sequence[Candidate], place: int) 
     texts = [f"Attempt {i}:\n{attempt.text.strip()}" for i, attempt in enumerate(attempts, start=1)]
     asked = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
     messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], asked))
-    prompt = session.render(messages=messages, path=attempts[0].path)
+    prompt = session.ask(messages, attempts[0].path)
     try:
         (completion,) = await session.generate(prompt, range(place, place + 1))
     except BudgetExceeded:

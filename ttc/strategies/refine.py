@@ -75,7 +75,7 @@ async def refine(
             break
         reply = Message("user", _AGAIN.format(complaint=complaint))
         messages = (*problem.messages, Message("assistant", candidate.text.strip()), reply)
-        prompt = session.render(messages=messages, path=candidate.path)
+        prompt = session.ask(messages, candidate.path)
     answered = [candidate for candidate in made if candidate.final is not None]
     return session.answer(answered[-1] if answered else fallback(made), made, stop_cause)
 

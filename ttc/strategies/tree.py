@@ -1,24 +1,28 @@
 """Tree search guided by a process-reward scorer, on the barrier-free runtime of `ttc.search`.
 
-Snell et al. 2024 (beam), Beeching et al. 2024 (DVTS); `policy` picks the allocation. Cost: n live paths, so about n
-completions of generated tokens (pruned steps included), and as many newly scored tokens with an incremental scorer.
-The answer is a score-weighted vote over the finished leaves; cut leaves abstain.
+Snell et al. 2024 (beam), Beeching et al. 2024 (DVTS); `policy` picks the allocation (`ttc list policies`). Cost: n live
+paths, so about n completions of generated tokens (pruned steps included), and as many newly scored tokens with an
+incremental scorer. The answer is a score-weighted vote over the finished leaves; cut leaves abstain.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, TypeAlias
 
-from ttc.aggregate import How
-from ttc.core import Answer, Problem, Scorer
+from ttc.aggregate import How, check_window
+from ttc.core import Answer, Candidate, Path, Problem, Scorer
 from ttc.errors import ConfigError
-from ttc.registry import POLICIES, bind
 from ttc.search.barrier import Barrier
-from ttc.search.runtime import Growth, search
+from ttc.search.policy import Searcher, make_policy
+from ttc.search.runtime import Growth, population_weights, search
 from ttc.selection import choose
 from ttc.session import Session
 from ttc.strategies.majority import check_n
-from ttc.voting import fallback
+from ttc.voting import fallback, vote
+
+Boundary: TypeAlias = Literal["text", "tokens", "sentence"]
 
 
 async def tree(
@@ -29,11 +33,14 @@ async def tree(
     n: int = 16,
     policy: str = "dvts",
     beam_width: int = 4,
+    boundary: Boundary = "text",
     step: str = "\n\n",
     max_step_tokens: int = 256,
     max_depth: int = 40,
+    verify_every: int = 1,
     aggregation: How = "last",
-    select: Literal["weighted", "argmax", "majority"] = "weighted",
+    window: int | None = None,
+    select: Literal["weighted", "argmax", "majority", "population"] = "weighted",
     barrier: bool = False,
 ) -> Answer:
     """Search over steps and return the answer that the leaves agree on.
@@ -43,29 +50,59 @@ async def tree(
         session: the metered engine.
         scorer: scores unfinished and finished paths; higher is better.
         n: live candidate paths.
-        policy: how the width is shared among live nodes (`ttc list policies`).
+        policy: how the width is shared among live nodes, with its parameters: beam, particle:scheme=residual,ess=0.5.
         beam_width: children of each kept node (m).
+        boundary: what ends a step: the text `step`, the end of a sentence, or only `max_step_tokens`.
         step: text that ends a step.
         max_step_tokens: a longer step is ended there.
-        max_depth: most steps of a path.
+        max_depth: most steps of a path (of levels, with verify_every above 1).
+        verify_every: steps that a path grows by between two looks of the scorer.
         aggregation: how step scores become one: last, min, prod or mean.
-        select: weighted sums scores over equal answers, argmax takes the best leaf, majority ignores scores.
+        window: only so many of the last steps count; absent: all.
+        select: weighted sums scores over equal answers, argmax takes the best leaf, majority ignores scores,
+            population votes by the weights of a policy that resamples.
         barrier: all problems of the run advance one level together, as other tools do; slower, the same trees.
 
     Raises:
-        ConfigError: a bad n, beam_width, step or policy.
+        ConfigError: a bad n, beam_width, step, window or policy.
     """
     check_n(n, session)
-    if not step or max_step_tokens < 1 or max_depth < 1:
-        raise ConfigError("tree needs a non-empty step, max_step_tokens >= 1 and max_depth >= 1")
-    factory = POLICIES.load(policy)
-    together = session.shared(Barrier) if barrier else None
-    growth = Growth(scorer, session.sampling, (step,), max_step_tokens, max_depth, aggregation, together)
-    allocation = factory(**bind(factory, {}, supply={"beam_width": beam_width}))
-    leaves = await search(session, session.render(), allocation, n, growth)
+    check_window(window)
+    if not step or max_step_tokens < 1 or max_depth < 1 or verify_every < 1:
+        raise ConfigError("tree needs a non-empty step, max_step_tokens, max_depth and verify_every >= 1")
+    allocation = make_policy(policy, beam_width)
+    growth = Growth(
+        scorer=scorer,
+        sampling=session.sampling,
+        stop=(step,) if boundary == "text" else _STOPS[boundary],
+        max_step_tokens=max_step_tokens,
+        max_depth=max_depth,
+        aggregation=aggregation,
+        barrier=session.shared(Barrier) if barrier else None,
+        window=window,
+        verify_every=verify_every,
+    )
+    root = session.render()
+    if isinstance(allocation, Searcher):
+        leaves = await allocation.search(session, root, n, growth)
+    else:
+        leaves = await search(session, root, allocation, n, growth)
     candidates = [
         session.candidate_at(leaf.prompt, "stop" if leaf.finished else "length", leaf.score, leaf.num_sampled)
         for leaf in leaves
     ]
-    chosen = choose(candidates, problem.kind, select) or fallback(candidates)
-    return session.answer(chosen, candidates)
+    if select == "population":
+        chosen = _by_population(candidates, problem.kind, population_weights(leaves))
+    else:
+        chosen = choose(candidates, problem.kind, select)
+    return session.answer(chosen or fallback(candidates), candidates)
+
+
+_STOPS: Mapping[Boundary, tuple[str, ...]] = MappingProxyType(
+    {"tokens": (), "sentence": tuple(mark + space for mark in ".?!" for space in (" ", "\n"))}
+)
+
+
+def _by_population(candidates: Sequence[Candidate], kind: str, weights: Sequence[float]) -> Candidate | None:
+    known: dict[Path, float] = {c.path: weight for c, weight in zip(candidates, weights, strict=True)}
+    return vote(candidates, kind, lambda candidate: known[candidate.path])

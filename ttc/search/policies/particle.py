@@ -1,0 +1,66 @@
+"""Particle filter: n paths live side by side; between steps they are copied and dropped by chance, by their weights.
+
+Puri et al. 2025, "A Probabilistic Inference Approach to Inference-Time Scaling of LLMs using Particle-Based Monte Carlo
+Methods" (arXiv 2502.01618). Each new step multiplies the weight of its path by score ** (1 / temperature): the scorer
+is the likelihood that the path is right so far. Sampling in place of maximising keeps what a noisy scorer ranks low.
+Paths are resampled when their effective number falls below `ess` times their number, and then share the weight that
+they had together; a finished path keeps its weight and is never weighted again. So weights stay unbiased at any time:
+`select=population` votes by them. Scores are probabilities; one at or below 0, or without a verdict, is weight 0; when
+no weight is left, all paths go on alike. Left out: the look-back of particle Gibbs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ttc.errors import ConfigError
+from ttc.search.policy import Dice, Resampled, Resampler
+from ttc.search.resampling import Scheme, copies, effective_size, log_sum, normalise
+
+
+@dataclass(frozen=True, slots=True)
+class Particle:
+    """See the module docstring."""
+
+    scheme: Scheme
+    ess: float
+    temperature: float
+
+    def subtrees(self, n: int) -> tuple[int, ...]:
+        """One population of n."""
+        return (n,)
+
+    def increment(self, score: float) -> float:
+        """Log of score ** (1 / temperature)."""
+        return math.log(score) / self.temperature if score > 0 else -math.inf
+
+    def resample(self, log_weights: Sequence[float], width: int, depth: int, dice: Dice) -> Resampled:
+        """Copy in proportion to the weights; or leave all as they are while enough of them count."""
+        num = len(log_weights)
+        enough = effective_size(log_weights) >= self.ess * num * (1 - 1e-9)
+        if enough and num == width:
+            return Resampled((1,) * num, tuple(log_weights))
+        counts = copies(self.scheme, normalise(log_weights), width, dice)
+        return Resampled(tuple(counts), (log_sum(log_weights) - math.log(width),) * num)
+
+
+def particle(*, scheme: Scheme = "systematic", ess: float = 1.0, temperature: float = 1.0) -> Resampler:
+    """Make the policy.
+
+    Args:
+        scheme: multinomial, stratified, systematic or residual; see `ttc.search.resampling`.
+        ess: resample below this share of effective paths; 1 after every step, 0 never.
+        temperature: above 1 the scorer is trusted less.
+    """
+    check(ess, temperature)
+    return Particle(scheme, ess, temperature)
+
+
+def check(ess: float, temperature: float) -> None:
+    """Refuse what is no share or no temperature."""
+    if not 0 <= ess <= 1:
+        raise ConfigError(f"ess must be in [0, 1], got {ess}")
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ConfigError(f"temperature must be > 0, got {temperature}")

@@ -1,0 +1,114 @@
+"""PUCT: Monte Carlo tree search whose rollouts stay in the tree and whose values come from the scorer.
+
+Rosin 2011 (PUCT); as in AlphaZero (Silver et al. 2017), with the scorer in place of a value network. One simulation
+walks down from the root: at a node with fewer than `beam_width` children a new one competes with those that are there,
+valued like the node itself; the child with the highest mean value + c * prior * sqrt(visits of the node) / (1 + visits)
+is taken, with equal priors. Where it leaves the tree it grows one path to the end, step by step, all scored, and the
+leaf's score is averaged into its ancestors. n simulations give n leaves. Cost: n completions less the shared prefixes;
+the simulations of one problem run one after another, so it is the slowest policy. A branch whose leaves are all closed
+is not visited again. Left out: virtual loss (parallel simulations), learned priors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ttc.core import Prompt
+from ttc.errors import ConfigError
+from ttc.search.policy import Searcher
+from ttc.search.runtime import Branch, Growth, Node, ended, grow_child
+from ttc.session import Session
+
+
+@dataclass(slots=True)
+class _Place:
+    """A node of the tree with its statistics; private to one search, so it may change."""
+
+    prompt: Prompt
+    num_sampled: int
+    depth: int
+    value: float = 0.0
+    """The scorer's own value of this place."""
+    visits: int = 0
+    total: float = 0.0
+    closed: bool = False
+    children: list[_Place] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.visits if self.visits else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Puct:
+    """See the module docstring."""
+
+    beam_width: int
+    c: float
+
+    async def search(self, session: Session, root: Prompt, n: int, growth: Growth) -> list[Node]:
+        """Run n simulations, or as many as the budget and the tree allow."""
+        top, leaves = _Place(root, 0, 0), list[Node]()
+        while len(leaves) < n and not top.closed:
+            way = self._descend(top)
+            leaf = await self._roll_out(session, way, growth)
+            if leaf is None:
+                break
+            leaves.append(leaf)
+            for place in way:
+                place.visits += 1
+                place.total += way[-1].value
+            for place in reversed(way):
+                full = len(place.children) >= self.beam_width
+                place.closed = place.closed or (full and all(child.closed for child in place.children))
+        return sorted(leaves, key=lambda node: node.prompt.path)
+
+    def _descend(self, top: _Place) -> list[_Place]:
+        """Return the way to the place that gets a new child."""
+        way = [top]
+        while True:
+            here = way[-1]
+            options = [child for child in here.children if not child.closed]
+            wanted = max(options, key=lambda child: self._merit(here, child.mean, child.visits), default=None)
+            if len(here.children) < self.beam_width and (
+                wanted is None or self._merit(here, here.mean, 0) > self._merit(here, wanted.mean, wanted.visits)
+            ):
+                return way
+            if wanted is None:
+                return way
+            way.append(wanted)
+
+    def _merit(self, parent: _Place, mean: float, visits: int) -> float:
+        return mean + self.c / self.beam_width * math.sqrt(max(parent.visits, 1)) / (1 + visits)
+
+    async def _roll_out(self, session: Session, way: list[_Place], growth: Growth) -> Node | None:
+        """Grow one path from the end of `way`, adding its places to it; None when the budget is spent."""
+        while True:
+            here = way[-1]
+            number = len(here.children)
+            branch = Branch(here.prompt, range(number, number + 1), here.num_sampled)
+            node = await grow_child(session, branch, number, growth)
+            if node is None:
+                return None
+            value = node.score if node.score is not None and math.isfinite(node.score) else 0.0
+            child = _Place(node.prompt, node.num_sampled, here.depth + 1, value)
+            here.children.append(child)
+            way.append(child)
+            if ended(node, growth) or child.depth >= growth.max_depth:
+                child.closed = True
+                return node
+
+
+def puct(*, beam_width: int = 4, c: float = 1.0) -> Searcher:
+    """Make the policy.
+
+    Args:
+        beam_width: most children of a node.
+        c: weight of what was visited little, in units of the score.
+    """
+    if beam_width < 1:
+        raise ConfigError(f"beam_width must be >= 1, got {beam_width}")
+    if not (math.isfinite(c) and c >= 0):
+        raise ConfigError(f"puct: c must be >= 0, got {c}")
+    return Puct(beam_width, c)
