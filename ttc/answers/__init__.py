@@ -4,8 +4,8 @@ r"""Blind reading of answers: extract the final one from a text, and group equal
     key(final, kind) -> str                equal keys are one voting class
 
 Neither sees a target, evaluates text, or raises for any text; both are linear in the text up to a cap. The kinds are
-`math`, `number`, `choice`, `exact`, `expression` and `format`. Cost: tens of microseconds a text, a fraction of a
-millisecond a key.
+`math`, `number`, `choice`, `exact`, `expression`, `code` and `format`. Cost: tens of microseconds a
+text, a fraction of a millisecond a key.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ number   one number                     the same, and the last number of the tex
 choice   a letter                       the same, with the letter cut out: (C), C., option C
 exact    a short string                 boxes, tags, ####, phrases, or the only line
 expression  sums of a numbers game      the same as math; grouped by value and numbers used
+code     a Python program               the last fenced block, or a text that is nothing but Python
 format   the whole text                 for tasks that judge the form and not the answer
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ttc.answers.canonical import hashed, math_key, text_key
+from ttc.answers.code import code_key, extract_code
 from ttc.answers.expression import expression_key
 from ttc.answers.extract import (
     MAX_FINAL,
@@ -299,6 +301,7 @@ KINDS: Mapping[str, Kind] = {
     "math": Kind(_extract_math, math_key),
     "number": Kind(_extract_number, math_key),
     "choice": Kind(_extract_choice, choice_key),
+    "code": Kind(extract_code, code_key),
     "exact": Kind(_extract_exact, text_key),
     "expression": Kind(_extract_expression, expression_key),
     "format": Kind(_extract_all, hashed),
