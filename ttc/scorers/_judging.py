@@ -9,12 +9,12 @@ from typing import Literal, TypeAlias
 
 from ttc.core import Completion, Message, Prompt
 
-__all__ = ["Question", "Said", "agreed", "answer_of", "compare", "grade", "verdict"]
+__all__ = ["Question", "Said", "agreed", "answer_of", "compare", "grade", "harmless", "verdict"]
 
 Said: TypeAlias = Literal["A", "B", "tie"]
 
 _VERDICT = re.compile(r"verdict\s*:\s*[*_`\"'(\[]*\s*(A|B|tie)\b", re.IGNORECASE)
-_MARKERS = re.compile(r"<(?=[|/]|answer)", re.IGNORECASE)
+_MARKERS = re.compile(r"<(?=[|/]|answer|problem|reference|rubric)", re.IGNORECASE)
 _WHOLE = {"a": "A", "b": "B", "tie": "tie"}
 
 _COMPARE = """You are comparing two answers to one problem. Which of them is right, or closer to being right? \
@@ -62,7 +62,7 @@ class Question:
 def compare(messages: Sequence[Message], first: str, second: str) -> Question:
     """Which of two answers is better."""
     problem = _problem(messages)
-    a, b = _harmless(first), _harmless(second)
+    a, b = harmless(first), harmless(second)
     return Question(
         _COMPARE.format(problem=problem, first=a, second=b), _COMPARE.format(problem=problem, first=b, second=a)
     )
@@ -70,7 +70,7 @@ def compare(messages: Sequence[Message], first: str, second: str) -> Question:
 
 def grade(messages: Sequence[Message], answer: str) -> Question:
     """Whether one answer is right."""
-    problem, shown = _problem(messages), _harmless(answer)
+    problem, shown = _problem(messages), harmless(answer)
     return Question(
         _GRADE.format(problem=problem, answer=shown, first="right", second="wrong"),
         _GRADE.format(problem=problem, answer=shown, first="wrong", second="right"),
@@ -98,9 +98,9 @@ def answer_of(prompt: Prompt) -> str:
 
 
 def _problem(messages: Sequence[Message]) -> str:
-    return "\n\n".join(_harmless(message.content) for message in messages if message.role != "system")
+    return "\n\n".join(harmless(message.content) for message in messages if message.role != "system")
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """Break what could end our own brackets or a turn of the chat template."""
     return _MARKERS.sub("< ", text)

@@ -59,7 +59,7 @@ class Service:
         *,
         memory: int = 10_000,
         concurrency: int = 32,
-        wall_s: float = 30.0,
+        wall_s: float | None = None,
         audit: Audit | None = None,
     ) -> None:
         """Serve `verifier`, which is closed with the service, as is `audit`.
@@ -68,9 +68,11 @@ class Service:
             verifier: what decides.
             memory: how many verdicts are remembered; 0 for none.
             concurrency: how many requests the verifier has at once; the others wait, their limit has not begun.
-            wall_s: seconds after which a verdict is a `timeout`.
+            wall_s: seconds after which a verdict is a `timeout`; None: twice the card's limit, at least 30.
             audit: where every verdict is logged.
         """
+        card = card_of(verifier)
+        wall_s = max(30.0, 2 * card.max_s if card else 0.0) if wall_s is None else wall_s
         if memory < 0 or concurrency < 1 or not wall_s > 0:
             raise ConfigError("a verification service needs memory >= 0, concurrency >= 1 and wall_s > 0")
         self._verifier, self._audit = verifier, audit
