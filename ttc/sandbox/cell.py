@@ -1,0 +1,128 @@
+"""One program's process: a fork of the zygote that confines itself for good, then runs the program.
+
+Before it confines itself it holds only what the program may see: the descriptors of its job, report, output and error
+streams. The job (source, input, calls) comes straight from the host, not through the zygote's memory, so no later fork
+can find it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+from ttc.sandbox import landlock, limits, seccomp, wire
+from ttc.sandbox.kernel import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+
+JOB, REPORT = 3, 4
+"""The descriptors of a cell: jobs from the host and reports to it; 0 to 2 are the program's."""
+Mode: TypeAlias = Callable[[Mapping[str, Any]], NoReturn]
+_CLEAR_OF = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a cell does to itself: Landlock's version (0: none), seccomp, the user to become, the limits."""
+
+    landlock: int
+    seccomp: bool
+    user: int | None
+    max_threads: int | None
+    limits: limits.Limits
+
+
+def enter(descriptors: tuple[int, ...], parent: int, confinement: Confinement, modes: Mapping[str, Mode]) -> NoReturn:
+    """Turn this fork into a cell with the streams (job, report, output, errors); never returns."""
+    status = 70
+    try:
+        _take(descriptors)
+        frame = wire.read(JOB)
+        if frame is None:
+            os._exit(0)
+        job = json.loads(frame[1])
+        _input(job.get("stdin"))
+        try:
+            _confine(parent, confinement)
+        except OSError as exc:
+            wire.write(REPORT, wire.REFUSED, str(exc).encode())
+            os._exit(status)
+        _forget()
+        wire.write(REPORT, wire.READY, b"")
+        modes[job["mode"]](job)
+    finally:
+        os._exit(status)
+
+
+def _take(descriptors: tuple[int, ...]) -> None:
+    """Move the given descriptors to their places and close all others."""
+    os.setsid()
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    job, report, output, errors = (fcntl.fcntl(each, fcntl.F_DUPFD, _CLEAR_OF) for each in descriptors)
+    for source, place in ((job, JOB), (report, REPORT), (output, 1), (errors, 2)):
+        os.dup2(source, place, inheritable=False)
+    os.closerange(REPORT + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 65_536))
+
+
+def _input(text: str | None) -> None:
+    """Make `text` the standard input: an unlinked file that the program can read and seek but not extend."""
+    if text is None:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+    elif hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("stdin")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    if text is not None:
+        data = memoryview(text.encode("utf-8", "surrogatepass"))
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    if descriptor != 0:
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
+
+
+def _confine(parent: int, confinement: Confinement) -> None:
+    os.chdir("/")
+    if confinement.seccomp:
+        _volunteer()
+    limits.apply(confinement.limits, confinement.max_threads)
+    if confinement.user is not None:
+        limits.drop_user(confinement.user)
+    if sys.platform == "linux":
+        prctl(PR_SET_DUMPABLE, 0)
+        # Set after the change of user, which clears it; the parent may have died before.
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)
+    if confinement.landlock:
+        landlock.confine(confinement.landlock)
+    if confinement.seccomp:
+        seccomp.confine(os.getpid())
+
+
+def _volunteer() -> None:
+    """Be the first to go when the machine runs out of memory; a sandbox without /proc keeps its score."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
+
+
+def _forget() -> None:
+    """Leave the program nothing of this package's modules to import by name, and fresh standard streams."""
+    for name in [name for name in sys.modules if name == "ttc" or name.startswith("ttc.")]:
+        del sys.modules[name]
+    os.environ.clear()
+    sys.argv[:] = ["program.py"]
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)  # noqa: SIM115
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)

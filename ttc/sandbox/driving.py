@@ -1,0 +1,207 @@
+"""Run the tests of a program in a process where the program is not: its functions are called through the host.
+
+Test code is trusted but may be wrong, so it is confined like a program. What the program returns arrives as plain data
+(see `values`), which cannot bring its own `==`; what it raises arrives as a built-in exception of that name. Each
+assert counts for itself: a failed one is noted and the next one runs. Left out: tests that look at what a call did to
+its arguments (the program gets a copy), that pass functions, or that reach into the program's objects.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import math
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ttc.sandbox import generating, values, wire
+from ttc.sandbox.cell import JOB, REPORT
+
+_NOTE, _ERROR = "_ttc_note", "_ttc_error"
+
+
+class Gone(BaseException):
+    """The program's process ended; no test may catch this."""
+
+
+class RemoteError(Exception):
+    """The program raised something that is not a built-in exception."""
+
+
+class Remote:
+    """An object of the program that is not data; it can only be passed back."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+
+def drive(job: Mapping[str, Any]) -> NoReturn:
+    """Run job["groups"] in order, noting each check, and end."""
+    try:
+        for number, group in enumerate(job["groups"]):
+            _Group(number).run(group)
+    except Gone:
+        os._exit(0)
+    wire.write(REPORT, wire.DONE, b"")
+    os._exit(0)
+
+
+class _Group:
+    """The checks of one group, reported one by one."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def run(self, group: Mapping[str, Any]) -> None:
+        """Run the group's checks by its kind; a group that breaks off has failed once more."""
+        try:
+            _KINDS[group["kind"]](group, self.note)
+        except Exception as exc:
+            self.note(False, exc)
+
+    def note(self, ok: bool, why: BaseException | str = "") -> None:
+        """Report one check."""
+        if isinstance(why, Gone):
+            raise why
+        text = why if isinstance(why, str) else f"{type(why).__name__}: {str(why)[:120]}"
+        broken = isinstance(why, values.Unsendable)
+        row = {"group": self._number, "ok": bool(ok), "why": text, "broken": broken}
+        wire.write(REPORT, wire.NOTE, json.dumps(row).encode("ascii"))
+
+
+Note = Callable[..., None]
+
+
+def call(name: str, *args: object, **kwargs: object) -> Any:
+    """Call the program's function `name`; its value, or a built-in exception."""
+    wire.write(REPORT, wire.CALL, values.dump([name, list(args), kwargs], _handle))
+    frame = wire.read(JOB)
+    if frame is None or frame[0] != wire.REPLY:
+        raise Gone
+    try:
+        outcome = values.load(frame[1], Remote)
+        kind, *content = outcome
+        if kind == "value":
+            return content[0]
+        name, message = map(str, content)
+    except (values.Unsendable, TypeError, ValueError, IndexError) as exc:
+        raise RemoteError("the program sent no value") from exc
+    error = getattr(builtins, name, None)
+    if isinstance(error, type) and issubclass(error, Exception) and error is not UnicodeDecodeError:
+        try:
+            raised = error(message)
+        except TypeError:
+            raise RemoteError(message) from None
+        raise raised
+    raise RemoteError(message)
+
+
+def _handle(value: object) -> int:
+    if isinstance(value, Remote):
+        return value.handle
+    raise values.Unsendable(f"a test cannot pass a {type(value).__name__}")
+
+
+def _proxy(name: str) -> Callable[..., Any]:
+    def remote(*args: object, **kwargs: object) -> Any:
+        return call(name, *args, **kwargs)
+
+    remote.__name__ = name
+    return remote
+
+
+# -- asserts -----------------------------------------------------------------------------------------------------------
+def _asserts(group: Mapping[str, Any], note: Note) -> None:
+    namespace: dict[str, Any] = {"__name__": "tests", _NOTE: note}
+    trees = [ast.parse(source) for source in (group["setup"], *group["tests"])]
+    for name in _free_names(trees) - set(group["remote"]):
+        if name in sys.stdlib_module_names:
+            namespace[name] = __import__(name)
+    exec(compile(trees[0], "<setup>", "exec"), namespace)
+    # After the set-up, which may hold the prompt's own version of a function under test.
+    namespace |= {name: _proxy(name) for name in group["remote"]}
+    for tree in trees[1:]:
+        code = compile(ast.fix_missing_locations(_Counting().visit(tree)), "<tests>", "exec")
+        try:
+            exec(code, namespace)
+            if group["check"]:
+                namespace["check"](namespace[group["check"]])
+        except Exception as exc:
+            note(False, exc)
+
+
+class _Counting(ast.NodeTransformer):
+    """Turns each assert into one that notes its outcome and goes on."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Try:
+        """Wrap the assert."""
+        failed = ast.parse(f"{_NOTE}(False, {_ERROR})").body
+        held = ast.parse(f"{_NOTE}(True)").body
+        handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), _ERROR, failed)
+        return ast.Try([node], [handler], held, [])
+
+
+def count_asserts(tests: Sequence[str]) -> int:
+    """How many asserts stand in the tests."""
+    return sum(isinstance(node, ast.Assert) for source in tests for node in ast.walk(ast.parse(source)))
+
+
+def _free_names(trees: Sequence[ast.AST]) -> set[str]:
+    names = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return {node.id for node in names if isinstance(node.ctx, ast.Load)} - {
+        node.id for node in names if isinstance(node.ctx, ast.Store)
+    }
+
+
+# -- cases -------------------------------------------------------------------------------------------------------------
+def _cases(group: Mapping[str, Any], note: Note) -> None:
+    for case in group["cases"]:
+        _compare(group, case["args"], case["expected"], note)
+
+
+def _random(group: Mapping[str, Any], note: Note) -> None:
+    namespace: dict[str, Any] = {"__name__": "reference"}
+    exec(compile(group["reference"], "<reference>", "exec"), namespace)
+    reference = namespace[group["function"]]
+    source = random.Random(group["seed"])
+    for _ in range(group["count"]):
+        args = generating.draw(group["arguments"], source)
+        # The reference may change its arguments.
+        expected = reference(*generating.copy(args))
+        _compare(group, args, expected, note)
+
+
+def _compare(group: Mapping[str, Any], args: Sequence[object], expected: object, note: Note) -> None:
+    try:
+        got = call(group["function"], *args)
+    except Exception as exc:
+        note(False, exc)
+        return
+    note(same(got, expected, group["tolerance"]), "another value")
+
+
+def same(got: object, expected: object, tolerance: float) -> bool:
+    """Whether two plain values are equal; a tuple or an iterator counts as a list, floats within `tolerance`."""
+    if isinstance(got, (tuple, Iterator)):
+        got = list(got)
+    if isinstance(expected, (tuple, Iterator)):
+        expected = list(expected)
+    if isinstance(got, list) and isinstance(expected, list):
+        return len(got) == len(expected) and all(same(a, b, tolerance) for a, b in zip(got, expected, strict=True))
+    if isinstance(got, dict) and isinstance(expected, dict):
+        return got.keys() == expected.keys() and all(same(got[key], expected[key], tolerance) for key in expected)
+    numbers = isinstance(got, (int, float)) and isinstance(expected, (int, float))
+    if numbers and tolerance and float in (type(got), type(expected)):
+        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)  # type: ignore[arg-type]
+    if isinstance(got, Remote):
+        return False
+    return bool(got == expected)
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any], Note], None]] = {
+    "asserts": _asserts, "cases": _cases, "random": _random,
+}  # fmt: skip

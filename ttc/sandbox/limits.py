@@ -1,0 +1,132 @@
+"""Resource limits and the unused user: what bounds time, memory, threads and rights of one program.
+
+Root's processes have no process limit and may write root's files, so a root process becomes a user and group that
+nobody has, without capabilities, before the program runs. For an ordinary user the kernel counts all of the user's
+threads together, so the limit is what the user has now and `threads` more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import resource
+import sys
+from dataclasses import dataclass
+
+from ttc.errors import ConfigError
+
+MIN_MEMORY_MB = 32
+_UNMAPPED = 2**32 - 1
+_HIGHEST = 2_000_000_000
+_SPREAD = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one program may use.
+
+    Args:
+        wall_s: seconds until it is killed.
+        cpu_s: seconds of processor time, all threads together.
+        memory_mb: address space beyond what the interpreter itself has, in MiB.
+        threads: threads it may have.
+        output_kb: standard output that is kept, in KiB; a program that writes more is killed.
+    """
+
+    wall_s: float
+    cpu_s: float
+    memory_mb: int = 512
+    threads: int = 32
+    output_kb: int = 4096
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing can run."""
+        if not self.wall_s > 0 or not self.cpu_s > 0:
+            raise ConfigError(f"wall_s and cpu_s must be > 0, got {self.wall_s} and {self.cpu_s}")
+        if self.memory_mb < MIN_MEMORY_MB or self.threads < 1 or self.output_kb < 1:
+            raise ConfigError(
+                f"needs memory_mb >= {MIN_MEMORY_MB}, threads >= 1 and output_kb >= 1, "
+                f"got {self.memory_mb}, {self.threads} and {self.output_kb}"
+            )
+
+
+def apply(limits: Limits, max_threads: int | None) -> None:
+    """Set the limits on this process, with no way to raise them; `max_threads` counts as the kernel does for the user.
+
+    Nothing may be written to a file; the program's own output goes to pipes, which have no size limit here.
+    """
+    cpu_s = max(1, round(limits.cpu_s + 0.5))
+    # The hard limit is later: at the soft one the kernel sends SIGXCPU, whose default ends the process with a cause.
+    _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
+    _lower(resource.RLIMIT_AS, _address_space() + (limits.memory_mb << 20))
+    _lower(resource.RLIMIT_FSIZE, 0)
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, 64)
+    _lower(resource.RLIMIT_MEMLOCK, 0)
+    if sys.platform == "linux":
+        _lower(resource.RLIMIT_MSGQUEUE, 0)
+        _lower(resource.RLIMIT_SIGPENDING, 64)
+    if max_threads is not None:
+        _lower(resource.RLIMIT_NPROC, max_threads)
+
+
+def drop_user(number: int) -> None:
+    """Become an unused user and group for good; raises OSError when it cannot be done."""
+    os.setgroups([])
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
+
+
+def unused_user(salt: int) -> int | None:
+    """A user id that nobody has, spread by `salt`; None when this process cannot change its user.
+
+    It lies below the highest id that the user namespace maps, so that it exists in containers as well.
+    """
+    if os.geteuid() != 0:
+        return None
+    top = min(_highest_mapped() - 1, _HIGHEST)
+    for attempt in range(_SPREAD):
+        number = top - (salt + attempt) % _SPREAD
+        if number < 1000:
+            return None
+        with contextlib.suppress(KeyError):
+            pwd.getpwuid(number)
+            continue
+        return number
+    return None
+
+
+def count_threads(user: int) -> int:
+    """How many threads `user` has now, as far as /proc shows them."""
+    total = 0
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            # A process may end while it is looked at.
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}").st_uid == user:
+                    total += len(os.listdir(f"/proc/{name}/task"))
+    return total
+
+
+def _highest_mapped() -> int:
+    """One more than the highest user id of this user namespace."""
+    with contextlib.suppress(OSError), open("/proc/self/uid_map", encoding="ascii") as file:
+        ends = [int(first) + int(count) for first, _, count in (line.split() for line in file)]
+        return min(max(ends, default=1), _UNMAPPED)
+    return 1
+
+
+def _address_space() -> int:
+    """Bytes of address space in use."""
+    with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+    return 256 << 20
+
+
+def _lower(which: int, soft: int, hard: int | None = None) -> None:
+    ceiling = resource.getrlimit(which)[1]
+    wanted = soft if hard is None else hard
+    if ceiling != resource.RLIM_INFINITY:
+        wanted = min(wanted, ceiling)
+    resource.setrlimit(which, (min(soft, wanted), wanted))

@@ -1,0 +1,97 @@
+"""Find out what contains programs on this machine, by trying: each tier must hold a canary program.
+
+The canary tries to read a file, list a folder, see the environment, open a socket, start a process, reach its parent
+and write a file, and reports what it managed. A tier holds when it managed nothing and could still compute.
+"""
+
+from __future__ import annotations
+
+import platform
+
+from ttc.errors import ConfigError, VerifierError
+from ttc.sandbox import bubblewrap, landlock, seccomp
+from ttc.sandbox.limits import Limits
+from ttc.sandbox.running import Script
+from ttc.sandbox.tier import Tier
+from ttc.sandbox.worker import Worker
+
+UNSAFE = Tier("unsafe", confined=False)
+CANARY = """
+import os, socket, sys
+def managed(attempt):
+    try:
+        return bool(attempt())
+    except OSError:
+        return False
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    return pid
+print(input(), *(name for name, attempt in {
+    "read": lambda: open("/etc/passwd").read(),
+    "list": lambda: os.listdir("/"),
+    "stat": lambda: os.stat("/etc/passwd"),
+    "environment": lambda: os.environ,
+    "socket": lambda: socket.socket(socket.AF_UNIX),
+    "fork": fork,
+    "signal": lambda: os.kill(os.getppid(), 0) is None,
+    "write": lambda: open("/tmp/ttc-canary", "w"),
+    "exec": lambda: os.execv("/bin/true", ["true"]),
+}.items() if managed(attempt)))
+"""
+_WORD = "alive"
+_LIMITS = Limits(wall_s=10.0, cpu_s=5.0, memory_mb=256)
+
+
+def probe(*, unsafe: bool = False) -> Tier:
+    """Return the first tier that holds here.
+
+    Args:
+        unsafe: without any tier, return one that only bounds time and memory.
+
+    Raises:
+        ConfigError: nothing holds and `unsafe` is False; says why each tier does not.
+    """
+    failures = []
+    for tier in candidates():
+        why = tier if isinstance(tier, str) else failure(tier)
+        if isinstance(tier, Tier) and not why:
+            return tier
+        failures.append(why)
+    if unsafe:
+        return UNSAFE
+    raise ConfigError(
+        f"no sandbox for model-written code works here: {'; '.join(failures)}. Use a Linux kernel >= 5.13 "
+        "with Landlock, or install bubblewrap (apt install bubblewrap); or run the programs "
+        "without protection: --unsafe-code, or unsafe=True of the verifier"
+    )
+
+
+def candidates() -> list[Tier | str]:
+    """The tiers in order of preference; a sentence for one that cannot even be tried."""
+    if not seccomp.is_supported():
+        return [f"seccomp is not supported on {platform.system()} {platform.machine()}"]
+    abi, prefix = landlock.version(), bubblewrap.prefix()
+    return [
+        Tier("landlock", abi, seccomp=True) if abi else "the kernel has no Landlock",
+        Tier("bubblewrap", seccomp=True, namespaced=True, prefix=prefix) if prefix else "bwrap is not installed",
+    ]
+
+
+def failure(tier: Tier) -> str:
+    """Why `tier` does not hold here; empty when it does."""
+    try:
+        worker = Worker(tier)
+    except VerifierError as exc:
+        return f"{tier.name}: {exc}"
+    try:
+        ran = Script(CANARY, _LIMITS, stdin=_WORD).run(worker)
+    except VerifierError as exc:
+        return f"{tier.name}: {exc}"
+    finally:
+        worker.close()
+    if ran.cause or ran.output.split()[:1] != [_WORD]:
+        return f"{tier.name}: the canary did not run ({ran.cause} {ran.errors[-200:]})"
+    managed = ran.output.split()[1:]
+    return f"{tier.name}: the canary managed to {', '.join(managed)}" if managed else ""

@@ -1,0 +1,141 @@
+"""What is run in the sandbox: a script with its input, or a program together with its tests.
+
+    Script("print(input())", stdin="4")       -> Ran(output, end, ...)
+    Tests(source, groups)                     -> Tested(notes per group, finished, ...)
+
+A test's process and its program's are two cells; the host carries calls and replies between them as bytes that it does
+not read. The cell with the tests holds the expected values, the cell with the program never does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ttc.sandbox import streams
+from ttc.sandbox.limits import Limits
+from ttc.sandbox.wire import CALL, DONE, GONE, NOTE, REPLY
+from ttc.sandbox.worker import Cell, Worker
+
+_ERRORS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A script's outcome: `cause` says why it failed, empty for exit code 0; `errors` is the end of standard error."""
+
+    output: str
+    errors: str
+    cause: str
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A program that reads standard input and writes standard output."""
+
+    source: str
+    limits: Limits
+    stdin: str = ""
+
+    def run(self, worker: Worker) -> Ran:
+        """Run it to its end or its limits."""
+        cell = worker.start(
+            {"mode": "script", "source": self.source, "stdin": self.stdin}, self.limits, role=0, listens=True
+        )
+        try:
+            caps = {cell.output: self.limits.output_kb << 10, cell.errors: -_ERRORS_KEPT}
+            kept, over = streams.drain(caps, cell.deadline)
+        except BaseException:
+            worker.finish(cell)
+            raise
+        end = worker.finish(cell, kill=over is not None)
+        output, errors = (kept[each].decode("utf-8", "replace") for each in (cell.output, cell.errors))
+        return Ran(output, errors, "output" if over is not None else end.cause, end.cpu_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One check: whether it held, and why not; `broken` when the test itself is at fault."""
+
+    ok: bool
+    why: str
+    broken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What the tests saw: notes per group; `cause` says why they broke off, empty when all were run."""
+
+    notes: tuple[tuple[Note, ...], ...]
+    cause: str
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """A program whose functions are tested; `groups` as `driving` takes them."""
+
+    source: str
+    groups: Sequence[Mapping[str, Any]]
+    limits: Limits
+
+    def run(self, worker: Worker) -> Tested:
+        """Load the program, run the groups against it."""
+        program = worker.start({"mode": "serve", "source": self.source}, self.limits, role=0)
+        try:
+            tests = worker.start({"mode": "drive", "groups": list(self.groups)}, self.limits, role=1)
+        except BaseException:
+            worker.finish(program)
+            raise
+        notes: list[list[Note]] = [[] for _ in self.groups]
+        cause, finished = "", False
+        try:
+            cause = _loaded(program)
+            finished = not cause and _relay(program, tests, notes)
+        finally:
+            ends = worker.finish(program), worker.finish(tests)
+        if not finished and not cause:
+            late = any(end.late for end in ends)
+            cause = "wall time" if late else _ended(ends[0].cause)
+        return Tested(tuple(map(tuple, notes)), cause, sum(end.cpu_s for end in ends))
+
+
+def _ended(cause: str) -> str:
+    """Why a program that was to answer calls is gone; one that was killed for its silence spoke out of turn."""
+    return "the program broke off" if cause in ("killed by SIGKILL", "") else cause
+
+
+def _loaded(program: Cell) -> str:
+    """Wait for the program to be loaded; why it was not, else empty."""
+    try:
+        kind, text = streams.receive(program.report, program.deadline)
+    except streams.Ended:
+        return ""
+    return "" if kind == REPLY else f"not loaded: {text[:300].decode(errors='replace')}"
+
+
+def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> bool:
+    """Carry calls and replies until the tests are done; False when they broke off."""
+    while True:
+        try:
+            kind, payload = streams.receive(tests.report, tests.deadline)
+        except streams.Ended:
+            return False
+        if kind == DONE:
+            return True
+        if kind == NOTE:
+            row = json.loads(payload)
+            notes[row["group"]].append(Note(row["ok"], row["why"], row["broken"]))
+        if kind == CALL:
+            try:
+                streams.send(program.job, CALL, payload, program.deadline)
+                kind, payload = streams.receive(program.report, program.deadline)
+            except streams.Ended:
+                return False
+            try:
+                streams.send(tests.job, REPLY if kind == REPLY else GONE, payload, tests.deadline)
+            except streams.Ended:
+                return False

@@ -1,0 +1,117 @@
+"""seccomp: a list of the system calls a confined interpreter may make; everything else is refused with EPERM.
+
+An allow list, so that a call this file does not know is refused. No call that takes a path is on it, nor one that makes
+a socket, a process, a shared memory or a signal to another process. Threads are allowed (a `clone` with CLONE_THREAD),
+`clone3` is answered with ENOSYS so that the C library falls back to `clone`, whose flags can be seen by a filter.
+The filter is a classic BPF program over `struct seccomp_data`, built here by hand and installed with `prctl`.
+Sources: Documentation/userspace-api/seccomp_filter.rst; the numbers are those of asm/unistd_64.h and
+asm-generic/unistd.h. Left out: architectures other than x86_64 and aarch64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import struct
+from collections.abc import Mapping, Sequence
+
+from ttc.sandbox.kernel import PR_SET_NO_NEW_PRIVS, prctl, syscall
+
+_AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SET_MODE_FILTER = 1
+
+_FREE: Mapping[str, tuple[int | None, int | None]] = {
+    # descriptors that are open already
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "fstat": (5, 80), "lseek": (8, 62), "pread64": (17, 67),
+    "pwrite64": (18, 68), "readv": (19, 65), "writev": (20, 66), "dup": (32, 23), "dup2": (33, None), "dup3": (292, 24),
+    "pipe": (22, None), "pipe2": (293, 59), "poll": (7, None), "ppoll": (271, 73), "select": (23, None),
+    "pselect6": (270, 72), "epoll_create": (213, None), "epoll_create1": (291, 20), "epoll_ctl": (233, 21),
+    "epoll_wait": (232, None), "epoll_pwait": (281, 22), "eventfd": (284, None), "eventfd2": (290, 19),
+    # memory
+    "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215), "brk": (12, 214), "mremap": (25, 216),
+    "madvise": (28, 233), "membarrier": (324, 283),
+    # signals to oneself, and timers
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigpending": (127, 136),
+    "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "sigaltstack": (131, 132), "pause": (34, None),
+    "alarm": (37, None), "getitimer": (36, 102), "setitimer": (38, 103), "restart_syscall": (219, 128),
+    # threads and the end
+    "futex": (202, 98), "set_robust_list": (273, 99), "get_robust_list": (274, 100), "rseq": (334, 293),
+    "set_tid_address": (218, 96), "gettid": (186, 178), "sched_yield": (24, 124), "exit": (60, 93),
+    "exit_group": (231, 94),
+    # time, randomness and who am I
+    "nanosleep": (35, 101), "clock_nanosleep": (230, 115), "clock_gettime": (228, 113), "clock_getres": (229, 114),
+    "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153), "getrusage": (98, 165),
+    "getrandom": (318, 278), "getpid": (39, 172), "getppid": (110, 173), "getuid": (102, 174), "geteuid": (107, 175),
+    "getgid": (104, 176), "getegid": (108, 177), "getrlimit": (97, None), "getcwd": (79, 17), "umask": (95, 166),
+    "sched_getaffinity": (204, 123),
+}  # fmt: skip
+_KILL, _TKILL, _TGKILL = (62, 129), (200, 130), (234, 131)
+_CLONE, _CLONE3, _PRCTL, _FCNTL, _PRLIMIT = (56, 220), (435, 435), (157, 167), (72, 25), (302, 261)
+_CLONE_THREAD = 0x00010000
+_NEW_NAMESPACES = 0x7E020080
+_PRCTL_ALLOWED = (15, 16)  # set and get the name of a thread
+_FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030, 1032)  # duplicate, flags, size of a pipe; not F_SETOWN, which sends signals
+
+_LOAD, _EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06
+_ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+_Instruction = tuple[int, int, int, int]
+
+
+def is_supported() -> bool:
+    """Whether the system call numbers of this machine are known here."""
+    return platform.system() == "Linux" and platform.machine() in _AUDIT
+
+
+def confine(pid: int) -> None:
+    """Allow this process, whose id is `pid`, the calls of the list and nothing else, for good; raises OSError."""
+    machine = platform.machine()
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program(machine, pid))
+    buffer = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    syscall(_SECCOMP[machine], _SET_MODE_FILTER, 0, ctypes.create_string_buffer(header, len(header)))
+
+
+def program(machine: str, pid: int) -> list[_Instruction]:
+    """Return the filter for `machine` (x86_64 or aarch64) as instructions (code, jump if true, if false, operand)."""
+    column = list(_AUDIT).index(machine)
+    numbers = [pair[column] for pair in _FREE.values()]
+    code: list[_Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, _AUDIT[machine]),
+        (_RETURN, 0, 0, _KILL_PROCESS),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
+    for number in numbers:
+        if number is not None:
+            code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
+    code += _when(_CLONE3[column], [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)])
+    flags = [(_AND, 0, 0, _CLONE_THREAD | _NEW_NAMESPACES), *_allow_if((_CLONE_THREAD,))]
+    code += _when(_CLONE[column], [_argument(0), *flags])
+    for call in (_KILL, _TGKILL):
+        code += _when(call[column], [_argument(0), *_allow_if((pid,))])
+    code += _when(_TKILL[column], [_argument(0), *_allow_if((pid,))])
+    code += _when(_PRCTL[column], [_argument(0), *_allow_if(_PRCTL_ALLOWED)])
+    code += _when(_FCNTL[column], [_argument(1), *_allow_if(_FCNTL_ALLOWED)])
+    code += _when(_PRLIMIT[column], [_argument(0), *_allow_if((0,))])
+    return [*code, (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
+
+
+def _when(number: int, body: Sequence[_Instruction]) -> list[_Instruction]:
+    """Run `body`, which ends with a return, for the call `number`."""
+    return [(_EQUAL, 0, len(body), number), *body]
+
+
+def _argument(index: int) -> _Instruction:
+    """Load the lower half of an argument (all that these calls read of it)."""
+    return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
+
+
+def _allow_if(values: Sequence[int]) -> list[_Instruction]:
+    code: list[_Instruction] = []
+    for value in values:
+        code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW)]
+    return [*code, (_RETURN, 0, 0, _ERRNO | errno.EPERM)]

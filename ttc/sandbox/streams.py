@@ -1,0 +1,94 @@
+"""The host's ends of a cell's pipes: every wait has a deadline, every read a cap, nothing that comes is trusted."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ttc.sandbox.wire import HEADER, pack
+
+MAX_REPLY = 8 << 20
+"""Bytes of the longest frame that is taken from a cell."""
+
+
+class Ended(Exception):
+    """The other side closed the stream, sent nonsense, or let the deadline pass."""
+
+
+def send(descriptor: int, kind: bytes, payload: bytes, deadline: float) -> None:
+    """Write one frame; raises Ended."""
+    data = memoryview(pack(kind, payload))
+    while data:
+        _wait(descriptor, select.POLLOUT, deadline)
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            continue
+        except BrokenPipeError as exc:
+            raise Ended from exc
+
+
+def receive(descriptor: int, deadline: float) -> tuple[bytes, bytes]:
+    """Read one frame; raises Ended."""
+    kind, length = HEADER.unpack(_exactly(descriptor, HEADER.size, deadline))
+    if length > MAX_REPLY:
+        raise Ended(f"a frame of {length} bytes")
+    return kind, _exactly(descriptor, length, deadline)
+
+
+def _exactly(descriptor: int, count: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        _wait(descriptor, select.POLLIN, deadline)
+        try:
+            part = os.read(descriptor, count - len(data))
+        except BlockingIOError:
+            continue
+        if not part:
+            raise Ended
+        data += part
+    return bytes(data)
+
+
+def drain(caps: Mapping[int, int], deadline: float) -> tuple[dict[int, bytes], int | None]:
+    """Read several streams to their ends; the output of each and the stream that went over its cap, if any.
+
+    A negative cap keeps that many bytes of the end and never overflows. Streams that are still open at the deadline
+    give what they gave.
+    """
+    kept = {descriptor: bytearray() for descriptor in caps}
+    open_ = set(caps)
+    while open_:
+        poll = select.poll()
+        for descriptor in open_:
+            poll.register(descriptor, select.POLLIN)
+        ready = poll.poll(_left_ms(deadline))
+        if not ready:
+            break
+        for descriptor, _ in ready:
+            part = b""
+            with suppress(BlockingIOError):
+                part = os.read(descriptor, 65_536)
+                if not part:
+                    open_.discard(descriptor)
+            data, cap = kept[descriptor], caps[descriptor]
+            data += part
+            if 0 <= cap < len(data):
+                return {each: bytes(text) for each, text in kept.items()}, descriptor
+            if cap < 0:
+                del data[:cap]
+    return {descriptor: bytes(data) for descriptor, data in kept.items()}, None
+
+
+def _wait(descriptor: int, event: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(_left_ms(deadline)):
+        raise Ended("the deadline passed")
+
+
+def _left_ms(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic()) * 1000

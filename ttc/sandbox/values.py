@@ -1,0 +1,149 @@
+"""Values between a program, its tests and the host as JSON: data only, never objects with behaviour.
+
+None, booleans, numbers, strings, lists and, under a tag, tuples, sets, dicts, bytes, ranges, iterators (their items,
+at most a hundred thousand), complex numbers, fractions, decimals, dates. An instance of a subclass travels as its base
+type, so that a value never brings its own comparison. What is none of these stays where it is, and a number, its
+handle, travels. Left out: values that contain themselves, and nesting deeper than two hundred.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+MAX_DEPTH = 200
+MAX_ITEMS = 100_000
+_EXACT_INTEGER = 10_000
+"""Bits of the largest integer that is written in decimal."""
+Keep: TypeAlias = Callable[[object], int]
+Fetch: TypeAlias = Callable[[int], object]
+
+
+class Unsendable(Exception):
+    """The value cannot travel; says why."""
+
+
+def dump(value: object, keep: Keep) -> bytes:
+    """Return `value` as bytes; `keep` gives the handle of an object that is not data."""
+    return json.dumps(_encode(value, keep, 0)).encode("ascii")
+
+
+def load(data: bytes, fetch: Fetch) -> Any:
+    """Return the value in `data`, which may come from anyone; `fetch` gives what a handle stands for.
+
+    Raises:
+        Unsendable: the bytes are no value.
+    """
+    try:
+        return _decode(json.loads(data), fetch)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, ArithmeticError) as exc:
+        raise Unsendable(f"not a value: {type(exc).__name__}") from exc
+
+
+def _encode(value: object, keep: Keep, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise Unsendable(f"nested deeper than {MAX_DEPTH}")
+    if value is None or value is True or value is False:
+        return value
+    for type_, encode in _ENCODERS:
+        if isinstance(value, type_):
+            return encode(value, keep, depth + 1)
+    return {"t": "handle", "v": keep(value)}
+
+
+def _integer(value: int, _keep: Keep, _depth: int) -> Any:
+    plain = int.__index__(value)
+    return plain if int.bit_length(plain) <= _EXACT_INTEGER else {"t": "int", "v": int.__format__(plain, "x")}
+
+
+def _float(value: float, _keep: Keep, _depth: int) -> Any:
+    return float.__float__(value)
+
+
+def _string(value: str, _keep: Keep, _depth: int) -> Any:
+    return str.__str__(value)
+
+
+def _list(value: list[Any], keep: Keep, depth: int) -> Any:
+    return [_encode(item, keep, depth) for item in list.__iter__(value)]
+
+
+def _sequence(tag: str) -> Callable[[Any, Keep, int], Any]:
+    def encode(value: Any, keep: Keep, depth: int) -> Any:
+        items = list(itertools.islice(value, MAX_ITEMS + 1)) if tag == "iterator" else list(value)
+        if tag == "iterator" and len(items) > MAX_ITEMS:
+            raise Unsendable(f"an iterator of more than {MAX_ITEMS} items")
+        return {"t": tag, "v": [_encode(item, keep, depth) for item in items]}
+
+    return encode
+
+
+def _dict(value: Mapping[Any, Any], keep: Keep, depth: int) -> Any:
+    return {"t": "dict", "v": [[_encode(k, keep, depth), _encode(v, keep, depth)] for k, v in value.items()]}
+
+
+def _tagged(tag: str, fields: Callable[[Any], Any]) -> Callable[[Any, Keep, int], Any]:
+    return lambda value, _keep, _depth: {"t": tag, "v": fields(value)}
+
+
+_VIEWS = (KeysView, ValuesView, ItemsView)
+_ENCODERS: tuple[tuple[Any, Callable[[Any, Keep, int], Any]], ...] = (
+    (int, _integer),
+    (float, _float),
+    (str, _string),
+    (list, _list),
+    (tuple, _sequence("tuple")),
+    (dict, _dict),
+    (set, _sequence("set")),
+    (frozenset, _sequence("frozenset")),
+    (complex, _tagged("complex", lambda v: [v.real, v.imag])),
+    ((bytes, bytearray), _tagged("bytes", lambda v: bytes(v).hex())),
+    (range, _tagged("range", lambda v: [v.start, v.stop, v.step])),
+    (deque, _sequence("deque")),
+    (_VIEWS, _sequence("list")),
+    (Fraction, _tagged("fraction", lambda v: [v.numerator, v.denominator])),
+    (Decimal, _tagged("decimal", str)),
+    (datetime.datetime, _tagged("datetime", lambda v: v.isoformat())),
+    (datetime.date, _tagged("date", lambda v: v.isoformat())),
+    (datetime.time, _tagged("time", lambda v: v.isoformat())),
+    (datetime.timedelta, _tagged("timedelta", lambda v: [v.days, v.seconds, v.microseconds])),
+    (Iterator, _sequence("iterator")),
+)
+
+
+def _decode(value: Any, fetch: Fetch) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, fetch) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag, content = value["t"], value["v"]
+    if tag == "handle":
+        return fetch(int(content))
+    if tag == "dict":
+        return {_decode(key, fetch): _decode(item, fetch) for key, item in content}
+    if tag in _CONTAINERS:
+        return _CONTAINERS[tag]([_decode(item, fetch) for item in content])
+    return _SCALARS[tag](content)
+
+
+_CONTAINERS: Mapping[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "list": list, "iterator": iter,
+}  # fmt: skip
+_SCALARS: Mapping[str, Callable[[Any], Any]] = {
+    "int": lambda text: int(text, 16),
+    "complex": lambda parts: complex(*parts),
+    "bytes": bytes.fromhex,
+    "range": lambda parts: range(*parts),
+    "fraction": lambda parts: Fraction(*parts),
+    "decimal": Decimal,
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "timedelta": lambda parts: datetime.timedelta(*parts),
+}

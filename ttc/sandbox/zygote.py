@@ -1,0 +1,184 @@
+"""The warm interpreter that programs are forked from: `python zygote.py ROOT DESCRIPTOR` (started by `worker`).
+
+It reads lines of JSON on the control stream, each with four descriptors attached, and forks one cell for each:
+
+    {"cell": 1, "wall_s": 5, ..., "landlock": 7, "seccomp": true}    a line to the zygote
+    {"kill": 1}
+    {"cell": 1, "status": 9, "late": true, "cpu_s": 4.9}             a line back when the cell has ended
+
+It never sees a program or a test. A cell past its wall time is killed; at the end of the control stream all are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_COUNT_AGAIN_S = 1.0
+
+
+@dataclass(slots=True)
+class _Cell:
+    pid: int
+    deadline: float
+    late: bool = False
+
+
+class Zygote:
+    """Forks cells and ends them; one thread, one loop."""
+
+    def __init__(self, control: socket.socket) -> None:
+        from ttc.sandbox import cell, limits
+        from ttc.sandbox.driving import drive
+        from ttc.sandbox.script import script
+        from ttc.sandbox.serving import serve
+
+        self._cell, self._limits = cell, limits
+        self._modes = {"script": script, "serve": serve, "drive": drive}
+        self._control = control
+        self._cells: dict[int, _Cell] = {}
+        self._descriptors: list[int] = []
+        self._buffer = b""
+        self._users: dict[int, int | None] = {}
+        self._threads, self._counted = 0, -_COUNT_AGAIN_S
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._waker, False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        """Serve until the control stream ends."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        self._send({"ready": True})
+        try:
+            while True:
+                ready = {descriptor for descriptor, _ in poll.poll(self._wait_ms())}
+                if self._wake in ready:
+                    os.read(self._wake, 4096)
+                self._reap()
+                self._kill_late()
+                if self._control.fileno() in ready and not self._receive():
+                    return
+        finally:
+            for each in self._cells.values():
+                _kill(each.pid)
+
+    def _wait_ms(self) -> float | None:
+        if not self._cells:
+            return None
+        return max(0.0, min(each.deadline for each in self._cells.values()) - time.monotonic()) * 1000 + 1
+
+    def _receive(self) -> bool:
+        """Carry out the lines that have come; False at the end of the stream."""
+        data, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 16)
+        self._descriptors += descriptors
+        self._buffer += data
+        while b"\n" in self._buffer:
+            line, _, self._buffer = self._buffer.partition(b"\n")
+            request = json.loads(line)
+            if "kill" in request:
+                found = self._cells.get(request["kill"])
+                if found:
+                    _kill(found.pid)
+            else:
+                given, self._descriptors = self._descriptors[:4], self._descriptors[4:]
+                self._fork(request, tuple(given))
+        return bool(data)
+
+    def _fork(self, request: Mapping[str, Any], descriptors: tuple[int, ...]) -> None:
+        limits = self._limits.Limits(**request["limits"])
+        user = self._user(request["role"]) if request["confined"] else None
+        confinement = self._cell.Confinement(
+            request["landlock"], request["seccomp"], user, self._max_threads(request, limits.threads, user), limits
+        )
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            self._cell.enter(descriptors, parent, confinement, self._modes)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._cells[request["cell"]] = _Cell(pid, time.monotonic() + limits.wall_s)
+
+    def _user(self, role: int) -> int | None:
+        """The user of cells of this role: no two that run together have the same."""
+        if role not in self._users:
+            self._users[role] = self._limits.unused_user(os.getpid() * 2 + role)
+        return self._users[role]
+
+    def _max_threads(self, request: Mapping[str, Any], threads: int, user: int | None) -> int | None:
+        """What the kernel may count for the cell's user: of an unused user, of a namespace, or of all there is."""
+        if user is not None:
+            return threads
+        if request["namespaced"]:
+            return threads + 1 + len(self._cells) * threads
+        if os.getuid() == 0 or not os.path.isdir("/proc/self"):
+            return None
+        if time.monotonic() - self._counted > _COUNT_AGAIN_S:
+            self._threads, self._counted = self._limits.count_threads(os.getuid()), time.monotonic()
+        return self._threads + threads
+
+    def _reap(self) -> None:
+        for number, each in list(self._cells.items()):
+            pid, status, usage = os.wait4(each.pid, os.WNOHANG)
+            if pid:
+                del self._cells[number]
+                cpu_s = usage.ru_utime + usage.ru_stime
+                self._send({"cell": number, "status": status, "late": each.late, "cpu_s": cpu_s})
+
+    def _kill_late(self) -> None:
+        now = time.monotonic()
+        for each in self._cells.values():
+            if each.deadline < now and not each.late:
+                each.late = True
+                _kill(each.pid)
+        for each in self._cells.values():
+            if each.late:
+                each.deadline = now + 1.0
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        # The host may have gone; then the stream's end is read next.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._control.sendall(json.dumps(message).encode("ascii") + b"\n")
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _nothing(_number: int, _frame: types.FrameType | None) -> None:
+    """A handler, so that the end of a cell wakes the loop."""
+
+
+def main() -> None:
+    """Load what cells need, forget where it came from, and serve."""
+    root, descriptor = sys.argv[1], int(sys.argv[2])
+    sys.path.insert(0, root)
+    from ttc.sandbox import library
+
+    zygote = Zygote(socket.socket(fileno=descriptor))
+    sys.path.remove(root)
+    library.install()
+    os.environ.clear()
+    gc.collect()
+    gc.freeze()
+    zygote.run()
+
+
+if __name__ == "__main__":
+    main()
