@@ -1,0 +1,68 @@
+"""`ttc serve`: an OpenAI-compatible endpoint with thinking budgets and strategies as request parameters.
+
+Without MODEL it serves the packaged model, so it answers on a fresh laptop. `--config` reads models, presets, keys and
+limits from a TOML file; `--upstream URL` puts the same surface in front of a server that runs already. SIGTERM and
+Ctrl-C drain: running requests finish, new ones are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import pathlib
+import sys
+from typing import Any
+
+from ttc.config import overrides
+from ttc.errors import ConfigError
+
+OPTIONS = ("engine", "scorer", "limits", "thinking")
+
+
+def register(subparsers: Any) -> None:
+    """Add `ttc serve`."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve models over HTTP",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="model folder or hub id (default: the packaged model)"
+    )
+    parser.add_argument("--engine", default=None, metavar="NAME", help="engine (default: embedded)")
+    parser.add_argument("--name", metavar="NAME", help="what clients call the model (default: from MODEL)")
+    parser.add_argument("--scorer", metavar="NAME[:MODEL]", help="scorer for strategies that rank paths")
+    parser.add_argument("--upstream", metavar="URL", help="an OpenAI-compatible server to put this surface in front of")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="engine.KEY, scorer.KEY, limits.KEY or thinking.KEY: limits.request_timeout_s=60",
+    )
+    parser.add_argument("--config", metavar="FILE", help="models, presets, keys and limits from a TOML file")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load the models, then serve until a signal comes."""
+    from serve.catalogue import Catalogue
+    from serve.config import load_config
+    from serve.defaults import from_options
+    from serve.server import serve
+
+    if not 0 <= args.port <= 65535:
+        raise ConfigError(f"--port must lie in 0..65535, got {args.port}")
+    if args.config is not None:
+        given = [flag for flag in ("model", "engine", "scorer", "upstream", "name", "set") if getattr(args, flag)]
+        if given:
+            raise ConfigError(f"--config says it all: drop {', '.join(given)}, or the file")
+        config = load_config(pathlib.Path(args.config))
+    else:
+        config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))
+    print(f"loading {', '.join(spec.name for spec in config.models)}", file=sys.stderr, flush=True)
+    asyncio.run(serve(config, Catalogue.load(config), args.host, args.port))
+    return 0

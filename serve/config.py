@@ -1,0 +1,206 @@
+"""What the operator sets: models, presets, keys, limits; from `ttc serve`'s options or a TOML file, all checked.
+
+    default = "qwen"                        [models.qwen]
+    [limits]                                engine = "vllm"
+    request_timeout_s = 300                 model = "Qwen/Qwen3-4B"
+    [presets."qwen:tree-16"]                params = { gpu_memory_utilization = 0.5 }
+    model = "qwen"                          fallback = "small"
+    strategy = "tree"                       [models.qwen.scorers.prm]
+    n = 16                                  kind = "prm"
+
+An unknown key is refused with the nearest. Reading loads no model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve.keys import Key, read_keys
+from serve.thinking import ThinkingPolicy
+from ttc.config import build, load_toml
+from ttc.errors import ConfigError
+from ttc.options import PartChoice
+from ttc.registry import ENGINES, SCORERS, Registry
+from ttc.signatures import bind
+from ttc.values import nearest
+
+__all__ = ["Limits", "ModelSpec", "PresetSpec", "ServeConfig", "load_config", "part"]
+
+PRESET_KEYS = ("model", "strategy", "scorer", "max_total_tokens", "answer_kind", "thinking_budget", "reasoning_effort")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one request and on the server; tokens, seconds and bytes as named.
+
+    `max_choices` bounds OpenAI's n, `max_width` a strategy's; `max_sequences` is what may be admitted at once, waiting
+    included; a client that takes nothing for `stall_s` is let go.
+    """
+
+    max_body_bytes: int = 1 << 20
+    max_choices: int = 16
+    max_width: int = 128
+    max_tokens: int = 32768
+    default_max_tokens: int = 4096
+    max_total_tokens: int = 1 << 19
+    max_sequences: int = 1024
+    request_timeout_s: float = 600.0
+    heartbeat_s: float = 10.0
+    stall_s: float = 60.0
+    drain_s: float = 30.0
+    progress_interval_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what is not positive."""
+        for name in self.__dataclass_fields__:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"limits.{name} must be > 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model to serve: its engine and scorers, not loaded yet.
+
+    `cost` ranks models for `auto` (lower is cheaper); `fallback` answers when this one cannot.
+    """
+
+    name: str
+    engine: PartChoice
+    scorers: Mapping[str, PartChoice] = field(default_factory=dict)
+    cost: float = 1.0
+    fallback: str | None = None
+    fallback_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresetSpec:
+    """A named choice of model, strategy and thinking, listed as a model of its own."""
+
+    name: str
+    model: str
+    strategy: str = "direct"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    scorer: str | None = None
+    max_total_tokens: int | None = None
+    answer_kind: str | None = None
+    thinking_budget: int | None = None
+    reasoning_effort: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """Everything about a server but the address it listens on."""
+
+    models: tuple[ModelSpec, ...]
+    default: str
+    presets: tuple[PresetSpec, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    thinking: ThinkingPolicy = field(default_factory=ThinkingPolicy)
+    keys: tuple[Key, ...] = ()
+    strategies: tuple[str, ...] | None = None
+    answer_kind: str = "math"
+    auto: Mapping[str, str] = field(default_factory=dict)
+    log_prompts: bool = False
+    cors_origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that lead nowhere."""
+        models = [spec.name for spec in self.models]
+        names = models + [preset.name for preset in self.presets]
+        if len(set(names)) < len(names) or "auto" in names:
+            raise ConfigError(f"model and preset names must differ from each other and from auto, got {names}")
+        for where, name in [
+            ("default", self.default),
+            *((f"presets.{preset.name}.model", preset.model) for preset in self.presets),
+            *((f"models.{spec.name}.fallback", spec.fallback) for spec in self.models if spec.fallback),
+        ]:
+            if name not in models:
+                raise ConfigError(f"{where}: no model {name!r}{nearest(name, models)} (known: {', '.join(models)})")
+        for level, name in self.auto.items():
+            if name not in names:
+                raise ConfigError(f"auto.{level}: no model or preset {name!r}{nearest(name, names)}")
+
+
+def load_config(path: pathlib.Path) -> ServeConfig:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: names the file, the key and the nearest known one.
+    """
+    values = load_toml(path)
+    known = ("models", "presets", "limits", "thinking", "keys", "default", "strategies", "answer_kind", "auto")
+    for key in values:
+        if key not in (*known, "log_prompts", "cors_origins"):
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+    tables = values.get("models") or {}
+    if not tables:
+        raise ConfigError(f"{path}: no [models.NAME] table")
+    models = tuple(_model(name, table) for name, table in tables.items())
+    thinking = dict(values.get("thinking", {}))
+    efforts = thinking.pop("efforts", None)
+    policy = build(ThinkingPolicy, thinking, where="thinking.")
+    if efforts is not None:
+        policy = ThinkingPolicy(
+            **{**{k: getattr(policy, k) for k in thinking}, "efforts": {**policy.efforts, **efforts}}
+        )
+    return ServeConfig(
+        models=models,
+        default=values.get("default", models[0].name),
+        presets=tuple(_preset(name, table) for name, table in values.get("presets", {}).items()),
+        limits=build(Limits, values.get("limits", {}), where="limits."),
+        thinking=policy,
+        keys=read_keys(values.get("keys", {}), str(path)),
+        strategies=None if "strategies" not in values else tuple(values["strategies"]),
+        answer_kind=values.get("answer_kind", "math"),
+        auto=values.get("auto", {}),
+        log_prompts=bool(values.get("log_prompts", False)),
+        cors_origins=tuple(values.get("cors_origins", ())),
+    )
+
+
+def part(registry: Registry, name: str, model: str | None, params: Mapping[str, Any]) -> PartChoice:
+    """Choose an engine or a scorer by name and check its parameters; nothing is loaded.
+
+    Raises:
+        ConfigError: an unknown name or parameter, or a value that does not fit.
+    """
+    factory = registry.load(name)
+    if model is not None and "model" not in inspect.signature(factory).parameters:
+        raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}")
+    supply = {"engine": None, **({} if model is None else {"model": model})}
+    checked = bind(factory, params, supply=supply)
+    return PartChoice(registry.kind, name, model, factory, {k: v for k, v in checked.items() if k not in supply})
+
+
+def _model(name: str, table: Mapping[str, Any]) -> ModelSpec:
+    known = ("engine", "model", "params", "scorers", "cost", "fallback", "fallback_after_s")
+    _refuse_unknown(f"models.{name}", table, known)
+    scorers = {}
+    for label, inner in table.get("scorers", {}).items():
+        _refuse_unknown(f"models.{name}.scorers.{label}", inner, ("kind", "model", "params"))
+        scorers[label] = part(SCORERS, inner.get("kind", label), inner.get("model"), inner.get("params", {}))
+    return ModelSpec(
+        name=name,
+        engine=part(ENGINES, table.get("engine", "embedded"), table.get("model"), table.get("params", {})),
+        scorers=scorers,
+        cost=float(table.get("cost", 1.0)),
+        fallback=table.get("fallback"),
+        fallback_after_s=table.get("fallback_after_s"),
+    )
+
+
+def _preset(name: str, table: Mapping[str, Any]) -> PresetSpec:
+    if "model" not in table:
+        raise ConfigError(f"presets.{name}.model is required")
+    given = {key: table[key] for key in PRESET_KEYS if key in table}
+    return PresetSpec(name=name, params={k: v for k, v in table.items() if k not in PRESET_KEYS}, **given)
+
+
+def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")

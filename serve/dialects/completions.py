@@ -1,0 +1,184 @@
+"""`POST /v1/completions`: a raw prompt, continued; no chat template, nothing added, nothing taken off.
+
+A prompt is a text, or a list of one. Thinking budgets hold for models that open their block themselves; there is no
+template here that could switch thinking off. Thought goes out as `reasoning`, `text` is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from serve.dialects.chat import usage_of
+from serve.errors import invalid
+from serve.events import AnswerDelta, Done, Failed, Finish, Outcome, Progress, ServeEvent, Started, ThinkingDelta
+from serve.fields import SHARED, max_tokens_of, sampling_of, stream_options
+from serve.request import ServeRequest
+from serve.schema import Schema, nullable
+from serve.search import read_search
+from serve.sse import DONE, data, openai_failure
+from serve.thinking import read_thinking
+from ttc.core import Message
+
+__all__ = ["Stream", "parse", "reply", "schema"]
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for this route."""
+_PROMPT: Schema = {"type": "string", "minLength": 1}
+
+
+def schema(ttc: Schema) -> dict[str, Any]:
+    """The schema of a request; `ttc` is that of the search object."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["model", "prompt"],
+        "properties": {
+            "prompt": {
+                "anyOf": [_PROMPT, {"type": "array", "minItems": 1, "maxItems": 1, "items": _PROMPT}],
+                "x-reason": "one prompt a request, as text",
+            },
+            **SHARED,
+            "max_tokens": nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31}),
+            "logprobs": nullable(
+                {"type": "integer", "minimum": 0, "maximum": 1, "x-reason": "only the sampled token's is known"}
+            ),
+            "echo": nullable({"type": "boolean", "enum": [False], "x-reason": "the prompt is not repeated"}),
+            "suffix": {"type": "null", "x-reason": "insertion is not supported"},
+            "ttc": nullable(ttc),
+        },
+    }
+
+
+def parse(body: Mapping[str, Any]) -> ServeRequest:
+    """Translate a checked body."""
+    seed, prompt = body.get("seed"), body["prompt"]
+    text = prompt if isinstance(prompt, str) else prompt[0]
+    max_tokens, name = max_tokens_of(body, ("max_tokens",))
+    if body.get("logprobs") == 1 and body.get("stream"):
+        raise invalid("logprobs", "logprobs must be 0 in a stream of completions")
+    return ServeRequest(
+        model=body["model"],
+        messages=(Message("user", text),),
+        text=text,
+        num_choices=body.get("n") or 1,
+        stream=bool(body.get("stream")),
+        sampling=sampling_of(body, max_tokens or DEFAULT_MAX_TOKENS, name),
+        thinking=read_thinking(body),
+        search=read_search(body.get("ttc"), None if seed is None else abs(seed)),
+        logprobs=body.get("logprobs") is not None,
+        return_token_ids=bool(body.get("return_token_ids")),
+    )
+
+
+def reply(outcome: Outcome) -> dict[str, Any]:
+    """The body of a reply that is not streamed."""
+    body: dict[str, Any] = {
+        **_head(outcome.started),
+        "choices": [_choice(finish, finish.answer, finish.thinking) for finish in outcome.choices],
+        "usage": usage_of(outcome.done.counts),
+        "ttc": outcome.done.ttc,
+    }
+    if outcome.done.prompt_token_ids is not None:
+        body["prompt_token_ids"] = outcome.done.prompt_token_ids
+    return body
+
+
+def _head(started: Started) -> dict[str, Any]:
+    return {
+        "id": f"cmpl-{started.id}",
+        "object": "text_completion",
+        "created": started.created,
+        "model": started.model,
+    }
+
+
+def _choice(finish: Finish, text: str, thinking: str) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": finish.index,
+        "text": text,
+        "logprobs": _logprobs(finish),
+        "finish_reason": finish.reason,
+    }
+    if thinking:
+        choice["reasoning"] = thinking
+    if finish.token_ids is not None:
+        choice["token_ids"] = finish.token_ids
+    return choice
+
+
+def _logprobs(finish: Finish) -> dict[str, Any] | None:
+    if finish.logprobs is None:
+        return None
+    offsets, at = [], 0
+    for item in finish.logprobs:
+        offsets.append(at)
+        at += len(item.text)
+    return {
+        "tokens": [item.text for item in finish.logprobs],
+        "token_logprobs": [item.logprob for item in finish.logprobs],
+        "top_logprobs": None,
+        "text_offset": offsets,
+    }
+
+
+class Stream:
+    """Events to chunks."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        """`body` is the checked request."""
+        self._usage = stream_options(body)
+        self._head: dict[str, Any] = {}
+        self._last: Finish | None = None
+
+    def encode(self, event: ServeEvent) -> bytes:
+        """The chunks of one event; may be empty."""
+        match event:
+            case Started():
+                chunks = self._started(event)
+            case ThinkingDelta():
+                chunks = self._thinking(event)
+            case AnswerDelta():
+                chunks = self._answer(event)
+            case Progress():
+                chunks = self._progress(event)
+            case Finish():
+                chunks = self._finish(event)
+            case Done():
+                chunks = self._done(event)
+            case Failed():
+                chunks = [openai_failure(event.error)]
+        return b"".join(chunks)
+
+    def _started(self, event: Started) -> list[bytes]:
+        self._head = _head(event)
+        return []
+
+    def _thinking(self, event: ThinkingDelta) -> list[bytes]:
+        return [self._chunk(event.index, reasoning=event.text)]
+
+    def _answer(self, event: AnswerDelta) -> list[bytes]:
+        return [self._chunk(event.index, text=event.text)]
+
+    def _progress(self, event: Progress) -> list[bytes]:
+        return [self._whole({"index": 0, "text": "", "logprobs": None, "finish_reason": None}, ttc=event.data)]
+
+    def _finish(self, event: Finish) -> list[bytes]:
+        ended, self._last = self._last, event
+        return [] if ended is None else [self._whole(_choice(ended, "", ""))]
+
+    def _done(self, event: Done) -> list[bytes]:
+        extra: dict[str, Any] = {"ttc": event.ttc}
+        if event.prompt_token_ids is not None:
+            extra["prompt_token_ids"] = event.prompt_token_ids
+        chunks = [] if self._last is None else [self._whole(_choice(self._last, "", ""), **extra)]
+        if self._usage:
+            chunks.append(data({**self._head, "choices": [], "usage": usage_of(event.counts)}))
+        return [*chunks, DONE]
+
+    def _chunk(self, index: int, **fields: str) -> bytes:
+        return self._whole({"index": index, "text": "", "logprobs": None, "finish_reason": None, **fields})
+
+    def _whole(self, choice: Mapping[str, Any], **extra: Any) -> bytes:
+        usage = {"usage": None} if self._usage else {}
+        return data({**self._head, "choices": [choice], **usage, **extra})

@@ -1,0 +1,90 @@
+"""One POST route: read the body, check it by the dialect's schema, run it, answer in the dialect."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from serve.errors import ApiError
+from serve.events import Outcome, ServeEvent
+from serve.guard import KEY, NOTES
+from serve.request import ServeRequest
+from serve.schema import Schema, parse_json, read
+from serve.service import Job, Service
+from serve.transport import ClientGone, Receive, Scope, Send, read_body, send_json, stream_job, unless_gone, whole_reply
+
+__all__ = ["Dialect", "Encoder", "Endpoint"]
+
+
+class Encoder(Protocol):
+    """Turns the events of one stream into bytes."""
+
+    def encode(self, event: ServeEvent) -> bytes:
+        """The bytes of one event; may be empty."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a dialect module provides; `error` is the body of a refusal."""
+
+    path: str
+    schema: Callable[[Schema], Schema]
+    parse: Callable[[Mapping[str, Any]], ServeRequest]
+    reply: Callable[[Outcome], Any]
+    stream: Callable[[Mapping[str, Any]], Encoder]
+    error: Callable[[ApiError], Any]
+
+
+class Endpoint:
+    """An ASGI application for one dialect."""
+
+    def __init__(self, dialect: Dialect, service: Service) -> None:
+        self.dialect, self._service = dialect, service
+        self.schema = dialect.schema(service.offers.schema())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            raw = await read_body(scope, receive, self._service.config.limits.max_body_bytes)
+            body = read(parse_json(raw), {"type": "object", **self.schema})
+            await unless_gone(receive, self._answer(scope, send, body))
+        except ClientGone:
+            return
+        except ApiError as error:
+            scope[NOTES]["error"] = error.code
+            await send_json(send, error.status, self.dialect.error(error), error.headers())
+
+    async def _answer(self, scope: Scope, send: Send, body: Mapping[str, Any]) -> None:
+        request = self.dialect.parse(body)
+        encoder = self.dialect.stream(body)
+        job = await self._service.open(request, scope[KEY], secrets.token_hex(12))
+        try:
+            async with job:
+                await self._send(job, send, request.stream, encoder)
+        finally:
+            _note(scope, job)
+
+    async def _send(self, job: Job, send: Send, stream: bool, encoder: Encoder) -> None:
+        if not stream:
+            await send_json(send, 200, self.dialect.reply(await whole_reply(job)))
+            return
+        limits = self._service.config.limits
+        await stream_job(job, send, encoder.encode, limits.heartbeat_s, limits.stall_s)
+
+
+def _note(scope: Scope, job: Job) -> None:
+    """What the access log says of a request: no text of it."""
+    plan = job.plan
+    scope[NOTES].update(
+        model=plan.model.name,
+        strategy=plan.strategy,
+        key=plan.key.name,
+        outcome=job.outcome,
+        sequences=plan.sequences,
+        generated=job.usage.generated,
+        thinking=job.usage.thinking,
+        total_tokens=job.usage.tokens,
+    )

@@ -1,0 +1,97 @@
+"""What a client is told when a request cannot be answered: a status, a string code, a message that names the field.
+
+`ApiError` is the only error that leaves this package. Everything that `ttc` raises is translated here, once; messages
+lose the folders they name and are cut, so neither paths nor a flood of input come back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ttc.errors import (
+    BudgetExceeded,
+    ConfigError,
+    EngineError,
+    EngineTimeout,
+    PromptTooLong,
+    ScorerError,
+    TTCError,
+    Unsupported,
+)
+
+__all__ = ["ApiError", "from_error", "invalid", "unavailable"]
+
+MAX_MESSAGE = 1000
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+_FOLDER = re.compile(r"(?<![\w:/])(?:/[^/\s'\"]+)+/")
+
+
+class ApiError(TTCError):
+    """An answer that is an error; `param` names the field at fault, `retry_after_s` says when to come back."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.retry_after_s = status, code, param, retry_after_s
+
+    @property
+    def message(self) -> str:
+        """The message, at most MAX_MESSAGE characters."""
+        text = str(self.args[0])
+        return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 4] + " ..."
+
+    @property
+    def type(self) -> str:
+        """OpenAI's `type` for this status."""
+        return _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+
+    def to_json(self) -> dict[str, Any]:
+        """The nested error object of OpenAI's API."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def headers(self) -> Mapping[str, str]:
+        """Headers that go with it."""
+        found: dict[str, str] = {}
+        if self.retry_after_s is not None:
+            found["retry-after"] = str(max(round(self.retry_after_s), 1))
+        if self.status == 504:
+            found["x-should-retry"] = "false"  # it would only take as long again
+        if self.status == 401:
+            found["www-authenticate"] = "Bearer"
+        return found
+
+
+def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
+    """A 400 about one field; `message` starts with its name as a rule."""
+    return ApiError(400, code, message, param=param)
+
+
+def unavailable(code: str, message: str, retry_after_s: float | None = None) -> ApiError:
+    """A 503."""
+    return ApiError(503, code, message, retry_after_s=retry_after_s)
+
+
+def from_error(error: BaseException) -> ApiError:
+    """Translate an error of `ttc`; anything else is a defect and told as such, without its text."""
+    if isinstance(error, ApiError):
+        return error
+    text = _FOLDER.sub("", str(error))
+    if isinstance(error, PromptTooLong):
+        return invalid("messages", text, "context_length_exceeded")
+    if isinstance(error, ConfigError | Unsupported):
+        return ApiError(400, "invalid_value", text)
+    if isinstance(error, BudgetExceeded):
+        return invalid("ttc.max_total_tokens", text, "budget_exceeded")
+    if isinstance(error, EngineTimeout):
+        return ApiError(504, "engine_timeout", text)
+    if isinstance(error, EngineError | ScorerError):
+        return unavailable("engine_unavailable", text)
+    return ApiError(500, "internal_error", "an error of the server itself; its log says more")

@@ -1,0 +1,69 @@
+"""The OpenAPI document: request bodies are the very schemas that are checked, every error is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from serve.endpoint import Endpoint
+
+__all__ = ["complete"]
+
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "string"},
+            },
+        }
+    },
+}
+POST_ERRORS = {
+    "400": "The request is malformed, contradicts itself, or asks for what this server or model cannot do.",
+    "401": "A key is needed.",
+    "404": "No such model.",
+    "413": "The body is too large.",
+    "429": "Busy, or the key has used what it may; see Retry-After.",
+    "503": "The engine is down, or the server is shutting down.",
+    "504": "No answer within the server's time limit.",
+}
+GET_ERRORS = {"401": POST_ERRORS["401"]}
+
+
+def complete(document: dict[str, Any], endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Put the checked schemas and the errors into FastAPI's document."""
+    document["components"] = {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}}
+    bodies = {endpoint.dialect.path: endpoint.schema for endpoint in endpoints}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            operation.pop("parameters", None) if "{" not in path else None
+            errors = POST_ERRORS if path in bodies else dict(GET_ERRORS)
+            if "{" in path:
+                errors["404"] = POST_ERRORS["404"]
+            if path == "/ready":
+                errors["503"] = "Shutting down."
+            operation["responses"] = {"200": _ok(path in bodies)} | {
+                status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
+                for status, text in errors.items()
+            }
+            operation["security"] = [] if path in ("/health", "/ready") else [{"bearer": []}, {}]
+            if path in bodies:
+                operation["requestBody"] = {
+                    "required": True,
+                    "content": {"application/json": {"schema": bodies[path]}},
+                }
+    return document
+
+
+def _ok(streams: bool) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+    if streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {"description": "Done.", "content": content}

@@ -1,0 +1,114 @@
+"""A real server on a loopback port, in a thread of the test process, over an engine of the test's choice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from serve.app import create_app
+from serve.catalogue import Catalogue, ServedModel
+from serve.config import Limits, ModelSpec, PresetSpec, ServeConfig
+from serve.fair import FairGate
+from serve.keys import Key
+from serve.service import Service
+from serve.thinking import ThinkingPolicy
+from ttc.core import Engine, Scorer
+from ttc.engines.scripted import ScriptedEngine, replies
+from ttc.options import PartChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Where the server listens, and what runs in it."""
+
+    url: str
+    service: Service
+    engine: Engine
+    loop: asyncio.AbstractEventLoop
+
+    def client(self, **options: Any) -> httpx2.Client:
+        """An HTTP client of it."""
+        return httpx2.Client(base_url=self.url, timeout=30, **options)
+
+    def ask(self, body: Mapping[str, Any], path: str = "/v1/chat/completions", **headers: str) -> httpx2.Response:
+        """Post one request."""
+        with self.client() as client:
+            return client.post(path, json=dict(body), headers=headers)
+
+
+def spec(name: str = "m", **options: Any) -> ModelSpec:
+    """A model that the test loads itself."""
+    return ModelSpec(name, PartChoice("engine", "scripted", None, lambda: None, {}), **options)
+
+
+def served(engine: Engine, name: str = "m", scorers: Mapping[str, Scorer] | None = None, **options: Any) -> ServedModel:
+    """A loaded model around `engine`."""
+    gate = FairGate(engine.capabilities.max_concurrency)
+    return ServedModel(spec(name, **options), engine, gate, scorers or {})
+
+
+@contextlib.contextmanager
+def running(
+    *models: ServedModel,
+    presets: Sequence[PresetSpec] = (),
+    limits: Limits | None = None,
+    thinking: ThinkingPolicy | None = None,
+    keys: Sequence[Key] = (),
+    **options: Any,
+) -> Iterator[Running]:
+    """Serve `models`, the first of them by default, until the block ends."""
+    config = ServeConfig(
+        models=tuple(model.spec for model in models),
+        default=models[0].name,
+        presets=tuple(presets),
+        limits=limits or Limits(),
+        thinking=thinking or ThinkingPolicy(),
+        keys=tuple(keys),
+        **options,
+    )
+    catalogue = Catalogue(config, {model.name: model for model in models})
+    service = Service(config, catalogue)
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(config, catalogue, service), log_config=None, access_log=False, ws="none")
+    )
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    loops: list[asyncio.AbstractEventLoop] = []
+    up = threading.Event()
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        up.set()
+        await server.serve(sockets=[sock])
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    up.wait(10)
+    while not server.started and thread.is_alive():
+        threading.Event().wait(0.005)
+    try:
+        host, port = sock.getsockname()
+        yield Running(f"http://{host}:{port}", service, models[0].engine, loops[0])
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        sock.close()
+        assert not thread.is_alive()
+
+
+def scripted(table: Mapping[str, Sequence[str]] | None = None, **options: Any) -> ScriptedEngine:
+    """An engine that answers by a table; `hi` is always in it."""
+    return ScriptedEngine(replies({"hi": ["hello there"], **(table or {})}), **options)
+
+
+def chat(text: str = "hi", **fields: Any) -> dict[str, Any]:
+    """The body of a chat request to the model `m`."""
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
