@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -34,9 +35,9 @@ class Sandbox:
         self.tier = tier
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
-        self._busy: set[Worker] = set()
         self._closed = False
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="ttc-sandbox")
+        self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def submit(self, work: Work[T]) -> Future[T]:
         """Queue work; its time begins when a worker takes it up. A dead zygote is replaced once, then VerifierError."""
@@ -52,8 +53,7 @@ class Sandbox:
         """Finish what runs, drop what is queued, end every zygote."""
         self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
-        while self._idle:
-            self._idle.pop().close()
+        self._finalizer()
 
     def __enter__(self) -> Sandbox:
         return self
@@ -88,3 +88,8 @@ class Sandbox:
             return
         with self._lock:
             self._idle.append(worker)
+
+
+def _close_all(idle: list[Worker]) -> None:
+    while idle:
+        idle.pop().close()

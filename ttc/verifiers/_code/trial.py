@@ -1,0 +1,92 @@
+"""One program held to one target: every check is run in cells of one worker within one time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ttc.sandbox.limits import Limits
+from ttc.sandbox.running import Ran, Script, Tested, Tests
+from ttc.sandbox.worker import Worker
+from ttc.verifiers._code.output import same_output
+from ttc.verifiers._code.target import Exercise
+
+LEAST_S = 0.05
+"""Seconds below which a script is not started any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The outcome of one group: checks passed of `total`, and why the first one failed."""
+
+    name: str
+    passed: int
+    total: int
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcomes of all groups, in `seconds`; `fault` says what is wrong with the test itself, if something is."""
+
+    shares: tuple[Share, ...]
+    fault: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A program, its tests and its limits: `timeout_s` for all of it, `case_s` for one run of a script."""
+
+    source: str
+    exercise: Exercise
+    timeout_s: float
+    case_s: float
+    memory_mb: int
+
+    def run(self, worker: Worker) -> Outcome:
+        """Run it; what there is no time left for has failed."""
+        began = time.monotonic()
+        shares: list[Share] = []
+        fault = ""
+        if self.exercise.groups:
+            tested = Tests(self.source, self.exercise.groups, self._limits(self.timeout_s)).run(worker)
+            shares += _shares(self.exercise, tested)
+            fault = next((note.why for notes in tested.notes for note in notes if note.broken), "")
+        if self.exercise.io:
+            shares.append(self._scripts(worker, began + self.timeout_s))
+        return Outcome(tuple(shares), fault, time.monotonic() - began)
+
+    def _scripts(self, worker: Worker, end: float) -> Share:
+        passed, why = 0, ""
+        for number, case in enumerate(self.exercise.io, start=1):
+            left = min(self.case_s, end - time.monotonic())
+            ran = Ran("", "", "wall time", 0.0)
+            if left > LEAST_S:
+                ran = Script(self.source, self._limits(left), case.input).run(worker)
+            right = not ran.cause and same_output(ran.output, case.output)
+            passed += right
+            if not right and not why:
+                why = f"io {number}: {_last_line(ran) or 'another output'}"
+        return Share("io", passed, len(self.exercise.io), why)
+
+    def _limits(self, seconds: float) -> Limits:
+        return Limits(wall_s=seconds, cpu_s=seconds, memory_mb=self.memory_mb)
+
+
+def _last_line(ran: Ran) -> str:
+    """Why a script failed: the last line of its traceback, or how it was ended."""
+    lines = ran.errors.strip().splitlines()
+    return lines[-1][:160] if lines and ran.cause.startswith("exit code") else ran.cause
+
+
+def _shares(exercise: Exercise, tested: Tested) -> list[Share]:
+    shares = []
+    for name, notes, expected in zip(exercise.names, tested.notes, exercise.num_checks, strict=True):
+        passed = sum(note.ok for note in notes)
+        # Asserts in a loop are more than stand in the source, those in a branch not taken fewer.
+        whole = not tested.cause and passed == len(notes) > 0
+        total = passed if whole else max(expected, len(notes), passed + 1)
+        failed = next((f"{name} {n}: {note.why}" for n, note in enumerate(notes, start=1) if not note.ok), "")
+        shares.append(Share(name, passed, total, "" if whole else failed or tested.cause or "no check was run"))
+    return shares

@@ -1,0 +1,173 @@
+"""Programs in Python, run in a sandbox against unit tests, input and output, or the values of functions.
+
+The program is the last fenced block of the answer (kind `code`). Its target says how it is tested: see
+`ttc/verifiers/_code/target.py`. The score is the share of checks that pass: each assert, case, drawn case and script
+run counts once. The verdict is correct when the share reaches `min_share`, by default only when all checks pass.
+
+What a program can do to its verdict. It runs alone in a process without files, network or other processes
+(`ttc.sandbox`), and all it can send out is bytes on one stream. It never has an expected value: asserts run in another
+process, where the functions under test are proxies whose calls the host carries over as bytes; script output is
+compared here. Values come back as plain data of built-in types, so a patched `==`, a subclass, `os._exit(0)`, a
+printed "all tests passed", a changed runner found through frames or the garbage collector, a forged reply, a thread or
+an exit handler that answers in the program's place all come to the same: a claim about what a function returns, which
+is right or wrong. A program that ends, hangs, floods its stream or breaks the format fails the checks that are left.
+What it can do: see the arguments of earlier and present calls, and answer them by a table (hidden or drawn cases are
+for that); tell that it is being tested.
+
+A program that runs out of time, memory or output has failed those checks, and the verdict is `incorrect`: an endless
+loop is not a way around a reward. `error` is kept for tests that are broken and for a sandbox that is. Syntax errors
+are `incorrect` as well; no program at all is `no_answer`.
+
+Cost: two forks of a warm interpreter per program with function tests, one per script run, about 12 ms and 5 ms of a
+core. Left out: languages other than Python, packages other than the standard library, tests that look at changed
+arguments, problems with several right outputs.
+
+Args:
+    timeout_s: Seconds for all checks of one program.
+    case_s: Seconds for one run of a script; absent: `timeout_s`.
+    memory_mb: Memory of the program, in MiB.
+    workers: How many programs run at once.
+    min_share: The share of checks that makes a program correct.
+    unsafe: Run programs without protection when this machine has no sandbox.
+    allow_truncated: Whether a text that was cut may have an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+
+from ttc.core import Submission, Target, Verdict
+from ttc.errors import ConfigError, VerifierError
+from ttc.sandbox.limits import MIN_MEMORY_MB
+from ttc.sandbox.pool import Sandbox
+from ttc.sandbox.probe import probe
+from ttc.verifiers._code.target import Exercise, defines, read_target
+from ttc.verifiers._code.trial import Outcome, Trial
+from ttc.verifiers.contract import Canary, Card
+from ttc.verifiers.reading import Clock, read_answer
+
+VERSION = "1"
+_GRACE_S = 5.0
+"""Seconds beyond the program's own time in which its verdict is there."""
+
+
+def code(
+    *,
+    timeout_s: float = 10.0,
+    case_s: float | None = None,
+    memory_mb: int = 512,
+    workers: int = 2,
+    min_share: float = 1.0,
+    unsafe: bool = False,
+    allow_truncated: bool = False,
+) -> CodeVerifier:
+    """Return the verifier of programs; raises ConfigError when nothing contains programs on this machine."""
+    if not timeout_s > 0 or not (case_s is None or case_s > 0):
+        raise ConfigError(f"code: timeout_s and case_s must be > 0, got {timeout_s} and {case_s}")
+    if not 0 < min_share <= 1:
+        raise ConfigError(f"code: min_share must be in (0, 1], got {min_share}")
+    if memory_mb < MIN_MEMORY_MB or workers < 1:
+        raise ConfigError(f"code: needs memory_mb >= {MIN_MEMORY_MB} and workers >= 1, got {memory_mb} and {workers}")
+    sandbox = Sandbox(probe(unsafe=unsafe), workers=workers)
+    return CodeVerifier(sandbox, timeout_s, case_s or timeout_s, memory_mb, min_share, allow_truncated)
+
+
+class CodeVerifier:
+    """Runs programs; see the module."""
+
+    name = "code"
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        timeout_s: float,
+        case_s: float,
+        memory_mb: int,
+        min_share: float,
+        allow_truncated: bool,
+    ) -> None:
+        self._sandbox = sandbox
+        self._timeout_s, self._case_s, self._memory_mb = timeout_s, case_s, memory_mb
+        self._min_share, self._allow_truncated = min_share, allow_truncated
+        settings = f"{timeout_s:g}s-{case_s:g}s-{memory_mb}mb-{min_share:g}-{'ny'[allow_truncated]}"
+        self.version = f"code-{VERSION} {sandbox.tier.label} {settings}"
+        self.card = _card(self.name, self.version, timeout_s, case_s, memory_mb, min_share)
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Run the program of `submission`; a target that cannot be read is the verdict `error`."""
+        clock = Clock()
+        try:
+            exercise = read_target(target)
+        except ConfigError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+        found = read_answer(submission, "code", self._allow_truncated)
+        if isinstance(found, Verdict):
+            return clock.stamp(found, self.version)
+        trial = Trial(assemble(exercise, found.final or ""), exercise, self._timeout_s, self._case_s, self._memory_mb)
+        began = time.perf_counter()
+        try:
+            outcome = await self._sandbox.run(trial)
+        except VerifierError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)[:300]), self.version)
+        waited = time.perf_counter() - began - outcome.seconds
+        verdict = dataclasses.replace(self._judge(outcome), extracted=found.final, span=found.span)
+        return clock.stamp(verdict, self.version, waited)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when the target cannot be read; its tests are not run."""
+        try:
+            read_target(target)
+        except ConfigError as exc:
+            raise ConfigError(f"{f'{item}: ' if item else ''}{exc}") from exc
+
+    async def close(self) -> None:
+        """End the sandbox."""
+        await asyncio.to_thread(self._sandbox.close)
+
+    def _judge(self, outcome: Outcome) -> Verdict:
+        if outcome.fault:
+            return Verdict("error", reason=f"the test is broken: {outcome.fault}")
+        passed, total = (sum(getattr(share, name) for share in outcome.shares) for name in ("passed", "total"))
+        score = passed / total
+        parts = {share.name: share.passed / share.total for share in outcome.shares}
+        why = next((share.why for share in outcome.shares if share.why), "")
+        reason = f"{passed} of {total} checks passed{f'; {why}' if why else ''}"
+        return Verdict("correct" if score >= self._min_share else "incorrect", score, parts, reason)
+
+
+def assemble(exercise: Exercise, answer: str) -> str:
+    """The program that is run: the prelude, the stub where the answer only continues it, and the answer."""
+    name = exercise.entry_point
+    continues = exercise.stub and (answer[:1] in " \t" or (name is not None and not defines(answer, name)))
+    body = f"{exercise.stub.rstrip()}\n{answer}" if continues else answer
+    return f"{exercise.prelude}\n{body}\n" if exercise.prelude else f"{body}\n"
+
+
+def _card(name: str, version: str, timeout_s: float, case_s: float, memory_mb: int, min_share: float) -> Card:
+    target = {"entry_point": "double", "tests": ["assert double(2) == 4", "assert double(-1) == -2"]}
+    right = "```python\ndef double(x):\n    return 2 * x\n```"
+    return Card(
+        name,
+        version,
+        inputs="target: entry_point, stub, prelude and tests, cases, random or io; reads the last fenced program",
+        max_s=timeout_s + _GRACE_S,
+        limits=f"{timeout_s:g} s for all checks of a program, {case_s:g} s for one script run, {memory_mb} MiB, 32 "
+        "threads, 4 MiB of output, no files, no network, no processes: beyond them checks fail; 64 KiB of program",
+        partial_credit="the share of checks that pass; each group of checks in `parts`",
+        correct_when="all checks pass" if min_share == 1 else f"at least {min_share:g} of the checks pass",
+        weaknesses=(
+            "a program may answer the known tests by a table; hidden, drawn cases catch that",
+            "programs that need files, child processes, asyncio or packages beyond the standard library fail",
+            "in-place changes of arguments are not seen: a call gets copies",
+            "on a machine under heavy load a slow program may run out of its time",
+        ),
+        canaries=(
+            Canary(target, right, "correct"),
+            Canary(target, right.replace("2 * x", "x + 2"), "incorrect"),
+            Canary(target, "```python\nimport os\nprint('all tests passed')\nos._exit(0)\n```", "incorrect"),
+            Canary(target, "I cannot say.", "no_answer"),
+            Canary({"io": [{"input": "4", "output": "8"}]}, "```python\nprint(2 * int(input()))\n```", "correct"),
+        ),
+    )
