@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evals.arithmetic import LEVELS, sample_expression
 from evals.expressions import parse, reductions
-from tests.worked_steps import Progress, evaluate, expression, line, parse_step, result
+from evals.worked_steps import Progress, evaluate, expression, line, parse_step, result
 
 WORKED = ["23+48=71", "71*30=2130", "71*8=568", "2130+568=2698", "2698-17=2681"]
 

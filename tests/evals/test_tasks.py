@@ -17,8 +17,8 @@ from evals.tasks.arithmetic import arithmetic
 from evals.tasks.gsm8k import gsm8k
 from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
+from evals.worked_steps import expression
 from tests.evals.local_data import write_hub_copy, write_lines
-from tests.worked_steps import expression
 from ttc.engines.simulated import truth
 from ttc.errors import ConfigError, RecordError, UnknownName
 from ttc.registry import VERIFIERS

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from evals.arithmetic import LEVELS, sample_expression
 from evals.expressions import STEP_DELIMITER, parse
-from tests.worked_steps import Progress
+from evals.worked_steps import Progress
 from train.nano import tokenizer, traces
 from train.nano.examples import IGNORE, Mixture, collate, encode, example, pool
 from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece

@@ -1,16 +1,25 @@
-"""The exact step checker: a worked solution is held to the truth line by line.
+"""The exact step checker of arithmetic: a worked solution is held to the truth line by line.
 
 A path is right while each line is a legal step with the right value from what remains of the expression. A line that
-begins with `Wait, ` goes back: it must be a right step from any state that the path had reached before.
+begins with `Wait, ` goes back: it must be a right step from any state that the path had reached before, so it may mend
+a path that had gone wrong. A step with a final answer is right when that is the expression's value. Text that is
+neither (thinking marks, a hand-over) has no label.
+
+Cost: microseconds per step. Left out: steps that are written in another way than the packaged family writes them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evals.arithmetic import Expression
 from evals.expressions import MAX_TEXT, Node, Reduction, Sum, parse, reductions
+from ttc import answers
+from ttc.core import Problem, Target
+from ttc.errors import ConfigError
+from ttc.verifiers.steps import StepLabels
 
 _STEP = re.compile(r"(Wait, )?(-?\d+[+*-]-?\d+)=(-?\d+)")
 
@@ -113,3 +122,32 @@ class Progress:
         if step.wait:
             return self.seen
         return self.states if self.on_track else frozenset()
+
+
+_QUESTION = re.compile(r"[\d(-][\d+*() -]*")
+_MARKS = re.compile(r"</?think>")
+
+
+class ArithmeticSteps:
+    """The exact checker as a `StepChecker`: problems of the task `arithmetic`."""
+
+    name = "arithmetic"
+    version = "arithmetic-steps-1"
+
+    async def check(self, problem: Problem, target: Target, steps: Sequence[str]) -> StepLabels:
+        """Label every step; `target` is not needed, the value is computed. Raises ConfigError for another problem."""
+        asked = _QUESTION.search(problem.messages[-1].content)
+        try:
+            truth = expression(asked[0].strip() if asked else "")
+        except ValueError as exc:
+            raise ConfigError(f"problem {problem.id!r} asks for no expression of whole numbers: {exc}") from exc
+        progress, labels = Progress.start(truth), list[float | None]()
+        for step in steps:
+            bare = _MARKS.sub("", step).strip()
+            if parse_step(bare) is not None:
+                progress = progress.step(bare)
+                labels.append(float(progress.on_track))
+            else:
+                final = answers.extract(bare, "math").final
+                labels.append(None if final is None else float(final == str(truth.value)))
+        return StepLabels(tuple(labels), self.version)
