@@ -64,7 +64,7 @@ def test_a_broken_row_is_named(tmp_path: Path, change: dict[str, object], messag
 def test_an_unknown_instruction_is_named_before_the_run(tmp_path: Path) -> None:
     write_lines(tmp_path / "ifeval.jsonl", [{**ROW, "instruction_id_list": ["punctuation:no_comma", "a:b"]}])
     task = ifeval(data=str(tmp_path))
-    with pytest.raises(ConfigError, match="problem 'ifeval-7': .*no instruction 'a:b'"):
+    with pytest.raises(ConfigError, match=r"problem 'ifeval-7': .*no instruction 'a:b'"):
         check_golds(task.items(None, 0), instructions(), task)
 
 

@@ -1,18 +1,24 @@
-"""The form of a text: thinking first and closed, one answer where it belongs, a length; whatever the answer is.
+"""The form of a text: thinking first and closed, one answer where it belongs, a length, JSON of a schema, repetition.
 
-A target is None or anything: the form does not depend on it. The score is the share of the required parts that hold,
-and the verdict is correct when all do. Left out: natural-language instructions (IFEval), language detection.
+A target is None or anything; only of an object with a "schema" is that JSON schema read, and then the answer part (the
+tag's content, the last fence, or all of it) must be JSON that the schema allows; that runs in a killable worker, since
+a schema may hold patterns. The score is the share of the required parts that hold, and the verdict is correct when all
+do. Left out: natural-language instructions (`instructions`), the language (`language`), what the answer says.
 
 Args:
     thinking: Whether thinking is required, forbidden, or either.
     answer: Where the one answer must be: in a box, a tag, a hash (####) line, any place that is found, or free.
     min_chars: Fewest characters of the answer part.
     max_chars: Most characters of the answer part.
+    max_repetition: Largest share of word n-grams of the answer part that have occurred before; absent: any.
+    ngram: Words of such an n-gram.
+    timeout_s: Wall limit of one check against a schema, in seconds.
     allow_truncated: Whether a text that was cut may pass.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
@@ -21,7 +27,12 @@ from ttc.answers import extract
 from ttc.answers.extract import answer_start, boxes
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
+from ttc.verifiers._repetition import repetition
+from ttc.verifiers._schema import check_schema, json_part, schema_of
+from ttc.verifiers._targets import naming
+from ttc.verifiers._text_pool import text_pool, without_reply
 from ttc.verifiers.contract import Canary, Card
+from ttc.verifiers.pool import Pool
 from ttc.verifiers.reading import MAX_S, PLAIN_LIMITS, Clock, unfinished
 
 VERSION = "1"
@@ -40,12 +51,18 @@ def format(
     answer: Place = "box",
     min_chars: int = 0,
     max_chars: int | None = None,
+    max_repetition: float | None = None,
+    ngram: int = 4,
+    timeout_s: float = 1.0,
     allow_truncated: bool = False,
 ) -> FormatVerifier:
     """Return the verifier of form."""
     if min_chars < 0 or (max_chars is not None and max_chars < min_chars):
         raise ConfigError("format: needs 0 <= min_chars <= max_chars")
-    return FormatVerifier(thinking, answer, min_chars, max_chars, allow_truncated)
+    if ngram < 1 or (max_repetition is not None and not 0 <= max_repetition <= 1):
+        raise ConfigError("format: needs 0 <= max_repetition <= 1 and ngram >= 1")
+    repeats = None if max_repetition is None else (max_repetition, ngram)
+    return FormatVerifier(thinking, answer, min_chars, max_chars, repeats, text_pool(1, timeout_s), allow_truncated)
 
 
 class FormatVerifier:
@@ -54,11 +71,19 @@ class FormatVerifier:
     name = "format"
 
     def __init__(
-        self, thinking: Thinking, answer: Place, min_chars: int, max_chars: int | None, allow_truncated: bool
+        self,
+        thinking: Thinking,
+        answer: Place,
+        min_chars: int,
+        max_chars: int | None,
+        repeats: tuple[float, int] | None,
+        pool: Pool,
+        allow_truncated: bool,
     ) -> None:
         self._thinking, self._answer, self._min, self._max = thinking, answer, min_chars, max_chars
-        self._allow_truncated = allow_truncated
-        self.version = f"format-{VERSION}-{thinking}-{answer}-{min_chars}-{max_chars}-{'ny'[allow_truncated]}"
+        self._repeats, self._pool, self._allow_truncated = repeats, pool, allow_truncated
+        settings = [thinking, answer, min_chars, max_chars, *(repeats or ()), "ny"[allow_truncated]]
+        self.version = f"format-{VERSION}-{'-'.join(map(str, settings))}"
         self.card = self._card()
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:
@@ -66,17 +91,30 @@ class FormatVerifier:
         clock = Clock()
         if cut := unfinished(submission, self._allow_truncated):
             return clock.stamp(Verdict("no_answer", reason=cut), self.version)
-        parts = {name: float(holds) for name, holds in self._parts(submission).items()}
-        broken = [name for name, holds in parts.items() if not holds]
+        holds, waited = self._parts(submission), 0.0
+        if (schema := schema_of(target)) is not None:
+            content = json_part(submission.text, tagged=self._answer == "tag")
+            reply = await self._pool.run({"call": "validate", "schema": schema, "text": content})
+            waited = reply.waited
+            if reply.status != "ok":
+                return clock.stamp(without_reply(reply), self.version, waited)
+            holds["schema"] = reply.data["valid"]
+        parts = {name: float(held) for name, held in holds.items()}
+        broken = [name for name, held in parts.items() if not held]
         score = sum(parts.values()) / len(parts)
         verdict = Verdict("incorrect" if broken else "correct", score, parts, ", ".join(broken) or "all parts hold")
-        return clock.stamp(verdict, self.version)
+        return clock.stamp(verdict, self.version, waited)
 
     def check_gold(self, target: Target, item: str = "") -> None:
-        """Accept any target: the form does not depend on it."""
+        """Accept any target but one whose schema is not a JSON schema; raises ConfigError naming `item`."""
+        schema = schema_of(target)
+        if schema is not None:
+            with naming(item):
+                check_schema(schema)
 
     async def close(self) -> None:
-        """Nothing to stop."""
+        """End the worker, if there is one."""
+        await asyncio.to_thread(self._pool.close)
 
     def _card(self) -> Card:
         good = _sample(self._answer, self._min)
@@ -86,8 +124,8 @@ class FormatVerifier:
         return Card(
             self.name,
             self.version,
-            inputs="target: none, whatever is given is not read; reads thinking and answer part",
-            max_s=MAX_S,
+            inputs='target: none, or {"schema": a JSON schema}; reads thinking and answer part',
+            max_s=MAX_S + self._pool.timeout_s,
             limits=PLAIN_LIMITS,
             partial_credit="the share of the required parts that hold, each part in `parts`",
             correct_when="all parts hold",
@@ -107,12 +145,16 @@ class FormatVerifier:
         inside = submission.text[:start] if start is not None else submission.text
         thought = submission.thinking.strip() or _MARKER.sub("", inside).strip()
         wanted = {"required": bool(thought), "forbidden": not thought, "either": True}
-        return {
+        parts = {
             "thinking": wanted[self._thinking],
             "closed": start is not None and _MARKER.search(body) is None,
             "answer": _PLACES[self._answer](body),
             "length": self._min <= len(body.strip()) and (self._max is None or len(body.strip()) <= self._max),
         }
+        if self._repeats is not None:
+            most, size = self._repeats
+            parts["repetition"] = repetition(body, size) <= most
+        return parts
 
 
 def _one_box(body: str) -> bool:

@@ -18,13 +18,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from ttc.answers.extract import answer_start
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.values import nearest
 from ttc.verifiers._instructions import INSTRUCTIONS, Arguments, Check
+from ttc.verifiers._part import answer_part
+from ttc.verifiers._targets import known_fields, naming
 from ttc.verifiers.contract import Canary, Card
-from ttc.verifiers.reading import Clock, unfinished
+from ttc.verifiers.reading import Clock
 
 VERSION = "1"
 MAX_CHARS = 100_000
@@ -73,33 +74,24 @@ class InstructionsVerifier:
             checks = read_instructions(target)
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        if cut := unfinished(submission, self._allow_truncated):
-            return clock.stamp(Verdict("no_answer", reason=cut), self.version)
-        if len(submission.text) > LONG_TEXT:
-            verdict = await asyncio.to_thread(self._judge, checks, submission.text)
+        body = answer_part(submission, self._allow_truncated, MAX_CHARS)
+        if isinstance(body, Verdict):
+            verdict = body
+        elif len(body) > LONG_TEXT:
+            verdict = await asyncio.to_thread(self._judge, checks, body)
         else:
-            verdict = self._judge(checks, submission.text)
+            verdict = self._judge(checks, body)
         return clock.stamp(verdict, self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when an instruction is unknown or its parameters cannot be used."""
-        try:
+        with naming(item):
             read_instructions(target)
-        except ConfigError as exc:
-            raise ConfigError(f"{item}: {exc}" if item else str(exc)) from exc
 
     async def close(self) -> None:
         """Nothing to stop."""
 
-    def _judge(self, checks: Mapping[str, Check], text: str) -> Verdict:
-        start = answer_start(text)
-        if start is None:
-            return Verdict("no_answer", reason="unclosed_thinking")
-        body = text[start:] if start == 0 else text[start:].strip()
-        if len(body) > MAX_CHARS:
-            return Verdict("limit", reason=f"more than {MAX_CHARS} characters")
-        if not body.strip():
-            return Verdict("no_answer", reason="empty")
+    def _judge(self, checks: Mapping[str, Check], body: str) -> Verdict:
         forms = variants(body) if self._loose else [body]
         parts = {name: float(any(check(form) for form in forms)) for name, check in checks.items()}
         broken = [name for name, followed in parts.items() if not followed]
@@ -123,10 +115,7 @@ def read_instructions(target: Target) -> dict[str, Check]:
     """
     if not isinstance(target, Mapping):
         raise ConfigError(f"target must be an object with {_FIELDS[0]} and {_FIELDS[1]}, got {target!r}"[:300])
-    for name in target:
-        if name not in _FIELDS:
-            known = ", ".join(_FIELDS)
-            raise ConfigError(f"target.{name}: no such field{nearest(str(name), _FIELDS)} (known: {known})"[:300])
+    known_fields(target, _FIELDS)
     names, given = _listed(target, _FIELDS[0]), _listed(target, _FIELDS[1])
     if not names or len(names) != len(given):
         raise ConfigError(f"target needs as many kwargs as instructions, and at least one: {len(given)}, {len(names)}")
