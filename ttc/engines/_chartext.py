@@ -20,6 +20,8 @@ def encode(text: str) -> tuple[int, ...]:
 
 def decode(ids: Sequence[int]) -> str:
     """Text of `ids`; inverse of `encode`."""
+    if not ids or max(ids) < THINK_OPEN:
+        return "".join(map(chr, ids))
     return "".join(_TEXTS.get(i) or chr(i) for i in ids)
 
 

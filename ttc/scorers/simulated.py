@@ -1,22 +1,30 @@
 """The process-reward model of the `simulated` engine: the latent state plus seeded noise along the path.
 
-A path is on track while no step failed. `noise` 0 is a perfect scorer; otherwise the score is
-sigmoid(signal * z + noise * eta) with z = +1 / -1 and eta an AR(1) chain (rho 0.8) along the steps, so that siblings
-share part of their error. Randomness is keyed by the path's text, never by time. Costs one scored token per new token.
+`noise` 0 is a perfect scorer; otherwise the score of a step is sigmoid(signal * z + noise * eta), with z = +1 on track,
+-1 off track and +2 where the path deceives, and eta an AR(1) chain (rho 0.8) along the steps, so that siblings share
+part of their error. A step of a thinker counts as on track once the answer is found. Randomness is keyed by the path's
+text, never by time. Costs one scored token per new token.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
+from types import MappingProxyType
+from typing import Literal
 
 from ttc import seeds
 from ttc.core import Price, Prompt, Score, Usage, UsageSink
-from ttc.engines.simulated import DELIMITER
+from ttc.engines._simulation import DECEPTIVE, DELIMITER, FOUND, GOOD, SEARCHING, WRONG
 from ttc.errors import ConfigError
 
 RHO = 0.8
+_Z: Mapping[str, float] = MappingProxyType({GOOD: 1.0, FOUND: 1.0, WRONG: -1.0, SEARCHING: -1.0, DECEPTIVE: 2.0})
+_PRESETS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"perfect": (1.5, 0.0), "good": (1.5, 1.0), "hackable": (1.5, 1.0), "weak": (0.5, 1.5)}
+)
+_NORMAL = NormalDist()
 
 
 class SimulatedScorer:
@@ -47,18 +55,18 @@ class SimulatedScorer:
         known = self._known(prompt.problem_id, ids)
         self._seen[prompt.problem_id].add(ids)
         on_usage(Usage(scored=len(ids) - known))
-        values, eta, good = [], 0.0, True
+        values, eta, state = [], 0.0, ""
         for index, step in enumerate(steps):
-            prefix = DELIMITER.join(steps[: index + 1])
-            good = good and not step.startswith("b")
+            state = step[0] if step[0] in _Z else state  # the boxed answer stands where the path ended
+            z = _Z.get(state, 1.0)
             if self._noise == 0:
-                values.append(1.0 if good else 0.0)
+                values.append(1.0 if z == 1.0 else 0.0)
                 continue
+            prefix = DELIMITER.join(steps[: index + 1])
             u = seeds.uniform(seeds.derive(self._seed, prompt.problem_id, prefix), 0)
-            fresh = NormalDist().inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
+            fresh = _NORMAL.inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
             eta = fresh if index == 0 else RHO * eta + math.sqrt(1 - RHO**2) * fresh
-            logit = (self._signal if good else -self._signal) + self._noise * eta
-            values.append(1 / (1 + math.exp(-logit)))
+            values.append(1 / (1 + math.exp(-(self._signal * z + self._noise * eta))))
         if not values:
             return Score(None, note="no step yet")
         return Score(values[-1], tuple(values))
@@ -68,17 +76,27 @@ class SimulatedScorer:
         self._seen.pop(problem_id, None)
 
 
-def simulated(model: str | None = None, *, signal: float = 1.5, noise: float = 0.0, seed: int = 0) -> SimulatedScorer:
+def simulated(
+    model: str | None = None,
+    *,
+    preset: Literal["perfect", "good", "hackable", "weak"] = "perfect",
+    signal: float | None = None,
+    noise: float | None = None,
+    seed: int = 0,
+) -> SimulatedScorer:
     """Score paths of the `simulated` engine.
 
     Args:
         model: must be absent.
-        signal: logits between on track and off track, halved.
-        noise: standard deviation of the noise in logits; 0 is perfect.
+        preset: perfect has no noise; good and hackable have signal 1.5 and noise 1, weak 0.5 and 1.5.
+        signal: overrides the preset: logits between on track and off track, halved.
+        noise: overrides the preset: standard deviation of the noise in logits; 0 is perfect.
         seed: keys the noise.
     """
     if model is not None:
         raise ConfigError("scorer simulated takes no model; set signal and noise instead")
-    if noise < 0:
+    usual_signal, usual_noise = _PRESETS[preset]
+    chosen = usual_noise if noise is None else noise
+    if chosen < 0:
         raise ConfigError(f"noise must be >= 0, got {noise}")
-    return SimulatedScorer(signal, noise, seed)
+    return SimulatedScorer(usual_signal if signal is None else signal, chosen, seed)
