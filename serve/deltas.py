@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ttc.core import Capabilities, Prompt
+from ttc.thinking import Thinking
 
 __all__ = ["Deltas", "Markers", "cut_at_stop"]
 
@@ -21,11 +22,13 @@ Write = Callable[[str], None]
 class Markers:
     """Walks over generated ids and says of each whether it is thought; whole markers are skipped."""
 
-    def __init__(self, starts_inside: bool, capabilities: Capabilities, max_thinking: int | None = None) -> None:
-        """`max_thinking`: thought past it is not certain until a prompt holds it."""
+    def __init__(self, starts_inside: bool, capabilities: Capabilities, control: Thinking | None = None) -> None:
+        """Under `control`, thought past its cap, and an end that it may suppress, are not certain when sampled."""
         self.inside, self.num_thinking = starts_inside, 0
+        self._max = None if control is None else control.max_tokens
+        self._extends = control is not None and control.extends
         self._open, self._close = capabilities.think_open, capabilities.think_close
-        self._eos, self._max = frozenset(capabilities.eos_ids), max_thinking
+        self._eos = frozenset(capabilities.eos_ids)
         self._taken = 0
         self._waiting: list[int] = []
 
@@ -44,6 +47,8 @@ class Markers:
             marker = self._close if self.inside else self._open
             head = tuple(self._waiting[: len(marker)])
             if marker and head == marker:
+                if self._extends and self.inside and not certain:
+                    return
                 self._skip(len(marker))
                 self.inside = not self.inside
                 continue
@@ -97,12 +102,12 @@ class Deltas:
         thinking: Write,
         answer: Write,
         *,
-        max_thinking: int | None,
+        control: Thinking,
         stop: Sequence[str],
         strip: bool,
     ) -> None:
         """`strip` leaves out white space before the first word of each text; `stop` strings end the answer."""
-        self._decode, self._capabilities, self._max = decode, capabilities, max_thinking
+        self._decode, self._capabilities, self._control = decode, capabilities, control
         self._thinking, self._answer = _Part(thinking), _Part(answer)
         self._texts = {True: _Text(decode), False: _Text(decode)}
         self._stop, self._strip = tuple(stop), strip
@@ -112,7 +117,7 @@ class Deltas:
     def sync(self, prompt: Prompt) -> None:
         """Take over what `prompt` holds after its rendered part: it is certain, injected text included."""
         if self._markers is None:
-            self._markers = Markers(prompt.think_state == "open", self._capabilities, self._max)
+            self._markers = Markers(prompt.think_state == "open", self._capabilities, self._control)
         for _, token, inside in self._markers.settle(prompt.generated_ids):
             self._take(token, inside)
 

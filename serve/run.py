@@ -83,7 +83,7 @@ async def _choice(
         engine.capabilities,
         write_thinking,
         lambda text: emit(AnswerDelta(index, text)),
-        max_thinking=plan.settled.control.max_tokens,
+        control=plan.settled.control,
         stop=stop,
         strip=chat,
     )
