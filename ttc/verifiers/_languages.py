@@ -24,15 +24,15 @@ _KANA_SHARE = 0.05
 """Japanese has more kana than this among its letters."""
 
 _RANGES: Mapping[str, str] = {
-    "Latin": "A-Za-zªºÀ-ÖØ-öø-ɏḀ-ỿＡ-Ｚａ-ｚ",
-    "Cyrillic": "Ѐ-ԯ",
-    "Han": "々〇㐀-䶿一-鿿豈-﫿\U00020000-\U0003134f",
-    "Kana": "ぁ-ヿｦ-ﾝ",
-    "Hangul": "ᄀ-ᇿ㄰-㆏가-힣",
-    "Arabic": "ؠ-ۿݐ-ݿࢠ-ࣿﭐ-﷿ﹰ-ﻼ",
+    "Latin": "A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff\uff21-\uff3a\uff41-\uff5a",
+    "Cyrillic": "\u0400-\u052f",
+    "Han": "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f",
+    "Kana": "\u3041-\u30ff\uff66-\uff9d",
+    "Hangul": "\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3",
+    "Arabic": "\u0620-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefc",
     "Devanagari": "\u0900-\u0963\u0971-\u097f",
     "Hebrew": "\u05d0-\u05ea",
-    "Greek": "Ͱ-Ͽἀ-῿",
+    "Greek": "\u0370-\u03ff\u1f00-\u1fff",
     "Thai": "\u0e01-\u0e3a\u0e40-\u0e4e",
     "Bengali": "\u0980-\u09e3",
     "Gurmukhi": "\u0a01-\u0a65\u0a70-\u0a75",
@@ -69,6 +69,21 @@ _CODES: Mapping[str, str] = {
 }
 SCRIPT_OF: Mapping[str, str] = {code: script for script, codes in _CODES.items() for code in codes.split()}
 """The script by which a language is known; Japanese is known by its kana."""
+_SENTENCE = re.compile(r"[^.!?\u3002\uff01\uff1f\u0964\n]+")
+_UNIT = re.compile(
+    "|".join(
+        f"(?P<{name}>[{chars}])" if name in ("Han", "Kana", "Hangul", "Thai") else f"(?P<{name}>[{chars}]+)"
+        for name, chars in _RANGES.items()
+    )
+)
+"""A word of a script with spaces, or a character of one without."""
+_LETTER = re.compile(f"[{''.join(_RANGES.values())}]")
+MIN_SENTENCE = 20
+"""Letters from which the model is asked about a sentence."""
+MIN_HAN = 10
+"""Characters from which a sentence without kana is Chinese, not Japanese."""
+SURE = 0.5
+"""Probability from which another language is believed."""
 _ALIASES = {"nb": "no", "nn": "no", "zh-cn": "zh", "zh-tw": "zh", "wuu": "zh", "yue": "zh", "iw": "he", "arz": "ar"}
 
 
@@ -119,6 +134,45 @@ def guess(text: str) -> tuple[str, float]:
         return "", 0.0
     code = str(found[0]["lang"])
     return _ALIASES.get(code, code), float(found[0]["score"])
+
+
+def shares(text: str, wanted: str) -> Counter[str]:
+    """How many words of `text` are in which language; in other scripts than the wanted one's, in which script.
+
+    A character of a script without spaces is a word. Sentences that the model cannot tell count for nothing.
+
+    Raises:
+        MissingExtra: the script of `wanted` does not decide, and the model is not installed.
+    """
+    own = {"Han", "Kana"} if wanted == "ja" else {SCRIPT_OF[wanted]}
+    found: Counter[str] = Counter()
+    short, count = [], 0
+    for sentence in _SENTENCE.findall(text):
+        units = Counter(match.lastgroup or "" for match in _UNIT.finditer(sentence))
+        mine = sum(units.pop(script, 0) for script in own)
+        found.update({script: number for script, number in units.items() if script})
+        if not mine:
+            continue
+        if not needs_model(wanted):
+            found[_chinese_or_japanese(sentence, wanted)] += mine
+        elif len(_LETTER.findall(sentence)) >= MIN_SENTENCE:
+            label, sure = guess(sentence)
+            found[label if sure >= SURE or label == wanted else "?"] += mine
+        else:
+            short.append(sentence)
+            count += mine
+    together = " ".join(short)
+    if count and len(_LETTER.findall(together)) >= MIN_SENTENCE:
+        found[guess(together)[0]] += count
+    del found["?"]
+    return found
+
+
+def _chinese_or_japanese(sentence: str, wanted: str) -> str:
+    """The wanted language, but Chinese for a long sentence without kana where Japanese is wanted."""
+    if wanted != "ja" or SCRIPTS["Kana"].search(sentence):
+        return wanted
+    return "zh" if len(SCRIPTS["Han"].findall(sentence)) >= MIN_HAN else wanted
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_EAST = "぀-ヿ㐀-鿿가-힣"
+_EAST = "\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
 _WORD = re.compile(rf"[{_EAST}]|[^\W{_EAST}]+")
 MAX_CHARS = 200_000
 """Characters in which repetition is looked for."""

@@ -1,0 +1,133 @@
+r"""The language of a text: the share of it that is in the language that was asked for.
+
+A target is an ISO 639-1 code, "fr", or {"language": "fr"}. Code, formulas, links and tags do not count. The rest is cut
+into sentences; what is written in another script counts against the share word by word (character by character in
+Chinese, Japanese and Korean), so that a switch in mid-sentence shows; where several languages share a script, each
+sentence long enough is given to a small detector, and short ones together. Correct when the share reaches `min_share`;
+the score is the share; `parts` has the share of each language or script that was found. Offline; cost about 0.05 ms a
+sentence. DeepSeek-AI 2025 (arXiv:2501.12948) reward such a share. Left out: dialects, transliterated text.
+
+Args:
+    min_share: Smallest share of the text in the language.
+    part: What is read: the answer, the thinking, or both.
+    allow_truncated: Whether a text that was cut may pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from ttc.core import Submission, Target, Verdict
+from ttc.errors import ConfigError
+from ttc.verifiers._languages import check_code, shares
+from ttc.verifiers._part import answer_part
+from ttc.verifiers._prose import prose
+from ttc.verifiers._targets import known_fields, naming
+from ttc.verifiers.contract import Canary, Card
+from ttc.verifiers.reading import Clock
+
+VERSION = "1"
+MAX_CHARS = 200_000
+LONG_TEXT = 10_000
+"""Characters beyond which a text is judged in a thread, so that an event loop is not held up."""
+Part: TypeAlias = Literal["answer", "thinking", "both"]
+_CHINESE = "今天天气很好，我们一起去公园散步吧。"
+_KOREAN = "오늘은 날씨가 좋아서 공원에서 산책했어요."
+
+
+def language(*, min_share: float = 0.8, part: Part = "answer", allow_truncated: bool = False) -> LanguageVerifier:
+    """Return the verifier of languages."""
+    if not 0 < min_share <= 1:
+        raise ConfigError(f"language: min_share must be in (0, 1], got {min_share}")
+    return LanguageVerifier(min_share, part, allow_truncated)
+
+
+class LanguageVerifier:
+    """Measures the share of a language; see the module."""
+
+    name = "language"
+
+    def __init__(self, min_share: float, part: Part, allow_truncated: bool) -> None:
+        self._min_share, self._part, self._allow_truncated = min_share, part, allow_truncated
+        self.version = f"language-{VERSION}-{min_share:g}-{part}{'-truncated' if allow_truncated else ''}"
+        thinking = "" if part == "answer" else _CHINESE
+        self.card = Card(
+            self.name,
+            self.version,
+            inputs=f'target: an ISO 639-1 code, or {{"language": code}}; reads {part if part != "both" else "all"}',
+            max_s=5.0,
+            limits=f"{MAX_CHARS} characters (limit); linear in the text",
+            partial_credit="the share of words (characters in Chinese, Japanese, Korean) in the language",
+            correct_when=f"the share is at least {min_share:g}",
+            weaknesses=(
+                "close relatives (Croatian and Bosnian, Hindi and Nepali) are confused",
+                "names and borrowed words in another script count against the share",
+                "a few words alone are too little where the script does not decide: no_answer",
+            ),
+            canaries=(
+                Canary("zh", _CHINESE, "correct", thinking=thinking),
+                Canary("ko", _CHINESE, "incorrect", thinking=thinking),
+                Canary("zh", f"$x^2$ {_KOREAN}", "incorrect", thinking=thinking and _KOREAN),
+                Canary("zh", "$x = 42$", "no_answer", thinking=thinking and "42"),
+            ),
+        )
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Judge `submission`; a target that cannot be read is the verdict `error`."""
+        clock = Clock()
+        try:
+            code = read_language(target)
+        except ConfigError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+        text = self._text(submission)
+        if isinstance(text, Verdict):
+            return clock.stamp(text, self.version)
+        long = len(text) > LONG_TEXT
+        held = await asyncio.to_thread(self._judge, code, text) if long else self._judge(code, text)
+        return clock.stamp(held, self.version)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when the language is unknown or its detector is missing."""
+        with naming(item):
+            read_language(target)
+
+    async def close(self) -> None:
+        """Nothing to stop."""
+
+    def _text(self, submission: Submission) -> str | Verdict:
+        if self._part == "answer":
+            return answer_part(submission, self._allow_truncated, MAX_CHARS)
+        if self._part == "both":
+            joined = f"{submission.thinking}\n{submission.text}".replace("<think>", " ").replace("</think>", " ")
+            return answer_part(replace(submission, text=joined), self._allow_truncated, MAX_CHARS)
+        inside = submission.thinking or submission.text.partition("</think>")[0].replace("<think>", " ")
+        return answer_part(replace(submission, text=inside), self._allow_truncated, MAX_CHARS)
+
+    def _judge(self, code: str, text: str) -> Verdict:
+        units: Counter[str] = shares(prose(text), code)
+        total = units.total()
+        if not total:
+            return Verdict("no_answer", reason="too few letters to tell")
+        share = units[code] / total
+        parts = {name: count / total for name, count in units.most_common()}
+        status: Literal["correct", "incorrect"] = "correct" if share >= self._min_share else "incorrect"
+        return Verdict(status, share, parts, f"{share:.3f} of {total} words in {code}")
+
+
+def read_language(target: Target) -> str:
+    """Read a target: a code, or {"language": code}.
+
+    Raises:
+        ConfigError: naming the field that is missing, unknown or of the wrong type.
+        MissingExtra: the language needs the detector, which is not installed.
+    """
+    fields = target if isinstance(target, Mapping) else {"language": target}
+    known_fields(fields, ("language",))
+    code = fields.get("language")
+    if not isinstance(code, str):
+        raise ConfigError(f"target.language must be an ISO 639-1 code, got {code!r}"[:300])
+    return check_code(code)
