@@ -76,6 +76,9 @@ def register(subparsers: Any) -> None:
     task.add_argument("--task", default="arithmetic", metavar="NAME|FILE.jsonl", help="default: arithmetic")
     task.add_argument("--level", metavar="L", help="difficulty, where the task has levels")
     task.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N", help="problems, or all (default: 100)")
+    task.add_argument(
+        "--unsafe-code", action="store_true", help="run model-written programs without a sandbox where none works"
+    )
     task.add_argument("--data", metavar="DIR", help="folder with the datasets (default: TTC_DATA, else the hub)")
     runs = parser.add_argument_group("run")
     runs.add_argument("--out", metavar="DIR", help="run folder; an existing one is continued (default: runs/...)")
@@ -133,7 +136,7 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
     arms = _arms(asked, _baselines(args, asked, sampling.temperature), out)
     scorer = resolve_scorer(args, [arm.choice for arm in arms])
     thinking, budget = resolve_thinking(args), resolve_budget(args)
-    verifier = resolve_verifier(task.check.verifier, task.check.params)
+    verifier = resolve_verifier(task.check.verifier, _check_params(args, task))
     limit = _limit(args.limit)
     return Experiment(
         task=task,
@@ -169,6 +172,13 @@ def _task(args: argparse.Namespace, params: Mapping[str, object]) -> Task:
     supply = {"data": os.environ["TTC_DATA"]} if os.environ.get("TTC_DATA") and "data" not in given else {}
     task: Task = factory(**bind(factory, given, supply=supply))
     return task
+
+
+def _check_params(args: argparse.Namespace, task: Task) -> Mapping[str, object]:
+    """Return the parameters of the task's verifier; the one of programs may be let off its sandbox."""
+    if args.unsafe_code and task.check.verifier == "code":
+        return {**task.check.params, "unsafe": True}
+    return task.check.params
 
 
 def _split_task_params(pairs: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -9,7 +9,7 @@ import os
 import struct
 
 HEADER = struct.Struct(">cI")
-MAX_FRAME = 16 << 20
+MAX_FRAME = 64 << 20
 """Bytes of the longest frame that is taken."""
 
 JOB, READY, REFUSED = b"J", b"Y", b"X"

@@ -1,0 +1,54 @@
+"""HumanEval: 164 Python functions from their signatures and docstrings (Chen et al. 2021, arXiv:2107.03374).
+
+The function is asked for in a chat turn and must be given whole; an answer that only continues the signature counts as
+well. Helpers that the question defines belong to the tests: an answer cannot replace them there. Each assert counts for
+the score, all must hold for a correct answer.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evals.sources import Row, Source, rows_from
+from evals.task import Check, Item, Task, sample
+from evals.tasks._programs import asked, block
+from ttc.core import Problem, Sampling
+from ttc.errors import RecordError
+
+
+def humaneval(*, data: str | None = None, timeout_s: float = 20.0) -> Task:
+    """Python functions from signature and docstring (HumanEval).
+
+    Args:
+        data: folder with humaneval.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        timeout_s: seconds for all tests of one answer.
+    """
+    source = Source("humaneval", "openai/openai_humaneval", None, "test")
+    return Task(
+        name="humaneval",
+        kind="code",
+        load=lambda limit, seed: sample(list(_items(rows_from(source, data))), limit),
+        sampling=Sampling(max_tokens=1024),
+        verifier=Check("code", {"timeout_s": timeout_s}),
+    )
+
+
+def _items(rows: Iterator[Row]) -> Iterator[Item]:
+    for row in rows:
+        stub, name = row.text("prompt"), row.text("entry_point")
+        question = f"Complete this Python function. Keep its name and its parameters.\n\n{block(stub)}"
+        target = {"entry_point": name, "stub": stub, "prelude": _prelude(row, stub, name), "tests": row.text("test")}
+        yield Item(Problem(row.text("id" if row.local else "task_id"), asked(question), "code"), target)
+
+
+def _prelude(row: Row, stub: str, name: str) -> str:
+    """What the question defines besides the function: imports and helpers."""
+    try:
+        tree = ast.parse(stub)
+    except SyntaxError as exc:
+        raise RecordError(f"{row.where}: prompt: not Python ({exc})") from exc
+    parts = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == name)]
+    if len(parts) == len(tree.body):
+        raise RecordError(f"{row.where}: entry_point: the prompt does not define {name!r}")
+    return "\n".join(ast.get_source_segment(stub, node) or "" for node in parts)

@@ -1,0 +1,98 @@
+"""MBPP: short Python functions from one sentence and some asserts (Austin et al. 2021, arXiv:2108.07732).
+
+As in the paper, the question shows the tests, so that the name and the form of the values are known; the sanitised
+subset (427 problems) was checked by hand. Fewer tests are shown with `num_shown`: the others stay hidden, and an answer
+that only knows the shown values fails. Left out: two problems of the full set (367, 927) whose tests build linked
+objects of the answer's own class.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+from evals.sources import Row, Source, rows_from
+from evals.task import Check, Item, Task, sample
+from evals.tasks._programs import asked
+from ttc.core import Problem, Sampling
+from ttc.errors import ConfigError, RecordError
+
+Split: TypeAlias = Literal["test", "train", "validation", "prompt", "all"]
+_EVERY = "train+test+validation+prompt"
+_BUILD_OBJECTS = (367, 927)
+
+
+def mbpp(
+    *,
+    data: str | None = None,
+    subset: Literal["sanitized", "full"] = "sanitized",
+    split: Split = "test",
+    num_shown: int = 3,
+    timeout_s: float = 20.0,
+) -> Task:
+    """Short Python functions from a sentence and its tests (MBPP).
+
+    Args:
+        data: folder with mbpp.jsonl(.gz) or with a copy of the hub repository; absent: the hub.
+        subset: sanitized (427 problems) or full (974).
+        split: test (tasks 11 to 510), train, validation, prompt, or all.
+        num_shown: how many tests the question shows.
+        timeout_s: seconds for all tests of one answer.
+    """
+    if num_shown < 1:
+        raise ConfigError(f"num_shown must be >= 1: the name of the function stands in a test, got {num_shown}")
+    source = Source("mbpp", "google-research-datasets/mbpp", subset, _EVERY if split == "all" else split)
+    return Task(
+        name="mbpp",
+        kind="code",
+        load=lambda limit, seed: sample(list(_items(rows_from(source, data), subset, split, num_shown)), limit),
+        sampling=Sampling(max_tokens=1024),
+        params={"subset": subset, "split": split, "num_shown": num_shown},
+        verifier=Check("code", {"timeout_s": timeout_s}),
+    )
+
+
+def _items(rows: Iterator[Row], subset: str, split: Split, num_shown: int) -> Iterator[Item]:
+    for row in rows:
+        if row.local and not (
+            split in ("all", row.data.get("split")) and (row.data.get("sanitized") or subset == "full")
+        ):
+            continue
+        if int(row.text("task_id")) in _BUILD_OBJECTS:
+            continue
+        prefix = "sanitized_" if row.local and subset == "sanitized" else ""
+        text = row.text(f"{prefix}prompt" if row.local or subset == "sanitized" else "text")
+        tests = _strings(row, f"{prefix}test_list")
+        imports = _strings(row, f"{prefix}test_imports") if subset == "sanitized" else [_setup(row)]
+        shown = "\n".join(tests[:num_shown])
+        question = f"{text.strip()}\n\nYour program must pass tests like these:\n\n{shown}"
+        target = {
+            "tests": tests,
+            "setup": "\n".join(line.strip() for line in imports),
+            "functions": _functions(row, row.text(f"{prefix}code"), tests),
+        }
+        yield Item(Problem(f"mbpp-{row.text('task_id')}", asked(question), "code"), target)
+
+
+def _functions(row: Row, reference: str, tests: Sequence[str]) -> list[str]:
+    """The names in the tests that the answer must define: those that the reference defines."""
+    try:
+        defined = {node.name for node in ast.parse(reference).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        used = {node.id for test in tests for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)}
+    except SyntaxError as exc:
+        raise RecordError(f"{row.where}: code or test_list: not Python ({exc})") from exc
+    if not defined & used:
+        raise RecordError(f"{row.where}: test_list: tests nothing that code defines")
+    return sorted(defined & used)
+
+
+def _strings(row: Row, name: str) -> list[str]:
+    value: Any = row.data.get(name)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise RecordError(f"{row.where}: {name}: expected a list of strings, got {value!r}")
+    return value
+
+
+def _setup(row: Row) -> str:
+    return str(row.data.get("test_setup_code") or "")
