@@ -1,0 +1,240 @@
+"""Bad input: a nested error that names the field; nothing is silently ignored, nothing fails inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serve.config import Limits
+from tests.serve.running import Running, chat, running, scripted, served
+from ttc.scorers.constant import constant
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    limits = Limits(max_body_bytes=20_000, max_tokens=1000, max_width=16, max_total_tokens=5000)
+    engine = scripted(thinking=True, max_context=2000)
+    with running(served(engine, scorers={"flat": constant()}), limits=limits) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def thoughtless() -> Iterator[Running]:
+    """A server whose model has no thinking markers."""
+    with running(served(_Thoughtless())) as found:
+        yield found
+
+
+class _Thoughtless:
+    """The scripted engine without markers."""
+
+    def __init__(self) -> None:
+        self._engine = scripted()
+
+    @property
+    def capabilities(self) -> Any:
+        import dataclasses
+
+        return dataclasses.replace(self._engine.capabilities, think_open=(), think_close=())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    (chat(foo=1), "foo", "unknown_parameter"),
+    (chat(thinking_budgets=1), "thinking_budgets", "unknown_parameter"),
+    (chat(thinkingBudget=1), "thinkingBudget", "unknown_parameter"),
+    (chat(guided_json={}), "guided_json", "unknown_parameter"),
+    (chat(best_of=4), "best_of", "invalid_type"),
+    (chat(n=0), "n", "invalid_value"),
+    (chat(n=True), "n", "invalid_type"),
+    (chat(n=1.5), "n", "invalid_type"),
+    (chat(n=10**30), "n", "invalid_value"),
+    (chat(temperature=-0.1), "temperature", "invalid_value"),
+    (chat(temperature="hot"), "temperature", "invalid_type"),
+    (chat(top_p=0), "top_p", "invalid_value"),
+    (chat(max_tokens=0), "max_tokens", "invalid_value"),
+    (chat(max_tokens=1001), "max_tokens", "invalid_value"),
+    (chat(max_tokens=5, max_completion_tokens=6), "max_tokens", "invalid_value"),
+    (chat(stop=["a"] * 5), "stop", "invalid_value"),
+    (chat(stop=""), "stop", "invalid_value"),
+    (chat(stop=[1]), "stop[0]", "invalid_type"),
+    (chat(frequency_penalty=0.5), "frequency_penalty", "invalid_value"),
+    (chat(logit_bias={"5": 1}), "logit_bias.5", "unknown_parameter"),
+    (chat(top_logprobs=3, logprobs=True), "top_logprobs", "invalid_value"),
+    (chat(top_logprobs=0), "top_logprobs", "invalid_value"),
+    (chat(stream_options={"include_usage": True}), "stream_options", "invalid_value"),
+    (chat(stream=True, stream_options={"other": 1}), "stream_options.other", "unknown_parameter"),
+    (chat(tools=[{"type": "function"}]), "tools", "unsupported_parameter"),
+    (chat(response_format={"type": "json_object"}), "response_format", "unsupported_parameter"),
+    (chat(response_format={"type": "xml"}), "response_format.type", "invalid_value"),
+    (chat(functions=[]), "functions", "invalid_type"),
+    ({"model": "m", "messages": []}, "messages", "invalid_value"),
+    ({"model": "m"}, "messages", "missing_required_parameter"),
+    ({"messages": [{"role": "user", "content": "x"}]}, "model", "missing_required_parameter"),
+    ({"model": "m", "messages": [{"role": "boss", "content": "x"}]}, "messages[0].role", "invalid_value"),
+    ({"model": "m", "messages": [{"content": "x"}]}, "messages[0].role", "missing_required_parameter"),
+    ({"model": "m", "messages": ["x"]}, "messages[0]", "invalid_type"),
+    ({"model": "m", "messages": [{"role": "user", "content": 3}]}, "messages[0].content", "invalid_value"),
+    (
+        {"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]},
+        "messages[0].content[0].type",
+        "invalid_value",
+    ),
+    (chat(reasoning_effort="huge"), "reasoning_effort", "invalid_value"),
+    (chat(thinking_budget=-2), "thinking_budget", "invalid_value"),
+    (chat(thinking_budget=3, max_thinking_tokens=4), "max_thinking_tokens", "conflicting_thinking"),
+    (chat(thinking_budget=3, reasoning={"max_tokens": 4}), "reasoning.max_tokens", "conflicting_thinking"),
+    (chat(reasoning_effort="low", reasoning={"effort": "high"}), "reasoning.effort", "conflicting_thinking"),
+    (chat(reasoning_effort="none", thinking_budget=3), "thinking_budget", "conflicting_thinking"),
+    (chat(reasoning_effort="none", min_thinking_tokens=3), "min_thinking_tokens", "conflicting_thinking"),
+    (chat(enable_thinking=False, reasoning_effort="high"), "reasoning_effort", "conflicting_thinking"),
+    (chat(enable_thinking=False, thinking_budget=9), "thinking_budget", "conflicting_thinking"),
+    (chat(enable_thinking=True, thinking_budget=0), "enable_thinking", "conflicting_thinking"),
+    (chat(enable_thinking=True, reasoning={"enabled": False}), "reasoning.enabled", "conflicting_thinking"),
+    (chat(thinking={"type": "disabled", "budget_tokens": 4}), "thinking.budget_tokens", "conflicting_thinking"),
+    (chat(thinking={"type": "maybe"}), "thinking.type", "invalid_value"),
+    (chat(min_thinking_tokens=9, thinking_budget=5), "min_thinking_tokens", "conflicting_thinking"),
+    (chat(min_thinking_tokens=900, max_tokens=1000), "min_thinking_tokens", "conflicting_thinking"),
+    (chat(include_reasoning=True, reasoning={"exclude": True}), "reasoning.exclude", "conflicting_thinking"),
+    (chat(chat_template_kwargs={"tokenize": True}), "chat_template_kwargs.tokenize", "unknown_parameter"),
+    (chat(chat_template="{{ x }}"), "chat_template", "unknown_parameter"),
+    (chat(ttc={"strategy": "mine.py:function"}), "ttc.strategy", "invalid_value"),
+    (chat(ttc={"strategy": "budget_forcing"}), "ttc.strategy", "invalid_value"),
+    (chat(ttc={"strategy": "majority", "n": 17}), "ttc.n", "invalid_value"),
+    (chat(ttc={"strategy": "majority", "n": 0}), "ttc.n", "invalid_value"),
+    (chat(ttc={"strategy": "majority", "beam_width": 2}), "ttc.beam_width", "unknown_parameter"),
+    (chat(ttc={"strategy": "majority", "scorer": "flat"}), "ttc.scorer", "unsupported_parameter"),
+    (chat(ttc={"strategy": "tree", "policy": "none"}), "ttc.policy", "invalid_value"),
+    (chat(ttc={"strategy": "tree", "scorer": "http://evil"}), "ttc.scorer", "invalid_value"),
+    (chat(ttc={"strategy": "tree", "n": 4}, stop="x"), "stop", "unsupported_parameter"),
+    (chat(ttc={"strategy": "majority", "n": 4}, n=2), "n", "unsupported_parameter"),
+    (chat(ttc={"strategy": "majority", "n": 4}, temperature=0), "temperature", "invalid_value"),
+    (chat(ttc={"max_total_tokens": 5001}), "ttc.max_total_tokens", "invalid_value"),
+    (chat(ttc={"verifier": "x"}), "ttc.verifier", "unknown_parameter"),
+    (chat(ttc={"seed": 4}, seed=5), "ttc.seed", "invalid_value"),
+    (chat(ttc=[]), "ttc", "invalid_type"),
+    (chat(n=6, max_tokens=1000), "n", "invalid_value"),
+    (chat("x" * 2000), "messages", "context_length_exceeded"),
+    (chat("x" * 1500, max_tokens=600), "max_tokens", "context_length_exceeded"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "code"), BAD, ids=[f"{row[1]}-{i}" for i, row in enumerate(BAD)])
+def test_what_cannot_be_honoured_is_refused_by_name(
+    server: Running, body: dict[str, Any], param: str, code: str
+) -> None:
+    for stream in (False, True):
+        response = server.ask({**body, **({"stream": True} if stream and "stream_options" not in body else {})})
+        error = response.json()["error"]
+        assert response.status_code == 400, error
+        assert (error["param"], error["code"]) == (param, code), error
+        assert param.rpartition(".")[2].partition("[")[0] in error["message"]
+        assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe",
+        b'{"model": NaN}',
+        b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"model": "m", "temperature": 1e999, "messages": [{"role": "user", "content": "x"}]}',
+        b"[" * 100_00,
+        b'{"a":' * 3000 + b"1" + b"}" * 3000,
+        b'{"n": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_a_body_that_is_no_request_is_a_400(server: Running, raw: bytes) -> None:
+    with server.client() as client:
+        response = client.post("/v1/chat/completions", content=raw)
+    assert response.status_code == 400
+    assert isinstance(response.json()["error"]["code"], str)
+
+
+def test_a_body_over_the_limit_is_a_413_whether_announced_or_not(server: Running) -> None:
+    with server.client() as client:
+        announced = client.post("/v1/chat/completions", json=chat("x" * 30_000))
+        chunked = client.post("/v1/chat/completions", content=iter([b"x" * 9000] * 3))
+    for response in (announced, chunked):
+        assert response.status_code == 413
+        assert response.json()["error"]["code"] == "body_too_large"
+
+
+def test_an_unknown_model_is_a_404_with_the_nearest(server: Running) -> None:
+    response = server.ask({**chat(), "model": "mm"})
+    assert response.status_code == 404
+    assert "did you mean 'm'" in response.json()["error"]["message"]
+    with server.client() as client:
+        assert client.get("/v1/models/nothing").status_code == 404
+        assert client.get("/v1/models/m").json()["id"] == "m"
+
+
+def test_unknown_routes_and_methods_get_nested_errors(server: Running) -> None:
+    with server.client() as client:
+        for response, code in (
+            (client.get("/v2/else"), "not_found"),
+            (client.get("/v1/chat/completions"), "method_not_allowed"),
+        ):
+            assert response.json()["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "verbosity": "low"},
+        {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "top_k": -1, "min_p": 0},
+        {"n": None, "stop": None, "tools": None, "ttc": None, "reasoning_effort": None, "thinking": None},
+        {"n": 1.0, "max_tokens": 50.0, "seed": -3},
+        {"response_format": {"type": "text"}, "tools": [], "modalities": ["text"]},
+        {"thinking": {"type": "adaptive"}},
+        {"ttc": {}},
+    ],
+)
+def test_what_has_no_effect_is_accepted(server: Running, fields: dict[str, Any]) -> None:
+    assert server.ask(chat(**fields)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"thinking_budget": 5}, "thinking_budget"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"min_thinking_tokens": 5}, "min_thinking_tokens"),
+        ({"enable_thinking": True}, "enable_thinking"),
+    ],
+)
+def test_a_model_that_does_not_think_refuses_to(thoughtless: Running, fields: dict[str, Any], param: str) -> None:
+    response = thoughtless.ask(chat(**fields))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("fields", [{}, {"reasoning_effort": "none"}, {"enable_thinking": False}])
+def test_a_model_that_does_not_think_answers_who_asks_for_no_thought(
+    thoughtless: Running, fields: dict[str, Any]
+) -> None:
+    reply = thoughtless.ask(chat(**fields)).json()
+    assert reply["choices"][0]["message"]["content"] == "hello there"
+
+
+def test_a_strategy_that_needs_a_scorer_is_refused_where_there_is_none(thoughtless: Running) -> None:
+    response = thoughtless.ask(chat(ttc={"strategy": "best_of_n", "n": 2}))
+    assert response.json()["error"]["param"] == "ttc.strategy"
+
+
+def test_raw_prompts_have_no_template_to_switch_thinking_off(server: Running) -> None:
+    for fields in ({"thinking_budget": 0}, {"reasoning_effort": "none"}):
+        response = server.ask({"model": "m", "prompt": "hi", **fields}, "/v1/completions")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] in fields
+    assert server.ask({"model": "m", "prompt": ["a", "b"]}, "/v1/completions").status_code == 400
+    assert server.ask({"model": "m", "prompt": ""}, "/v1/completions").status_code == 400
