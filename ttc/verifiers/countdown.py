@@ -21,7 +21,7 @@ _CANARIES = (
     Canary(_GAME, r"\boxed{55 + 36 - (19 + 7) = 65}", "correct"),
     Canary(_GAME, "<answer>55 + 36 - 19 - 7 * 1</answer>", "incorrect"),
     Canary(_GAME, "<answer>65</answer>", "incorrect"),
-    Canary(_GAME, r"<answer>__import__('os').system('true') or 65</answer>", "unparseable"),
+    Canary(_GAME, "<answer>__import__('os').getcwd()</answer>", "unparseable"),
 )
 
 
