@@ -1,0 +1,169 @@
+"""Clients that leave, deadlines, heartbeats, shares of the engine, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx2
+import pytest
+
+from serve.config import Limits
+from tests.serve.running import Running, chat, running, served
+from tests.serve.slow import SlowEngine, until
+from tests.serve.streams import chunks_of
+from ttc.engines.embedded import EmbeddedEngine, embedded
+
+
+def leave(server: Running, body: dict[str, object], after_s: float) -> None:
+    """Send a request and close the connection before it is answered."""
+    with pytest.raises(httpx2.TimeoutException), server.client() as client:
+        client.post("/v1/chat/completions", json=body, timeout=after_s)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("search", [{}, {"ttc": {"strategy": "majority", "n": 20}}])
+def test_a_client_that_leaves_frees_the_engine_within_a_second(stream: bool, search: dict[str, object]) -> None:
+    engine = SlowEngine(30)
+    with running(served(engine)) as server:
+        leave(server, chat(stream=stream, **search), 0.3)
+        assert until(lambda: engine.num_live == 0 and server.service.idle)
+        gate = next(iter(server.service.catalogue)).gate
+        assert (gate.held, gate.num_waiting, server.service.admission.sequences) == (0, 0, 0)
+        assert engine.counters().overrun > 0
+
+
+def test_a_client_that_leaves_a_real_model_frees_every_branch_of_it() -> None:
+    engine = embedded()
+    assert isinstance(engine, EmbeddedEngine)
+    body = chat("12+30*2", min_thinking_tokens=400, max_tokens=1200, ttc={"strategy": "majority", "n": 12})
+    with running(served(engine)) as server:
+        post = {"method": "POST", "url": "/v1/chat/completions", "json": {**body, "stream": True}}
+        with server.client() as client, client.stream(**post) as response:
+            assert response.status_code == 200
+            assert until(lambda: len(engine._scheduler._rows) > 0, 10)
+        assert until(lambda: server.service.idle and not engine._scheduler._rows)
+        before = engine.counters()
+        time.sleep(0.2)
+        assert engine.counters() == before
+
+
+def test_a_request_past_the_deadline_is_a_504_that_is_not_worth_retrying() -> None:
+    engine = SlowEngine(30)
+    with running(served(engine), limits=Limits(request_timeout_s=0.2)) as server:
+        response = server.ask(chat())
+        assert response.status_code == 504
+        assert response.json()["error"]["code"] == "deadline_exceeded"
+        assert response.headers["x-should-retry"] == "false"
+        assert until(lambda: engine.num_live == 0)
+
+
+def test_silence_is_filled_with_comments_and_a_late_failure_ends_the_stream_properly() -> None:
+    with running(served(SlowEngine(30)), limits=Limits(request_timeout_s=0.5, heartbeat_s=0.1)) as server:
+        response = server.ask(chat(stream=True))
+    assert response.status_code == 200
+    assert response.text.count(": keep-alive") >= 2
+    assert chunks_of(response.text)[-1]["error"]["code"] == "deadline_exceeded"
+
+
+def test_one_wide_search_does_not_starve_a_chat() -> None:
+    engine = SlowEngine(0.1, max_concurrency=10)
+    with running(served(engine)) as server:
+        wide = threading.Thread(target=server.ask, args=(chat(ttc={"strategy": "majority", "n": 100}),))
+        wide.start()
+        assert until(lambda: engine.num_live >= 7)
+        started = time.monotonic()
+        assert server.ask(chat()).status_code == 200
+        took = time.monotonic() - started
+        assert wide.is_alive(), "the search was over before the chat"
+        wide.join()
+    assert took < 0.35, f"a draw takes 0.1 s, the chat took {took:.2f} s"
+    assert engine.max_live <= 10
+
+
+def test_two_searches_share_an_engine_evenly() -> None:
+    engine = SlowEngine(0.05, max_concurrency=12)
+    finished: list[tuple[str, float]] = []
+
+    def ask(server: Running, name: str, n: int) -> None:
+        server.ask(chat(ttc={"strategy": "majority", "n": n}))
+        finished.append((name, time.monotonic()))
+
+    with running(served(engine)) as server:
+        threads = [threading.Thread(target=ask, args=(server, name, n)) for name, n in (("wide", 96), ("narrow", 24))]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.02)
+        for thread in threads:
+            thread.join()
+    assert [name for name, _ in finished] == ["narrow", "wide"]
+
+
+def test_too_much_at_once_is_a_429_that_says_when_to_come_back() -> None:
+    with running(served(SlowEngine(0.5)), limits=Limits(max_sequences=4)) as server:
+        first = threading.Thread(target=server.ask, args=(chat(n=4),))
+        first.start()
+        assert until(lambda: server.service.admission.sequences == 4)
+        refused = server.ask(chat())
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert int(refused.headers["retry-after"]) >= 1
+        wrong = server.ask(chat(n=0))
+        assert wrong.status_code == 400, "validation comes before admission"
+        first.join()
+        assert server.ask(chat()).status_code == 200
+
+
+def test_draining_refuses_new_requests_lets_running_ones_finish_and_aborts_at_the_deadline() -> None:
+    engine = SlowEngine(0.6)
+    with running(served(engine), limits=Limits(drain_s=2)) as server:
+        replies: list[int] = []
+        asking = threading.Thread(target=lambda: replies.append(server.ask(chat()).status_code))
+        asking.start()
+        assert until(lambda: engine.num_live == 1)
+        drained = asyncio.run_coroutine_threadsafe(server.service.drain(), server.loop)
+        assert until(lambda: server.service.draining)
+        with server.client() as client:
+            assert client.get("/ready").status_code == 503
+            assert client.get("/health").status_code == 200
+        refused = server.ask(chat())
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        drained.result(5)
+        asking.join()
+        assert replies == [200]
+
+    with running(served(SlowEngine(30)), limits=Limits(drain_s=0.2)) as server:
+        answers: list[httpx2.Response] = []
+        asking = threading.Thread(target=lambda: answers.append(server.ask(chat(stream=True))))
+        asking.start()
+        assert until(lambda: not server.service.idle)
+        asyncio.run_coroutine_threadsafe(server.service.drain(), server.loop).result(5)
+        asking.join()
+    assert "shutting_down" in answers[0].text
+
+
+def test_the_command_serves_the_packaged_model_and_ends_cleanly_on_sigterm() -> None:
+    command = [sys.executable, "-m", "ttc", "serve", "--port", "0", "--set", "limits.drain_s=5"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert process.stderr is not None
+    try:
+        url = next(line.split()[-1] for line in process.stderr if line.startswith("listening on"))
+        body = {**chat("12+30*2"), "model": "nano-teacher", "max_tokens": 200}
+        reply = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+        assert reply["choices"][0]["finish_reason"] == "stop"
+        process.send_signal(signal.SIGTERM)
+        logged = process.stderr.read()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    line = json.loads(logged.splitlines()[0])
+    assert (line["status"], line["model"], line["strategy"]) == (200, "nano-teacher", "direct")
+    assert "12+30*2" not in logged
