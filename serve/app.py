@@ -102,6 +102,10 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | Non
         status = "draining" if service.draining else "ready"
         return JSONResponse({"status": status}, 503 if service.draining else 200)
 
+    @app.get("/metrics", response_model=None, summary="Prometheus metrics")
+    async def metrics() -> Any:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
     @app.get("/version", summary="Version, strategies and their parameters")
     async def version() -> dict[str, Any]:
         return {

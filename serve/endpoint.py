@@ -18,6 +18,9 @@ from serve.transport import ClientGone, Receive, Scope, Send, read_body, send_js
 __all__ = ["Dialect", "Encoder", "Endpoint"]
 
 
+TRACE = (b"traceparent", b"tracestate")
+
+
 class Encoder(Protocol):
     """Turns the events of one stream into bytes."""
 
@@ -55,12 +58,15 @@ class Endpoint:
             return
         except ApiError as error:
             scope[NOTES]["error"] = error.code
+            if "outcome" not in scope[NOTES]:
+                self._service.metrics.refused(error.code, error.status)
             await send_json(send, error.status, self.dialect.error(error), error.headers())
 
     async def _answer(self, scope: Scope, send: Send, body: Mapping[str, Any]) -> None:
         request = self.dialect.parse(body)
         encoder = self.dialect.stream(body)
-        job = await self._service.open(request, scope[KEY], secrets.token_hex(12))
+        trace = {k.decode(): v.decode("latin-1") for k, v in scope["headers"] if k in TRACE}
+        job = await self._service.open(request, scope[KEY], secrets.token_hex(12), trace)
         try:
             async with job:
                 await self._send(job, send, request.stream, encoder)

@@ -12,6 +12,7 @@ from serve.catalogue import Catalogue
 from serve.config import ServeConfig
 from serve.logs import configure_logs
 from serve.service import Service
+from serve.tracing import configure_tracing
 from ttc.errors import ConfigError, MissingExtra
 
 __all__ = ["serve"]
@@ -31,6 +32,7 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
         import uvicorn
     except ImportError as exc:
         raise MissingExtra("uvicorn", "serve") from exc
+    configure_tracing()
     service = Service(config, catalogue)
     app = create_app(config, catalogue, service)
     configure_logs(sys.stderr)

@@ -1,0 +1,183 @@
+"""Keys, request ids, metrics, logs and spans."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import logging
+import pathlib
+import threading
+
+import pytest
+
+from serve.config import load_config
+from serve.keys import KeyLimits, find_key, key_from_secret
+from serve.logs import JsonLines
+from serve.metrics import Finished
+from serve.tracing import RequestSpan
+from tests.serve.running import chat, running, scripted, served
+from tests.serve.slow import SlowEngine, until
+from ttc.core import Usage
+from ttc.errors import ConfigError
+
+ALICE, BOB = "alice-secret-1", "bob-secret-22"
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+GUARDED = [
+    *("/v1/models", "/metrics", "/version", "/openapi.json", "/v1/models/m", "/nothing", "//health", "/health/"),
+    *("/health/..%2fmetrics", "/%68ealth", "/HEALTH", "/v1/models/../../health", "/health;x", "/health%00"),
+]
+
+
+def test_every_path_but_the_open_ones_needs_a_key_however_it_is_spelled() -> None:
+    with running(served(scripted()), keys=[key_from_secret("alice", ALICE)]) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        statuses = {}
+        for path in [*GUARDED, "/health", "/ready", "/ready?x=1"]:
+            connection = http.client.HTTPConnection(host, int(port))  # sends a path as it is
+            connection.request("GET", path)
+            statuses[path] = connection.getresponse().status
+            connection.close()
+    assert {path for path, status in statuses.items() if status == 401} == set(GUARDED)
+    assert {path for path, status in statuses.items() if status == 200} == {"/health", "/ready", "/ready?x=1"}
+
+
+def test_a_key_opens_as_bearer_or_as_x_api_key_and_a_wrong_one_does_not() -> None:
+    with running(served(scripted()), keys=[key_from_secret("alice", ALICE)]) as server:
+        assert server.ask(chat()).status_code == 401
+        for headers, status in (
+            (bearer(ALICE), 200),
+            ({"x-api-key": ALICE}, 200),
+            (bearer(ALICE + "x"), 401),
+            ({"Authorization": ALICE}, 401),
+            ({"Authorization": f"Basic {ALICE}"}, 401),
+        ):
+            assert server.ask(chat(), **headers).status_code == status, headers
+
+
+def test_keys_are_kept_as_digests_and_read_from_environment_file_or_hash(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALICE_KEY", ALICE)
+    secret = tmp_path / "bob"
+    secret.write_text(BOB + "\n")
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        '[models.m]\nengine = "simulated"\n[keys.alice]\nenv = "ALICE_KEY"\nrequests_per_minute = 5\n'
+        f'[keys.bob]\nfile = "{secret}"\n[keys.carol]\nsha256 = "{hashlib.sha256(b"carol").hexdigest()}"\n'
+    )
+    keys = load_config(config).keys
+    assert [getattr(find_key(text, keys), "name", None) for text in (ALICE, BOB, "carol", "x")] == [
+        "alice",
+        "bob",
+        "carol",
+        None,
+    ]
+    assert keys[0].limits.requests_per_minute == 5
+    assert ALICE not in repr(keys)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("", "needs one of"),
+        ('env = "NO_SUCH_KEY"', "NO_SUCH_KEY is not set"),
+        ('file = "/no/such/file"', "cannot be read"),
+        ('sha256 = "abc"', "64 hexadecimal"),
+        (f'sha256 = "{"0" * 64}"\nrequests = 3', "unknown key"),
+        (f'sha256 = "{"0" * 64}"\nmax_searches = 0', "max_searches"),
+    ],
+)
+def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: pathlib.Path, table: str, message: str) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text(f'[models.m]\nengine = "simulated"\n[keys.alice]\n{table}\n')
+    with pytest.raises(ConfigError, match=message):
+        load_config(config)
+
+
+def test_each_key_has_limits_of_its_own() -> None:
+    keys = [
+        key_from_secret("alice", ALICE, KeyLimits(requests_per_minute=2)),
+        key_from_secret("bob", BOB, KeyLimits(tokens_per_minute=5, max_total_tokens=3000)),
+    ]
+    with running(served(scripted()), keys=keys) as server:
+        assert [server.ask(chat(), **bearer(ALICE)).status_code for _ in range(3)] == [200, 200, 429]
+        assert server.ask(chat(max_tokens=100), **bearer(BOB)).status_code == 200
+        spent = server.ask(chat(max_tokens=100), **bearer(BOB))
+        assert (spent.status_code, spent.json()["error"]["code"]) == (429, "token_limit_exceeded")
+        assert 1 <= int(spent.headers["retry-after"]) <= 60
+        dear = server.ask(chat(ttc={"max_total_tokens": 4000}), **bearer(BOB))
+        assert (dear.status_code, dear.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
+
+
+def test_a_key_may_run_so_many_searches_at_once_and_still_chat() -> None:
+    key = key_from_secret("alice", ALICE, KeyLimits(max_searches=1))
+    search = chat(ttc={"strategy": "majority", "n": 2})
+    with running(served(SlowEngine(0.5)), keys=[key]) as server:
+        thread = threading.Thread(target=server.ask, args=(search,), kwargs=bearer(ALICE))
+        thread.start()
+        assert until(lambda: not server.service.idle)
+        assert server.ask(search, **bearer(ALICE)).json()["error"]["code"] == "too_many_searches"
+        assert server.ask(chat(), **bearer(ALICE)).status_code == 200
+        thread.join()
+
+
+def test_request_ids_come_back_and_strange_ones_are_replaced() -> None:
+    with running(served(scripted())) as server, server.client() as client:
+        assert client.get("/health", headers={"X-Request-Id": "abc-1"}).headers["x-request-id"] == "abc-1"
+        for strange in ("a b", "x" * 65, '{"a"}'):
+            given = client.get("/health", headers={"X-Request-Id": strange}).headers["x-request-id"]
+            assert given != strange and len(given) == 24
+        assert client.get("/nothing").headers["x-request-id"]
+
+
+def test_metrics_count_what_the_replies_say() -> None:
+    with running(served(scripted())) as server, server.client() as client:
+        replies = [server.ask(chat()).json(), server.ask(chat(ttc={"strategy": "majority", "n": 3})).json()]
+        server.ask(chat(foo=1))
+        lines = dict(
+            line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if not line.startswith("#")
+        )
+    direct, vote = replies
+    generated = 'ttc_generation_tokens_total{{model="m",strategy="{}"}}'
+    assert int(lines[generated.format("direct")]) == direct["ttc"]["usage"]["generated"]
+    assert int(lines[generated.format("majority")]) == vote["ttc"]["usage"]["generated"]
+    assert lines['ttc_request_success_total{model="m",strategy="direct",finished_reason="stop"}'] == "1"
+    assert lines['ttc_requests_refused_total{code="unknown_parameter"}'] == "1"
+    assert lines['ttc_candidates_total{model="m",strategy="majority"}'] == "3"
+    assert lines['ttc_e2e_request_latency_seconds_count{model="m",strategy="direct"}'] == "1"
+    assert lines['ttc_e2e_request_latency_seconds_bucket{model="m",strategy="direct",le="+Inf"}'] == "1"
+    assert lines["ttc_num_requests_running"] == lines['ttc_num_sequences_running{model="m"}'] == "0"
+
+
+def test_a_log_line_is_one_line_whatever_is_in_it() -> None:
+    record = logging.LogRecord("serve", logging.INFO, "", 0, "a\nb", (), None)
+    record.path = '/x\n{"level": "forged"}'
+    text = JsonLines().format(record)
+    assert "\n" not in text
+    assert json.loads(text)["path"] == record.path
+
+
+def test_a_span_tells_what_a_request_cost_and_belongs_to_the_clients_trace() -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    for outcome in ("done", "deadline_exceeded"):
+        span = RequestSpan("m", "tree", {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}, provider)
+        usage = Usage(prompt=5, generated=7, thinking=3)
+        span.end(Finished("m", "tree", outcome, usage, 0.1, finish_reasons=("stop",)))
+    good, bad = exporter.get_finished_spans()
+    assert good.context is not None and f"{good.context.trace_id:032x}" == trace
+    assert good.attributes is not None and good.attributes["gen_ai.usage.output_tokens"] == 7
+    assert good.attributes["ttc.strategy"] == "tree" and good.status.is_ok
+    assert not bad.status.is_ok
+    provider.shutdown()
