@@ -75,8 +75,10 @@ class Process:
 
     def reason(self, question: str, said: str, key: int, start: int) -> str:
         """Return what follows `said`: the rest of the steps and the boxed answer."""
-        if _box_is_open(said):
-            return self._answer(question, said[: said.rfind(_BOX)], GOOD) + "}"
+        begun = _open_box(said)
+        if begun is not None:
+            body = said[:begun].removesuffix(DELIMITER)
+            return f"{_BOX}{self._answer(question, body, GOOD)}}}"[len(said) - begun :]
         num_steps = self.num_steps(question)
         p = self.success(question, num_steps)
         text = self._steps(said, num_steps, key, start, lambda state, u: self._next(state, u, p))
@@ -93,7 +95,8 @@ class Process:
             thought = self._steps(thought, self.num_steps(question), key, start, self._search)
         answer = self._answer(question, thought, FOUND)
         if closed:
-            return f"{answer}}}" if _box_is_open(after) else f"{_BOX}{answer}}}"
+            begun = _open_box(after)
+            return f"{_BOX}{answer}}}"[0 if begun is None else len(after) - begun :]
         return f"{thought}{_CLOSE}{_BOX}{answer}}}"[len(said) :]
 
     def _answer(self, question: str, body: str, right: str) -> str:
@@ -172,9 +175,11 @@ def last_state(text: str) -> str:
     return known[-1] if known else ""
 
 
-def _box_is_open(text: str) -> bool:
-    begun = text.rfind(_BOX)
-    return begun >= 0 and "}" not in text[begun:]
+def _open_box(text: str) -> int | None:
+    """Where a box begins that `text` leaves open, or even half written."""
+    begun = text.rfind("\\")
+    tail = text[begun:]
+    return begun if begun >= 0 and "}" not in tail and (_BOX.startswith(tail) or tail.startswith(_BOX)) else None
 
 
 def zipf(num: int) -> tuple[float, ...]:
