@@ -67,13 +67,19 @@ class _Group:
         """Report one check."""
         if isinstance(why, Gone):
             raise why
-        text = why if isinstance(why, str) else f"{type(why).__name__}: {str(why)[:120]}"
+        text = why if isinstance(why, str) else _line(why)
         broken = isinstance(why, values.Unsendable)
         row = {"group": self._number, "ok": bool(ok), "why": text, "broken": broken}
         wire.write(REPORT, wire.NOTE, json.dumps(row).encode("ascii"))
 
 
 Note = Callable[..., None]
+
+
+def _line(exc: BaseException) -> str:
+    """One line on an exception; those of the program bring their name."""
+    name, text = type(exc).__name__, str(exc)[:160]
+    return text if isinstance(exc, RemoteError) or text.startswith(name) else f"{name}: {text}".rstrip(": ")
 
 
 def call(name: str, *args: object, **kwargs: object) -> Any:

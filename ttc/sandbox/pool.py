@@ -19,7 +19,7 @@ RECYCLE = 5000
 
 
 class Work(Protocol[T_co]):
-    """What can be run: a `Script` or `Tests`."""
+    """What can be run: a `Script` or `Suite`."""
 
     def run(self, worker: Worker) -> T_co:
         """Run it in cells of `worker`."""

@@ -1,12 +1,13 @@
 """Find out what contains programs on this machine, by trying: each tier must hold a canary program.
 
-The canary tries to read a file, list a folder, see the environment, open a socket, start a process, reach its parent
-and write a file, and reports what it managed. A tier holds when it managed nothing and could still compute.
+The canary tries to read a file, list a folder, see the environment, open a socket, start a process, reach its parent,
+write a file and execute a program, and reports what it managed. A tier holds when it managed nothing and could still compute.
 """
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 
 from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox import bubblewrap, landlock, seccomp
@@ -37,24 +38,27 @@ print(input(), *(name for name, attempt in {
     "fork": fork,
     "signal": lambda: os.kill(os.getppid(), 0) is None,
     "write": lambda: open("/tmp/ttc-canary", "w"),
-    "exec": lambda: os.execv("/bin/true", ["true"]),
-}.items() if managed(attempt)))
+}.items() if managed(attempt)), flush=True)
+managed(lambda: os.execv("/bin/true", ["true"]))
+print("still me")
 """
 _WORD = "alive"
+_LAST = "still me"
 _LIMITS = Limits(wall_s=10.0, cpu_s=5.0, memory_mb=256)
 
 
-def probe(*, unsafe: bool = False) -> Tier:
+def probe(*, unsafe: bool = False, tiers: Sequence[Tier | str] | None = None) -> Tier:
     """Return the first tier that holds here.
 
     Args:
         unsafe: without any tier, return one that only bounds time and memory.
+        tiers: what to try, in order; absent: `candidates()`.
 
     Raises:
         ConfigError: nothing holds and `unsafe` is False; says why each tier does not.
     """
     failures = []
-    for tier in candidates():
+    for tier in candidates() if tiers is None else tiers:
         why = tier if isinstance(tier, str) else failure(tier)
         if isinstance(tier, Tier) and not why:
             return tier
@@ -93,5 +97,7 @@ def failure(tier: Tier) -> str:
         worker.close()
     if ran.cause or ran.output.split()[:1] != [_WORD]:
         return f"{tier.name}: the canary did not run ({ran.cause} {ran.errors[-200:]})"
-    managed = ran.output.split()[1:]
+    managed = ran.output.splitlines()[0].split()[1:]
+    if not ran.output.endswith(f"{_LAST}\n"):
+        managed.append("execute")
     return f"{tier.name}: the canary managed to {', '.join(managed)}" if managed else ""

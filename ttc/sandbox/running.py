@@ -1,7 +1,7 @@
 """What is run in the sandbox: a script with its input, or a program together with its tests.
 
     Script("print(input())", stdin="4")       -> Ran(output, end, ...)
-    Tests(source, groups)                     -> Tested(notes per group, finished, ...)
+    Suite(source, groups)                     -> Tested(notes per group, finished, ...)
 
 A test's process and its program's are two cells; the host carries calls and replies between them as bytes that it does
 not read. The cell with the tests holds the expected values, the cell with the program never does.
@@ -75,7 +75,7 @@ class Tested:
 
 
 @dataclass(frozen=True, slots=True)
-class Tests:
+class Suite:
     """A program whose functions are tested; `groups` as `driving` takes them."""
 
     source: str

@@ -76,16 +76,7 @@ class Worker:
         self._control, theirs = socket.socketpair()
         self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         with theirs:
-            self._process = subprocess.Popen(
-                tier.command(theirs.fileno()),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._complaints,
-                env={"PYTHONHASHSEED": "0"} if not tier.prefix else {},
-                cwd="/",
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            self._process = self._spawn(theirs.fileno())
         try:
             self._line(time.monotonic() + START_S)
         except VerifierError:
@@ -138,6 +129,23 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._complaints.close()
+
+    def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._tier.command(descriptor),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._complaints,
+                env={} if self._tier.prefix else {"PYTHONHASHSEED": "0"},
+                cwd="/",
+                pass_fds=(descriptor,),
+                start_new_session=True,
+            )
+        except OSError as exc:
+            self._control.close()
+            self._complaints.close()
+            raise VerifierError(f"the sandbox's zygote cannot be started: {exc}") from exc
 
     def _fork(self, limits: Limits, role: int, listens: bool) -> Cell:
         number = next(self._numbers)

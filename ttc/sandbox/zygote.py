@@ -157,8 +157,10 @@ class Zygote:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    """Kill a cell; where nothing keeps it from starting processes, those of its group with it."""
+    for kill in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
 
 
 def _nothing(_number: int, _frame: types.FrameType | None) -> None:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from ttc.sandbox.limits import Limits
-from ttc.sandbox.running import Ran, Script, Tested, Tests
+from ttc.sandbox.running import Ran, Script, Suite, Tested
 from ttc.sandbox.worker import Worker
 from ttc.verifiers._code.output import same_output
 from ttc.verifiers._code.target import Exercise
@@ -50,7 +50,7 @@ class Trial:
         shares: list[Share] = []
         fault = ""
         if self.exercise.groups:
-            tested = Tests(self.source, self.exercise.groups, self._limits(self.timeout_s)).run(worker)
+            tested = Suite(self.source, self.exercise.groups, self._limits(self.timeout_s)).run(worker)
             shares += _shares(self.exercise, tested)
             fault = next((note.why for notes in tested.notes for note in notes if note.broken), "")
         if self.exercise.io:
