@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from evals.sources import Row, Source, rows_from
 from evals.task import Check, Item, Task, sample
 from evals.tasks._programs import asked, block
+from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 
@@ -45,7 +46,7 @@ def _items(rows: Iterator[Row]) -> Iterator[Item]:
 def _prelude(row: Row, stub: str, name: str) -> str:
     """What the question defines besides the function: imports and helpers."""
     try:
-        tree = ast.parse(stub)
+        tree = syntax(stub)
     except SyntaxError as exc:
         raise RecordError(f"{row.where}: prompt: not Python ({exc})") from exc
     parts = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == name)]

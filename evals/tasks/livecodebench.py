@@ -74,7 +74,9 @@ def _items(rows: Iterator[Row], since: str, until: str) -> Iterator[Item]:
         tests = [*_tests(row, "public_test_cases"), *_tests(row, "private_test_cases")]
         asking = f"{_FUNCTION}\n\n{block(starter)}" if starter else _SCRIPT
         meta = row.labels(platform="platform", date="contest_date", difficulty="difficulty")
-        problem = Problem(row.text("question_id"), asked(f"{row.text('question_content')}\n\n{asking}"), "code", meta)
+        problem = Problem(
+            row.text("question_id"), asked(f"{row.text('question_content').strip()}\n\n{asking}"), "code", meta
+        )
         yield Item(problem, _target(row, tests), difficulty=meta.get("difficulty"))
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from evals.sources import Row, Source, rows_from
 from evals.task import Check, Item, Task, sample
 from evals.tasks._programs import asked
+from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import ConfigError, RecordError
 
@@ -78,8 +79,8 @@ def _items(rows: Iterator[Row], subset: str, split: Split, num_shown: int) -> It
 def _functions(row: Row, reference: str, tests: Sequence[str]) -> list[str]:
     """The names in the tests that the answer must define: those that the reference defines."""
     try:
-        defined = {node.name for node in ast.parse(reference).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        used = {node.id for test in tests for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)}
+        defined = {node.name for node in syntax(reference).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        used = {node.id for test in tests for node in ast.walk(syntax(test)) if isinstance(node, ast.Name)}
     except SyntaxError as exc:
         raise RecordError(f"{row.where}: code or test_list: not Python ({exc})") from exc
     if not defined & used:

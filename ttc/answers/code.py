@@ -38,20 +38,36 @@ def code_key(final: str) -> str:
         return hashed(final.strip())
 
 
+def syntax(source: str) -> ast.Module:
+    """Return the syntax tree of a program, without a word on doubtful escapes in it.
+
+    Raises:
+        SyntaxError: it is not Python, or too deeply nested for the parser.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(source)
+        except (ValueError, RecursionError, MemoryError) as exc:
+            raise SyntaxError(str(exc) or "nested too deeply") from exc
+
+
 def _last_block(text: str, start: int) -> Hit:
     found: dict[str, tuple[int, int]] = {}
     opened: re.Match[str] | None = None
-    for fence in _FENCE.finditer(text, start):
+    # In the answer part alone, so that a fence right after the thinking stands at the start of a line.
+    body = text[start:]
+    for fence in _FENCE.finditer(body):
         if opened is None:
             opened = fence
         elif not fence["tag"] and fence["mark"].startswith(opened["mark"]):
             found[opened["tag"].lower()] = (opened.end(), fence.start())
             opened = None
     if opened is not None:
-        found[opened["tag"].lower()] = (opened.end(), len(text))
+        found[opened["tag"].lower()] = (opened.end(), len(body))
     blocks = [found[tag] for tag in _PYTHON if tag in found]
     span = max(blocks) if blocks else found.get("")
-    return None if span is None else _code(text, *span, "block")
+    return None if span is None else _code(text, start + span[0], start + span[1], "block")
 
 
 def _bare_code(text: str, start: int) -> Hit:
@@ -77,11 +93,9 @@ def _parsed(code: str) -> ast.Module | None:
     if len(code) > MAX_CODE:
         return None
     first = code.lstrip("\r\n")[:1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a doubtful escape in the program is its own business
-        try:
-            tree = ast.parse(f"if 1:\n{code}" if first in (" ", "\t") else code)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+    try:
+        tree = syntax(f"if 1:\n{code}" if first in (" ", "\t") else code)
+    except SyntaxError:
+        return None
     words = tree.body and all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Name) for node in tree.body)
     return None if words else tree

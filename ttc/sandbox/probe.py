@@ -1,7 +1,7 @@
 """Find out what contains programs on this machine, by trying: each tier must hold a canary program.
 
 The canary tries to read a file, list a folder, see the environment, open a socket, start a process, reach its parent,
-write a file and execute a program, and reports what it managed. A tier holds when it managed nothing and could still compute.
+write a file and execute a program, and reports what it managed. A tier holds when that is nothing and it computes.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def _answer(call: bytes, namespace: Mapping[str, Any], kept: list[object]) -> by
 
 
 def _function(name: str, namespace: Mapping[str, Any]) -> Any:
-    """The function `name`, or that method of a new `Solution`, as contest sites call it."""
-    if name not in namespace and hasattr(namespace.get("Solution"), name):
+    """That method of a new `Solution`, as contest sites call it, or the function `name`."""
+    if hasattr(namespace.get("Solution"), name):
         return getattr(namespace["Solution"](), name)
     if name not in namespace:
         raise NameError(f"the program defines no {name}")

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ttc.answers.code import syntax
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.sandbox import generating
@@ -223,8 +224,8 @@ _COUNTS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
 def defines(source: str, name: str) -> bool:
     """Whether a program defines `name`, itself or as a method of a class; False when it is not Python."""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = syntax(source)
+    except SyntaxError:
         return False
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     return name in _defined(tree) or any(name in _defined(node) for node in classes)
@@ -255,6 +256,6 @@ def _used(tree: ast.Module) -> set[str]:
 
 def _parse(source: str, where: str) -> ast.Module:
     try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        return syntax(source)
+    except SyntaxError as exc:
         raise ConfigError(f"{where} is not Python: {exc}") from exc
