@@ -79,13 +79,13 @@ class Catalogue:
 
     def names(self) -> list[str]:
         """Every name that a request may use."""
-        return [*self._models, *self._presets, *([AUTO] if self._config.auto else [])]
+        return [*self._models, *self._presets, AUTO]
 
     def to_json(self) -> dict[str, Any]:
         """The body of GET /v1/models."""
         rows = [self._row(name, model, None) for name, model in self._models.items()]
         rows += [self._row(name, self._models[preset.model], preset) for name, preset in self._presets.items()]
-        if self._config.auto:
+        if self._config.auto or len(self._models) > 1:
             rows.append({"id": AUTO, "object": "model", "created": self._created, "owned_by": "ttc"})
         return {"object": "list", "data": rows}
 

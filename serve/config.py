@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serve.keys import Key, read_keys
-from serve.thinking import ThinkingPolicy
+from serve.thinking import EFFORTS, ThinkingPolicy
 from ttc.config import build, load_toml
 from ttc.errors import ConfigError
 from ttc.options import PartChoice
@@ -121,6 +121,8 @@ class ServeConfig:
             if name not in models:
                 raise ConfigError(f"{where}: no model {name!r}{nearest(name, models)} (known: {', '.join(models)})")
         for level, name in self.auto.items():
+            if level not in EFFORTS:
+                raise ConfigError(f"auto.{level}: no effort of that name{nearest(level, EFFORTS)}")
             if name not in names:
                 raise ConfigError(f"auto.{level}: no model or preset {name!r}{nearest(name, names)}")
 

@@ -24,7 +24,7 @@ from ttc.core import Answer, Candidate, Completion, Problem, Usage
 from ttc.errors import BudgetExceeded
 from ttc.thinking import split
 
-__all__ = ["execute"]
+__all__ = ["execute", "ledger"]
 
 Emit = Callable[[ServeEvent], None]
 Charge = Callable[[Usage], None]
@@ -230,13 +230,18 @@ def _result(plan: Plan, choices: Sequence[_Choice], usage: Usage) -> dict[str, A
         "chosen": next((i for i, candidate in enumerate(candidates) if candidate.path == path), None),
         "scores": [candidate.score for candidate in candidates],
         "thinking": first.thinking,
-        "usage": {**dump(usage), "tokens": usage.tokens},
+        "usage": ledger(usage),
         "seed": plan.seed,
         "stop_cause": first.answer.stop_cause,
     }
     if len(choices) > 1:
         result["choices"] = [{"index": i, "thinking": choice.thinking} for i, choice in enumerate(choices)]
     return result
+
+
+def ledger(usage: Usage) -> dict[str, Any]:
+    """Every column of the ledger, and `tokens`: what a budget counts."""
+    return {**dump(usage), "tokens": usage.tokens}
 
 
 def _candidate(candidate: Candidate, plan: Plan) -> dict[str, Any]:

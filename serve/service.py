@@ -10,7 +10,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 from serve.admission import Admission, Ticket
 from serve.catalogue import Catalogue
@@ -22,7 +24,8 @@ from serve.keys import Key
 from serve.metrics import Finished, Labels, Metrics
 from serve.plan import Plan, make_plan
 from serve.request import ServeRequest
-from serve.run import execute
+from serve.routing import OutOfBudget, fallback_request, reason_of, route
+from serve.run import execute, ledger
 from serve.search import Offers
 from serve.tracing import RequestSpan
 from ttc.concurrent import settle
@@ -57,13 +60,18 @@ class Service:
         Raises:
             ApiError: 400 or 404 for the request, then 503 while draining, then 429.
         """
-        plan = await make_plan(request, key, self.catalogue, self.offers, self.config)
+        routed, told = route(request, self.catalogue, self.config)
+        plan = await self.plan(routed, key)
         if self.draining:
             raise unavailable("draining", "the server is shutting down", retry_after_s=self.config.limits.drain_s)
         ticket = self.admission.admit(key, plan.sequences, search=not plan.direct)
-        job = Job(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}))
+        job = Job(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), told)
         self._jobs.add(job)
         return job
+
+    async def plan(self, request: ServeRequest, key: Key) -> Plan:
+        """Check a request for a model that is named; raises ApiError."""
+        return await make_plan(request, key, self.catalogue, self.offers, self.config)
 
     def forget(self, job: Job) -> None:
         """Note that a job has ended."""
@@ -96,8 +104,14 @@ class Service:
 class Job:
     """One admitted request; use it as an asynchronous context."""
 
-    def __init__(self, service: Service, plan: Plan, ticket: Ticket, name: str, span: RequestSpan) -> None:
+    def __init__(
+        self, service: Service, plan: Plan, ticket: Ticket, name: str, span: RequestSpan, told: Mapping[str, Any]
+    ) -> None:
+        """`told` goes into the `ttc` object of the reply."""
+        self._told = dict(told)
+        self._answering = False
         self._service, self.plan, self._ticket, self._name, self._span = service, plan, ticket, name, span
+        self._tried = {plan.model.name}
         self._events: asyncio.Queue[ServeEvent] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._stopped: ApiError | None = None
@@ -143,37 +157,79 @@ class Job:
             self._task.cancel()
 
     async def _run(self) -> None:
-        """Run the plan; whatever happens, the last event is Done or Failed, unless nobody waits any more."""
-        limits = self._service.config.limits
+        """Run the plan, then its fallbacks; the last event is Done or Failed, unless nobody waits any more."""
         started = Started(self._name, self.plan.request.model, int(time.time()))
+        deadline = self._opened + self._service.config.limits.request_timeout_s
         try:
-            async with asyncio.timeout(limits.request_timeout_s):
-                await execute(self.plan, started, self._emit, self._charge, limits.progress_interval_s)
+            while (error := await self._attempt(started, deadline)) is not None:
+                if not await self._fall_back(error):
+                    self._fail(error)
+                    return
+                started = replace(started, model=self.plan.request.model)
         except asyncio.CancelledError:
             if self._stopped is None:
                 raise
             self._fail(self._stopped)
-        except TimeoutError as exc:
-            if isinstance(exc, Exception) and type(exc) is not TimeoutError:
-                self._fail(from_error(exc))
-            else:
-                seconds = limits.request_timeout_s
-                self._fail(ApiError(504, "deadline_exceeded", f"no answer within {seconds:g} s"))
+
+    async def _attempt(self, started: Started, deadline: float) -> ApiError | None:
+        """Run the plan once; returns what went wrong."""
+        interval_s, spec = self._service.config.limits.progress_interval_s, self.plan.model.spec
+        left_s = deadline - time.monotonic()
+        if spec.fallback is not None and spec.fallback_after_s is not None:
+            left_s = min(left_s, spec.fallback_after_s)
+        try:
+            async with asyncio.timeout(left_s) as limit:
+                await execute(self.plan, started, self._emit, self._charge, interval_s)
         except Exception as exc:
+            if isinstance(exc, TimeoutError) and limit.expired():
+                return ApiError(504, "deadline_exceeded", f"no answer within {left_s:.3g} s")
             error = from_error(exc)
             if error.status == 500:
                 _log.exception("internal error", extra={"request_id": self._name})
-            self._fail(error)
+            return error
+        return None
+
+    async def _fall_back(self, error: ApiError) -> bool:
+        """Plan the request for the model's fallback, where `error` is one it may answer for."""
+        reason, request = reason_of(error), fallback_request(self.plan)
+        if reason is None or request is None or self._answering or request.model in self._tried:
+            return False
+        try:
+            plan = await self._service.plan(request, self.plan.key)
+        except ApiError as refusal:
+            _log.warning("no fallback", extra={"request_id": self._name, "error": refusal.code})
+            return False
+        self._told["fallback"] = {"from": self.plan.model.name, "reason": reason}
+        self._tried.add(request.model)
+        self.plan = plan
+        return True
 
     def _emit(self, event: ServeEvent) -> None:
         match event:
-            case ThinkingDelta() | AnswerDelta() if self._first_token_s is None:
-                self._first_token_s = time.monotonic() - self._opened
+            case Started():
+                if self._tried != {self.plan.model.name}:
+                    return  # a fallback goes on in the stream that has begun
+            case ThinkingDelta() | AnswerDelta():
+                self._answering = self._answering or isinstance(event, AnswerDelta)
+                if self._first_token_s is None:
+                    self._first_token_s = time.monotonic() - self._opened
             case Finish():
+                said_nothing = event.reason == "length" and not event.answer and not event.tool_calls
+                if said_nothing and not self._answering and self._can_fall_back():
+                    raise OutOfBudget
                 self._ended.append(event)
             case Done():
+                event = replace(event, ttc={**event.ttc, **self._told, **self._total(event)})
                 self.outcome, self._done = "done", event
         self._events.put_nowait(event)
+
+    def _can_fall_back(self) -> bool:
+        request = fallback_request(self.plan)
+        return request is not None and request.model not in self._tried
+
+    def _total(self, event: Done) -> dict[str, Any]:
+        """The ledger of all attempts, where there was more than one."""
+        return {"usage": ledger(self.usage)} if "fallback" in self._told else {}
 
     def finished(self) -> Finished:
         """What is recorded of this request."""

@@ -24,7 +24,7 @@ from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.thinking import Thinking
 
-__all__ = ["BUDGETS", "EFFORTS", "FIELDS", "Settled", "ThinkingPolicy", "read_thinking", "settle"]
+__all__ = ["BUDGETS", "EFFORTS", "FIELDS", "UNLIMITED", "Settled", "ThinkingPolicy", "read_thinking", "settle"]
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")

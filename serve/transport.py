@@ -121,11 +121,11 @@ async def stream_job(
     Raises:
         ApiError: the request failed before anything was sent.
     """
-    started = await job.next()
-    chunks = encode(started)
-    event = await job.next(min(EARLY_S, heartbeat_s))
+    first = await job.next()
+    event = first if isinstance(first, Failed) else await job.next(min(EARLY_S, heartbeat_s))
     if isinstance(event, Failed):
         raise event.error
+    chunks = encode(first)
     head = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
     head.append((b"x-accel-buffering", b"no"))
     await send({"type": "http.response.start", "status": 200, "headers": head})

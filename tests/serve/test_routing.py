@@ -1,0 +1,132 @@
+"""Several models behind one endpoint: `auto`, and fallbacks that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from serve.catalogue import ServedModel
+from serve.config import PresetSpec
+from serve.defaults import from_options
+from tests.serve.running import chat, running, scripted, served
+from tests.serve.slow import SlowEngine
+from tests.serve.streams import streamed, whole
+from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
+from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError, EngineError
+
+
+class Broken(ScriptedEngine):
+    """An engine that is down."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        raise EngineError("the engine at /secret/place/gpu0 died")
+
+
+def ponder(prompt: Prompt, path: Path, key: int) -> str:
+    """A model that never stops thinking."""
+    return "hm " * 500
+
+
+def small(name: str = "small") -> ServedModel:
+    return served(scripted({"q": ["from the small one"]}), name, cost=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason", "options"),
+    [
+        (lambda: Broken(ponder), "unavailable", {}),
+        (lambda: SlowEngine(30), "timeout", {"fallback_after_s": 0.2}),
+        (lambda: ScriptedEngine(ponder, thinking=True), "out_of_budget", {}),
+    ],
+)
+@pytest.mark.parametrize("read", [whole, streamed])
+def test_a_fallback_answers_for_a_model_that_cannot_and_the_reply_says_so(
+    make: Callable[[], Any], reason: str, options: dict[str, Any], read: Callable[..., dict[str, Any]]
+) -> None:
+    big = served(make(), "big", fallback="small", **options)
+    with running(big, small()) as server:
+        body = {**chat("q", thinking_budget=-1 if reason == "out_of_budget" else 50, max_tokens=60), "model": "big"}
+        reply = read(server, body)
+    assert reply["choices"][0]["content"] == "from the small one"
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert reply["ttc"]["fallback"] == {"from": "big", "reason": reason}
+    assert reply["ttc"]["model"] == "small"
+    if reason == "out_of_budget":
+        assert reply["ttc"]["usage"]["generated"] > 60, "what the first model cost is on the ledger"
+
+
+def test_without_a_fallback_the_failure_is_told_without_its_places() -> None:
+    with running(served(Broken(ponder))) as server:
+        response = server.ask(chat("q"))
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "engine_unavailable"
+    assert "/secret/place" not in response.text
+
+
+def test_a_fallback_that_is_down_too_ends_in_an_error() -> None:
+    models = served(Broken(ponder), "big", fallback="small"), served(Broken(ponder), "small", fallback="big")
+    with running(*models) as server:
+        assert server.ask({**chat("q"), "model": "big"}).status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("fields", "model"),
+    [
+        ({}, "small"),
+        ({"reasoning_effort": "none"}, "small"),
+        ({"reasoning_effort": "low"}, "small"),
+        ({"reasoning_effort": "high"}, "big"),
+        ({"thinking_budget": 100}, "small"),
+        ({"thinking_budget": 20_000}, "big"),
+        ({"thinking_budget": -1}, "big"),
+        ({"thinking_budget": 0}, "small"),
+    ],
+)
+def test_auto_gives_easy_requests_to_the_cheaper_model(fields: dict[str, Any], model: str) -> None:
+    big = served(scripted({"q": ["x"]}), "big", cost=9)
+    with running(big, small()) as server:
+        reply = whole(server, {**chat("q", **fields), "model": "auto"})
+    assert reply["ttc"]["model"] == model
+    assert reply["ttc"]["routed"]["to"] == model
+
+
+def test_auto_picks_strategy_and_mode_by_effort_where_the_operator_says_how() -> None:
+    big = served(scripted({"q": ["x"]}), "big")
+    presets = [
+        PresetSpec("big:vote", "big", "majority", {"n": 3}),
+        PresetSpec("quick", "small", reasoning_effort="none"),
+    ]
+    auto = {"none": "quick", "medium": "big", "high": "big:vote"}
+    with running(big, small(), presets=presets, auto=auto) as server:
+        told = {
+            effort: whole(server, {**chat("q", reasoning_effort=effort), "model": "auto"})["ttc"]
+            for effort in ("none", "minimal", "medium", "xhigh")
+        }
+    assert [told[effort]["model"] for effort in told] == ["small", "small", "big", "big"]
+    assert [told[effort]["strategy"] for effort in told] == ["direct", "direct", "direct", "majority"]
+    assert told["none"]["thinking"]["mode"] == "off"
+
+
+def test_options_become_a_configuration_or_an_error_that_names_them() -> None:
+    config = from_options(
+        None, None, None, None, None, {"limits.request_timeout_s": "5", "thinking.reserve_share": "0.5"}
+    )
+    assert config.default == "nano-teacher"
+    assert [preset.name for preset in config.presets] == [
+        "nano-teacher:majority-8",
+        "nano-teacher:best-of-8",
+        "nano-teacher:tree-16",
+    ]
+    assert (config.limits.request_timeout_s, config.thinking.reserve_share) == (5, 0.5)
+    for arguments, message in (
+        ((None, None, None, None, None, {"limit.x": "1"}), "no part 'limit'"),
+        ((None, None, None, None, None, {"limits.max_width": "0"}), "max_width must be > 0"),
+        ((None, "simulated", None, None, None, {"scorer.x": "1"}), "needs --scorer"),
+        ((None, "vllm", None, None, "http://x/v1", {}), "engine openai"),
+        ((None, "nothing", None, None, None, {}), "unknown engine"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            from_options(*arguments)
