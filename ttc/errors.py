@@ -10,6 +10,7 @@ TTCError
  │   └─ Unsupported                 the engine cannot honour the request (token ids, exact caps, ...)
  ├─ ScorerError (RuntimeError)      a scorer failed; a missing score is not an error but `Score.value is None`
  ├─ VerifierError (RuntimeError)    the verifier itself failed (its verdicts are never exceptions)
+ ├─ TrainingError (RuntimeError)    training cannot go on: lost parity, a health rule's stop, a broken checkpoint
  ├─ RecordError (ValueError)        a record or task file is broken: names file, line and field
  └─ BudgetExceeded                  the budget of a session is spent; strategies turn it into an anytime answer
 
@@ -31,6 +32,7 @@ __all__ = [
     "RecordError",
     "ScorerError",
     "TTCError",
+    "TrainingError",
     "UnknownName",
     "Unsupported",
     "VerifierError",
@@ -100,6 +102,10 @@ class ScorerError(TTCError, RuntimeError):
 
 class VerifierError(TTCError, RuntimeError):
     """The verifier itself is broken (for example: no worker can be started)."""
+
+
+class TrainingError(TTCError, RuntimeError):
+    """Training cannot go on; what is saved can be resumed or inspected."""
 
 
 class RecordError(TTCError, ValueError):

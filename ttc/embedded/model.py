@@ -182,9 +182,13 @@ class Body:
         return cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
 
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replace all weights by `state`; handles made before are stale and must be dropped by their holder."""
+        """Replace all weights by a copy of `state`; handles made before are stale and must be dropped by their holder.
+
+        Without the copy, tensors that are used as they are would follow the trainer's next step by themselves.
+        """
         head = self.weights.head is not None
-        self.weights = Weights.build(state, self.dims, self.dtype, self.device, head)
+        own = {name: tensor.detach().clone() for name, tensor in state.items()}
+        self.weights = Weights.build(own, self.dims, self.dtype, self.device, head)
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:

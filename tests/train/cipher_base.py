@@ -1,0 +1,89 @@
+"""A small base model for the cipher walk and the pieces of a run on it, made in seconds."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from evals.cipher import Cipher
+from evals.tasks.cipher import cipher as task
+from train.advantages.group import group
+from train.batch import pad
+from train.checkpoint import Checkpoints
+from train.corpora.cipher import cipher as corpus
+from train.frontier import Frontier
+from train.health import RULES, Health
+from train.held_out import HeldOut
+from train.loop import Parts
+from train.losses.ppo import ppo
+from train.models import Shape, load_model, load_tokenizer, new_model, save_model
+from train.policy import token_logprobs
+from train.rewards import Rewarder
+from train.rollout import Collector, group_draws
+from train.rollout_file import RolloutFile
+from train.sync import Syncer
+from train.update import Objective, Optimiser, Schedule, Updater
+from ttc.core import Sampling
+from ttc.engines.embedded import embedded
+from ttc.records import LineFile
+from ttc.verifiers.exact import exact
+
+SYMBOLS, STEPS = 12, 4
+SAMPLING = Sampling(temperature=1.0, max_tokens=14)
+
+
+def make_base(folder: Path, seed: int = 0, steps: int = 400) -> Path:
+    """Pretrain the base: it walks in three answers of ten and guesses otherwise."""
+    texts = corpus(symbols=SYMBOLS, max_steps=STEPS, thinking_share=0.4)
+    tokenizer = texts.tokenizer()
+    model = new_model(Shape(hidden=48, layers=2, heads=2, kv_heads=1, mlp=128), tokenizer, seed)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=6e-3, betas=(0.9, 0.95))
+    rng = random.Random(seed)
+    for step in range(steps):
+        rows = [[*tokenizer.encode(texts.sample(rng)), tokenizer.eos_token_id] for _ in range(64)]
+        ids = pad(rows, 0)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = torch.arange(1, ids.shape[1])[None] < lengths[:, None]
+        loss = -token_logprobs(model, ids, mask).logprobs.sum() / mask.sum()
+        loss.backward()
+        for part in optimiser.param_groups:
+            part["lr"] = 6e-3 * min(1.0, (steps - step) / 200)
+        optimiser.step()
+        optimiser.zero_grad()
+    save_model(model, tokenizer, folder)
+    return folder
+
+
+def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, prompts_of: str = "train") -> Parts:
+    """All parts of a run that starts from `base` and writes to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_model(base, "cpu"), load_tokenizer(base)
+    engine = embedded(str(base), dtype="float32", device="cpu")
+    problems = task(symbols=SYMBOLS, max_steps=STEPS, split="train" if prompts_of == "train" else "eval")
+    measured = task(symbols=SYMBOLS, max_steps=STEPS)
+    return Parts(
+        sampler=Frontier(problems.items(None, 0), seed=seed),
+        collector=Collector(engine, strategy=partial(group_draws, n=6), sampling=SAMPLING, thinking=None, seed=seed),
+        rewarder=Rewarder(exact()),
+        updater=Updater(
+            model,
+            Optimiser(model, Schedule(lr, 100)),
+            Objective(ppo(clip_high=0.28), group(), "constant", SAMPLING.max_tokens),
+        ),
+        syncer=Syncer(engine, model, limit=1e-3),
+        held_out=HeldOut(measured.items(None, 0), exact(), SAMPLING, seed),
+        health=Health(RULES),
+        checkpoints=Checkpoints(folder / "checkpoints"),
+        metrics=LineFile(folder / "metrics.jsonl"),
+        rollouts=RolloutFile(folder / "rollouts.jsonl"),
+        pad_id=int(tokenizer.pad_token_id),
+        log=lambda text: None,
+    )
+
+
+def secret() -> Cipher:
+    """The permutation of the base."""
+    return Cipher(SYMBOLS, STEPS, 0)

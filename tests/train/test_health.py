@@ -1,0 +1,75 @@
+"""Each rule fires on the trace of its failure, after its patience and not before, and stays silent on a healthy run."""
+
+import math
+
+import pytest
+
+from train.health import RULES, Health, configured
+from ttc.errors import ConfigError, UnknownName
+
+HEALTHY = {
+    "signal_share": 0.7, "all_fail": 0.1, "all_pass": 0.1, "entropy": 0.4, "kl": 0.01, "clip_share": 0.02,
+    "length": 20.0, "truncated": 0.02, "unique_share": 0.8, "repetition": 0.05, "gap": 0.02, "held_out_drop": 0.0,
+    "reward": 0.5,
+    "form_gap": 0.3, "chosen_falls": -0.1, "verifier_errors": 0.0, "verifier_timeouts": 0.0, "mismatch": 1e-6,
+    "not_finite": 0.0, "grad_norm": 0.5, "rollout_share": 0.6, "memory_gb": 2.0,
+}  # fmt: skip
+
+
+def feed(metrics, steps, health=None):
+    health = health or Health()
+    return [alarm for step in range(steps) for alarm in health.check(metrics, step)]
+
+
+def test_a_healthy_run_raises_no_alarm():
+    assert feed(HEALTHY, 200) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_fires_when_its_metric_was_bad_for_its_patience_and_not_before(rule):
+    health = Health([rule])
+    base = 5 if rule.relative else 0
+    assert feed(HEALTHY, base, health) == []
+    limit = rule.threshold * (HEALTHY[rule.metric] if rule.relative else 1)
+    bad = {rule.metric: limit + (1 if rule.side == "above" else -limit - 1)}
+    assert feed(bad, rule.patience - 1, health) == []
+    fired = feed(bad, 1, health)
+    assert [alarm.rule.name for alarm in fired] == [rule.name]
+    assert rule.name in fired[0].text() and rule.why in fired[0].text()
+
+
+def test_one_good_step_starts_the_count_anew():
+    rule = next(rule for rule in RULES if rule.name == "truncation")
+    health = Health([rule])
+    feed({"truncated": 0.9}, rule.patience - 1, health)
+    feed({"truncated": 0.0}, 1, health)
+    assert feed({"truncated": 0.9}, rule.patience - 1, health) == []
+
+
+def test_a_metric_that_was_not_measured_is_neither_good_nor_bad():
+    assert feed({"truncated": math.nan}, 50) == []
+
+
+def test_state_survives_a_resume():
+    rule = next(rule for rule in RULES if rule.name == "truncation")
+    first, second = Health([rule]), Health([rule])
+    feed({"truncated": 0.9}, rule.patience - 1, first)
+    second.load(first.state())
+    assert len(feed({"truncated": 0.9}, 1, second)) == 1
+
+
+def test_a_recipe_changes_single_fields_and_drops_rules():
+    rules = {rule.name: rule for rule in configured({"truncation": {"threshold": 0.9, "action": "warn"}})}
+    assert (rules["truncation"].threshold, rules["truncation"].action) == (0.9, "warn")
+    assert "truncation" not in {rule.name for rule in configured({"truncation": {"enabled": False}})}
+
+
+def test_unknown_rules_fields_and_actions_are_refused_with_the_nearest():
+    with pytest.raises(UnknownName, match="truncation"):
+        configured({"truncaton": {}})
+    with pytest.raises(UnknownName, match="threshold"):
+        configured({"truncation": {"treshold": 1}})
+    with pytest.raises(UnknownName, match="warn"):
+        configured({"truncation": {"action": "wran"}})
+    with pytest.raises(ConfigError, match="must be a number"):
+        configured({"truncation": {"threshold": "high"}})

@@ -1,0 +1,190 @@
+"""The loop end to end on a real model and engine: it learns, resumes bit for bit, and trusts no stale weights."""
+
+import asyncio
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from tests.train.cipher_base import make_base, make_parts
+from train.batch import rollout_batch
+from train.loop import Plan, learn, outcome_of, update_on
+from train.rollout_file import read_rollouts
+from train.update import weighted
+from ttc.core import Verdict
+from ttc.errors import ConfigError, TrainingError
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return make_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def new_parts(base):
+    made = []
+
+    def make(folder):
+        made.append(make_parts(base, folder))
+        return made[-1]
+
+    yield make
+    for parts in made:
+        close(parts)
+
+
+def close(parts):
+    parts.metrics.close()
+    parts.rollouts.close()
+    asyncio.run(parts.collector.engine.close())
+
+
+def run(plan, parts):
+    try:
+        return asyncio.run(learn(plan, parts))
+    finally:
+        close(parts)
+
+
+def weights(parts):
+    return [parameter.detach().clone() for parameter in parts.updater.model.parameters()]
+
+
+def test_reward_alone_makes_the_model_think_and_be_right(new_parts, tmp_path):
+    parts = new_parts(tmp_path)
+    last = run(Plan(steps=24, prompts=12, eval_every=6, until=0.99), parts)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert last["held_out"] >= 0.9
+    assert rows[-1]["thinking_share"] > rows[0]["thinking_share"] + 0.3
+    assert max(row["parity"] for row in rows) < 1e-4
+    assert max(row["mismatch"] for row in rows) < 1e-4
+
+
+def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(new_parts, tmp_path):
+    whole = new_parts(tmp_path / "whole")
+    run(Plan(steps=6, prompts=4, eval_every=3, save_every=3), whole)
+    first = new_parts(tmp_path / "halves")
+    run(Plan(steps=3, prompts=4, eval_every=3, save_every=3), first)
+    second = new_parts(tmp_path / "halves")
+    run(Plan(steps=6, prompts=4, eval_every=3, save_every=3), second)
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(second), strict=True))
+    assert logged(tmp_path / "whole") == logged(tmp_path / "halves")
+
+
+def logged(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(row["step"], row["accuracy"], row["loss"], row["grad_norm"]) for row in rows]
+
+
+def test_recorded_rollouts_give_the_logged_update_again(new_parts, tmp_path):
+    parts = new_parts(tmp_path)
+    plan = Plan(steps=2, prompts=4, eval_every=2)
+    run(plan, parts)
+    told = logged(tmp_path)
+    fresh = new_parts(tmp_path / "again")
+    for step in range(2):
+        rollouts = list(read_rollouts(tmp_path / "rollouts.jsonl", step))
+        found = update_on(rollouts, plan, fresh.updater, fresh.pad_id)
+        assert (found["loss"], found["grad_norm"]) == told[step][2:]
+
+
+def test_the_parity_probe_catches_a_stale_tied_head_and_a_perturbed_weight(new_parts, tmp_path):
+    parts = new_parts(tmp_path)
+    model, syncer = parts.updater.model, parts.syncer
+    sequence = [list(range(3, 13))]
+
+    async def go():
+        await syncer.push()
+        assert (await syncer.probe(sequence)).mean < 1e-5
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(1.05)  # tied: the engine's packed head is stale until a push
+        with pytest.raises(TrainingError, match="parity probe"):
+            await syncer.probe(sequence)
+        await syncer.push()
+        assert (await syncer.probe(sequence)).mean < 1e-5
+        with torch.no_grad():
+            model.model.layers[0].mlp.down_proj.weight[0].add_(0.5)
+        with pytest.raises(TrainingError, match="parity probe"):
+            await syncer.probe(sequence)
+
+    asyncio.run(go())
+
+
+def collect(new_parts, tmp_path, prompts=3):
+    parts = new_parts(tmp_path)
+
+    async def go():
+        items = parts.sampler.draw(prompts, 0)
+        judged = await parts.rewarder.judge(await parts.collector.collect(items, 0), 0)
+        return judged
+
+    return parts, asyncio.run(go())
+
+
+def test_rollouts_hold_the_sampled_ids_with_their_end_and_the_engines_log_probabilities(new_parts, tmp_path):
+    parts, rollouts = collect(new_parts, tmp_path)
+    assert len(rollouts) == 18 and {rollout.group for rollout in rollouts} == {0, 1, 2}
+    for rollout in rollouts:
+        assert len(rollout.token_ids) == len(rollout.logprobs) == len(rollout.sampled)
+        assert all(rollout.sampled) and all(value is not None and value <= 0 for value in rollout.logprobs)
+        ended = rollout.token_ids[-1] == 1
+        assert ended == (not rollout.truncated)
+
+
+def test_a_sampled_padding_id_is_trained_on_because_masks_come_from_lengths(new_parts, tmp_path):
+    _, rollouts = collect(new_parts, tmp_path, prompts=1)
+    odd = dataclasses.replace(rollouts[0], token_ids=(0, 0, 5), sampled=(True,) * 3, logprobs=(-1.0,) * 3, reward=1.0)
+    batch = rollout_batch([odd, rollouts[1]], pad_id=0)
+    assert int(batch.mask[0].sum()) == 3
+
+
+def test_injected_tokens_and_rollouts_without_a_verdict_are_never_trained_on(new_parts, tmp_path):
+    _, rollouts = collect(new_parts, tmp_path, prompts=1)
+    first = rollouts[0]
+    cut = tuple(i != 1 for i in range(len(first.token_ids)))
+    injected = dataclasses.replace(first, sampled=cut)
+    silent = dataclasses.replace(rollouts[1], reward=None, verdict=Verdict("timeout"))
+    batch = rollout_batch([injected, silent], pad_id=0)
+    assert int(batch.mask[0].sum()) == len(first.token_ids) - 1
+    assert int(batch.mask[1].sum()) == 0
+
+
+def test_groups_without_a_signal_change_nothing(new_parts, tmp_path):
+    parts, rollouts = collect(new_parts, tmp_path)
+    before = weights(parts)
+    same = [dataclasses.replace(rollout, reward=1.0) for rollout in rollouts]
+    assert update_on(same, Plan(steps=1, prompts=3), parts.updater, 0) == {"updated": 0.0}
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
+
+
+def test_micro_batches_of_any_size_give_the_same_gradient(new_parts, tmp_path):
+    parts, rollouts = collect(new_parts, tmp_path)
+    mixed = [dataclasses.replace(rollout, reward=float(i % 2)) for i, rollout in enumerate(rollouts)]
+    batch = rollout_batch(mixed, 0)
+    ready = weighted(batch, parts.updater.objective, outcome_of(mixed, batch.mask))
+    gradients = []
+    for bound in (10**6, 40, 1):
+        parts.updater._micro = bound
+        parts.updater.model.zero_grad()
+        for part in parts.updater._micro_batches(ready, torch.arange(len(ready))):
+            from train.update import _Tally
+
+            parts.updater._loss(ready.rows(part), None, _Tally()).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in parts.updater.model.parameters()]))
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
+    assert torch.allclose(gradients[0], gradients[2], atol=1e-6)
+
+
+def test_a_collector_refuses_sampling_under_which_log_probabilities_are_not_the_policys(new_parts, tmp_path):
+    from functools import partial
+
+    from train.rollout import Collector, group_draws
+    from ttc.core import Sampling
+
+    parts = new_parts(tmp_path)
+    for sampling in (Sampling(temperature=0.7), Sampling(temperature=1.0, top_p=0.9)):
+        with pytest.raises(ConfigError, match="temperature must be 1"):
+            Collector(
+                parts.collector.engine, strategy=partial(group_draws, n=2), sampling=sampling, thinking=None, seed=0
+            )

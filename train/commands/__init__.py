@@ -1,0 +1,1 @@
+"""Sub-commands of `ttc` that belong to training."""

@@ -1,0 +1,90 @@
+"""`ttc train`: run a recipe, list recipes, repeat an update from its records.
+
+ttc train run cipher-grpo --seed 1 --out runs/cipher
+ttc train list
+ttc train replay runs/cipher --step 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ttc.config import overrides
+from ttc.errors import ConfigError
+
+__all__ = ["register"]
+
+
+def register(subparsers: Any) -> None:
+    """Add `ttc train`."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train a model by a recipe",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("run", help="run a recipe; run it again to resume")
+    run.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
+    run.add_argument("--out", type=Path, required=True, help="folder of the run")
+    run.add_argument("--seed", type=int, required=True, help="seed of data, weights and rollouts")
+    run.add_argument("--model", type=Path, help="model folder to start from; not for recipes that make their own")
+    run.add_argument("--scale", help="take the recipe's fields for this scale, such as nano")
+    run.add_argument("--device", default="cpu", help="cpu or cuda")
+    run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
+    run.add_argument(
+        "--set", action="append", default=[], metavar="STAGE.FIELD=VALUE", dest="settings", help="change a field"
+    )
+    run.set_defaults(run=_run)
+    listing = verbs.add_parser("list", help="list recipes")
+    listing.set_defaults(run=_list)
+    replay = verbs.add_parser("replay", help="compute one update again from its recorded rollouts")
+    replay.add_argument("folder", type=Path, help="folder of the run")
+    replay.add_argument("--stage", type=int, help="number of the stage; the last that has rollouts by default")
+    replay.add_argument("--model", type=Path, help="model folder the stage started from, when it is not in the run")
+    replay.add_argument("--step", type=int, required=True, help="the update, from 0")
+    replay.set_defaults(run=_replay)
+
+
+def _run(args: argparse.Namespace) -> int:
+    import torch
+    from transformers.utils import logging as transformers_logging
+
+    from train.recipe import read_recipe
+    from train.run import Options, run_recipe
+
+    if args.threads < 1:
+        raise ConfigError(f"--threads must be at least 1, got {args.threads}")
+    if args.model is not None and not args.model.is_dir():
+        raise ConfigError(f"--model {args.model} is not a folder")
+    transformers_logging.disable_progress_bar()
+    recipe = read_recipe(args.recipe, scale=args.scale, overrides=dict(overrides(args.settings)))
+    torch.set_num_threads(args.threads)
+    options = Options(args.out, args.seed, args.model, args.device, args.threads)
+    results = run_recipe(recipe, options, lambda text: print(text, file=sys.stderr, flush=True))
+    for step, result in zip(recipe.steps, results, strict=False):
+        row = {"stage": step.kind, "stopped": result.stopped, **result.metrics}
+        print(json.dumps(row))
+    return 3 if results[-1].stopped.startswith("health rule") else 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from train.recipe import packaged
+    from ttc.config import load_toml
+
+    for name, path in packaged().items():
+        about = str(load_toml(path).get("about", "")).strip().splitlines()
+        print(f"{name:18} {about[0] if about else ''}")
+    return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from train.replay import replay_step
+
+    for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model):
+        print(line)
+    return 0

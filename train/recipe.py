@@ -1,0 +1,123 @@
+"""A recipe: a short TOML file of stages, each building on the model of the one before.
+
+    about = "what it does, after which paper, and what deviates from it"
+
+    [[stage]]
+    kind = "grpo"                    a function of train/stages or of the entry-point group ttc.stages
+    task = "cipher:split=train"      its keywords
+    [stage.health.length_drift]      changes of health rules, by name
+    threshold = 5.0
+
+    [stage.nano]                     what `--scale nano` sets instead
+    steps = 10
+
+Everything is bound and checked before a model is loaded. Names of packaged recipes are the files in `train/recipes/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train.registries import STAGES
+from train.stage import Stage
+from ttc.config import load_toml
+from ttc.errors import ConfigError, UnknownName
+from ttc.registry import bind
+
+__all__ = ["Recipe", "Step", "packaged", "read_recipe"]
+
+_TOP = {"about", "stage"}
+_FOLDER = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage of a recipe: its kind, its fields as given, and the bound stage."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    stage: Stage
+
+    @property
+    def digest(self) -> str:
+        """Hash of kind and fields: a run folder of other settings is not resumed."""
+        text = json.dumps([self.kind, self.fields], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A name, what it is about, and its steps."""
+
+    name: str
+    about: str
+    steps: tuple[Step, ...]
+
+
+def packaged() -> dict[str, Path]:
+    """The recipes that come with this package, by name."""
+    return {path.stem: path for path in sorted(_FOLDER.glob("*.toml"))}
+
+
+def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, object] | None = None) -> Recipe:
+    """Read a packaged recipe or a file.
+
+    Args:
+        name: of a packaged recipe, or the path of a TOML file.
+        scale: a table in the stages whose fields replace theirs, such as nano.
+        overrides: `STAGE.FIELD` (number of the stage from 1, or its kind) to value, from the command line.
+
+    Raises:
+        ConfigError: an unknown recipe, kind or field, or a value that does not fit; names it.
+    """
+    path = packaged().get(name) or Path(name).expanduser()
+    if not path.is_file():
+        raise UnknownName("recipe", name, packaged())
+    data = load_toml(path)
+    for key in data:
+        if key not in _TOP:
+            raise UnknownName(f"key of {path.name}", key, _TOP)
+    tables = data.get("stage", [])
+    if not isinstance(tables, list) or not tables:
+        raise ConfigError(f"{path.name} has no [[stage]]")
+    tables = [_scaled(table, scale) for table in tables]
+    _override(tables, overrides or {}, path.name)
+    steps = tuple(_bind(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
+    if scale is not None and not any(scale in table for table in data["stage"]):
+        raise ConfigError(f"{path.name} has no scale {scale!r}: no stage has a table [stage.{scale}]")
+    return Recipe(path.stem, str(data.get("about", "")), steps)
+
+
+def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
+    """The stage's fields with those of the chosen scale; tables other than `health` are scales."""
+    plain = {key: value for key, value in table.items() if key == "health" or not isinstance(value, Mapping)}
+    return {**plain, **(table.get(scale, {}) if scale is not None else {})}
+
+
+def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object], where: str) -> None:
+    for key, value in overrides.items():
+        which, dot, field = key.partition(".")
+        chosen = [table for i, table in enumerate(tables, start=1) if which in (str(i), table.get("kind"))]
+        if not dot or not chosen:
+            raise ConfigError(f"--set {key}: write STAGE.FIELD=VALUE with a stage of {where} (its number or its kind)")
+        for table in chosen:
+            table[field] = value
+
+
+def _bind(table: Mapping[str, Any], where: str) -> Step:
+    if "kind" not in table:
+        raise ConfigError(f"{where}: kind is missing (one of {', '.join(STAGES.names())})")
+    kind = str(table["kind"])
+    fields = {key: value for key, value in table.items() if key != "kind"}
+    factory = STAGES.load(kind)
+    supply = {"health": fields.pop("health")} if "health" in fields else {}
+    try:
+        stage: Stage = factory(**bind(factory, fields, supply=supply))
+    except ConfigError as exc:
+        raise type(exc)(f"{where}: {exc}") if type(exc) is ConfigError else exc from exc
+    return Step(kind, {**fields, **supply}, stage)

@@ -1,0 +1,75 @@
+"""Compute an update again from its recorded rollouts: the same tokens, rewards and weights give the same numbers.
+
+Updates are pure functions of (weights, optimiser, rollouts), so an update is reached from the nearest state before it
+by repeating the updates in between: no engine, no verifier, no sampling. On a CPU the loss is equal bit for bit to the
+logged one; a difference means that code, data or weights have changed. Cost: one update per repeated step. Left out:
+runs in which a rule changed the rate or rolled back before the step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from train.loop import update_on
+from train.models import load_model, load_tokenizer
+from train.registries import STAGES
+from train.rollout_file import read_rollouts
+from train.run import RUN, stage_folders
+from train.stages.grpo import Grpo
+from ttc.errors import ConfigError
+from ttc.records import iterate
+from ttc.registry import bind
+
+__all__ = ["replay_step"]
+
+
+def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path | None = None) -> Iterator[str]:
+    """Yield a line per compared number of update `step` (from 0): logged, computed, and whether they are equal.
+
+    Raises:
+        ConfigError: no such run, stage or step, or its rollouts were not recorded.
+    """
+    folder, fields, source = _stage(run, stage, model)
+    factory = STAGES.load("grpo")
+    supply = {"health": fields.pop("health")} if "health" in fields else {}
+    bound: Grpo = factory(**bind(factory, fields, supply=supply))
+    logged = {int(row["step"]): row for _, row in iterate(folder / "metrics.jsonl")}
+    if step + 1 not in logged:
+        raise ConfigError(f"{folder.name} has no step {step}: it logged steps 0 to {max(logged, default=0) - 1}")
+    network, tokenizer = load_model(source, "cpu"), load_tokenizer(source)
+    updater = bound.updater(network)
+    found: dict[str, float] = {}
+    for number in range(step + 1):
+        rollouts = list(read_rollouts(folder / "rollouts.jsonl", number))
+        if not rollouts:
+            raise ConfigError(f"{folder.name} holds no rollouts of step {number}")
+        found = update_on(rollouts, bound.plan, updater, int(tokenizer.pad_token_id))
+    for name in ("loss", "grad_norm", "entropy", "clip_share"):
+        if name in found:
+            before = float(logged[step + 1].get(name, float("nan")))
+            yield f"{name:12} logged {before:.9g}  computed {found[name]:.9g}  {_same(before, found[name])}"
+
+
+def _same(logged: float, computed: float) -> str:
+    if logged == computed:
+        return "equal"
+    return f"differs by {abs(logged - computed):.3g}"
+
+
+def _stage(run: Path, number: int | None, model: Path | None) -> tuple[Path, dict[str, Any], Path]:
+    """The folder and fields of the stage, and the model it started from."""
+    folders = [path for path in stage_folders(run) if (path / "rollouts.jsonl").is_file()]
+    chosen = [path for path in folders if number is None or path.name.startswith(f"{number}-")]
+    if not chosen:
+        raise ConfigError(f"{run} has no stage with recorded rollouts" + (f" numbered {number}" if number else ""))
+    folder = chosen[-1]
+    place = int(folder.name.partition("-")[0])
+    asked: Mapping[str, Any] = json.loads((run / RUN).read_text())
+    before = [path for path in stage_folders(run) if path.name.startswith(f"{place - 1}-")]
+    source = before[0] / "model" if before else model
+    if source is None:
+        raise ConfigError("the stage started from a model outside the run: give --model FOLDER")
+    return folder, dict(asked["stages"][place - 1]["fields"]), source

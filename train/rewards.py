@@ -1,0 +1,82 @@
+"""From a rollout to a reward: the verifier's verdict and weighted extra parts, each logged under its own name.
+
+The verifier is the objective: 1 for `correct`, 0 for `incorrect`, `no_answer` and `unparseable` (or its partial score),
+and *no reward* for `timeout`, `limit` and `error`, which say nothing about the policy (promise 5). Shaping parts
+(`train/shaping/`) are functions of a whole group and of the step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from train.rollout import Rollout
+from ttc.core import Submission, Verdict, Verifier
+
+__all__ = ["Part", "Rewarder", "Shaping"]
+
+Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
+"""(rollouts of one group, judged; step) -> a number for each."""
+
+_NO_VERDICT = ("timeout", "limit", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One shaping part and its weight in the reward."""
+
+    name: str
+    weight: float
+    shaping: Shaping
+
+
+class Rewarder:
+    """Judges rollouts."""
+
+    def __init__(self, verifier: Verifier, parts: Sequence[Part] = (), *, partial: bool = False) -> None:
+        """`partial` takes the verifier's partial credit instead of right or wrong."""
+        self._verifier, self._parts, self._partial = verifier, tuple(parts), partial
+
+    async def judge(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
+        """Return the rollouts with verdict, parts and reward, in the same order."""
+        verdicts = await asyncio.gather(*(self._verify(rollout) for rollout in rollouts))
+        judged = [
+            self._with_verdict(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)
+        ]
+        for part in self._parts:
+            judged = _add(judged, part, step)
+        return judged
+
+    async def close(self) -> None:
+        """Stop the verifier's workers."""
+        await self._verifier.close()
+
+    async def _verify(self, rollout: Rollout) -> Verdict:
+        finish = "stop" if rollout.finish_reason == "stop" else "length"
+        return await self._verifier.verify(rollout.target, Submission(rollout.text, rollout.thinking, finish))
+
+    def _with_verdict(self, rollout: Rollout, verdict: Verdict) -> Rollout:
+        if verdict.status in _NO_VERDICT:
+            return replace(rollout, verdict=verdict, reward=None)
+        value = float(verdict.correct)
+        if self._partial and verdict.score is not None:
+            value = verdict.score
+        parts: Mapping[str, float] = {"verifier": value}
+        return replace(rollout, verdict=verdict, reward=value, parts=parts)
+
+
+def _add(judged: Sequence[Rollout], part: Part, step: int) -> list[Rollout]:
+    """Add one part to the reward of every rollout that has one."""
+    groups: dict[int, list[int]] = {}
+    for index, rollout in enumerate(judged):
+        groups.setdefault(rollout.group, []).append(index)
+    result = list(judged)
+    for members in groups.values():
+        values = part.shaping([judged[i] for i in members], step)
+        for i, value in zip(members, values, strict=True):
+            reward = judged[i].reward
+            total = None if reward is None else reward + part.weight * value
+            result[i] = replace(judged[i], reward=total, parts={**judged[i].parts, part.name: value})
+    return result

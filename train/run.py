@@ -1,0 +1,104 @@
+"""Run a recipe: check everything, then stage by stage, resuming what a killed run left.
+
+A run folder holds `run.json` (what was asked), one folder per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to
+the last stage's model. A finished stage is not run again; a stage whose settings changed is refused, not overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from train.recipe import Recipe
+from train.stage import Result, Setting, read_result, write_result
+from ttc.errors import ConfigError
+
+__all__ = ["Options", "run_recipe", "stage_folders"]
+
+RUN = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where and how a recipe runs."""
+
+    out: Path
+    seed: int
+    model: Path | None
+    device: str
+    threads: int
+
+
+def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> list[Result]:
+    """Run all stages; returns their results.
+
+    Raises:
+        ConfigError: a stage cannot work, or the folder holds another run.
+        TrainingError: a stage cannot go on.
+    """
+    has_model = options.model is not None
+    for step in recipe.steps:
+        step.stage.check(has_model)
+        has_model = True
+    _claim(recipe, options)
+    results: list[Result] = []
+    model = options.model
+    for number, step in enumerate(recipe.steps, start=1):
+        folder = options.out / f"{number}-{step.kind}"
+        folder.mkdir(exist_ok=True)
+        result = read_result(folder)
+        if result is None:
+            log(f"stage {number} of {len(recipe.steps)}: {step.kind}")
+            seed = options.seed
+            result = step.stage.run(Setting(folder, model, seed, options.device, options.threads, log))
+            write_result(folder, result)
+        else:
+            log(f"stage {number} of {len(recipe.steps)}: {step.kind} is done")
+        results.append(result)
+        model = Path(result.model)
+        if result.stopped.startswith("health rule"):
+            log(f"stopped: {result.stopped}")
+            break
+    else:
+        _link(options.out / "model", model)
+    return results
+
+
+def stage_folders(out: Path) -> list[Path]:
+    """The stage folders of a run, in order; raises ConfigError when `out` is no run."""
+    if not (out / RUN).is_file():
+        raise ConfigError(f"{out} is not a training run: it has no {RUN}")
+    found = [path for path in out.iterdir() if path.is_dir() and path.name.partition("-")[0].isdigit()]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[0]))
+
+
+def _claim(recipe: Recipe, options: Options) -> None:
+    """Write what is asked, or compare it with what the folder was made for."""
+    asked = {
+        "recipe": recipe.name,
+        "seed": options.seed,
+        "model": options.model.name if options.model else None,
+        "stages": [{"kind": step.kind, "digest": step.digest, "fields": step.fields} for step in recipe.steps],
+    }
+    text = json.dumps(asked, indent=1, default=str)
+    path = options.out / RUN
+    if path.is_file():
+        if json.loads(path.read_text()) != json.loads(text):
+            raise ConfigError(f"{options.out} holds a run with other settings; give another --out or delete it")
+        return
+    if options.out.is_dir() and any(options.out.iterdir()):
+        raise ConfigError(f"{options.out} is not empty and holds no run; give another --out")
+    options.out.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def _link(link: Path, model: Path | None) -> None:
+    if model is None:
+        return
+    if link.is_symlink():
+        link.unlink()
+    if not link.exists():
+        link.symlink_to(os.path.relpath(model, link.parent), target_is_directory=True)

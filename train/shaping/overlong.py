@@ -1,0 +1,32 @@
+"""DAPO's soft overlong punishment: a penalty that grows over the last tokens before the limit.
+
+Yu et al. 2025 (arXiv:2503.14476), equation 13. A hard cut punishes sound reasoning as if it were wrong; here the policy
+is told before the cut that it gets long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from train.rewards import Shaping
+from train.rollout import Rollout
+from ttc.errors import ConfigError
+
+__all__ = ["overlong"]
+
+
+def overlong(*, max_tokens: int, buffer: int) -> Shaping:
+    """0 up to max_tokens - buffer tokens, then falling linearly to -1 at max_tokens.
+
+    Args:
+        max_tokens: the rollout's limit.
+        buffer: tokens before the limit over which the penalty grows.
+    """
+    if not 0 < buffer <= max_tokens:
+        raise ConfigError(f"shaping overlong: needs 0 < buffer <= max_tokens, got {buffer} and {max_tokens}")
+
+    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
+        over = [len(rollout.token_ids) - (max_tokens - buffer) for rollout in group]
+        return [-min(max(excess, 0) / buffer, 1.0) for excess in over]
+
+    return shaping

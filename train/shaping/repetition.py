@@ -1,0 +1,32 @@
+"""A penalty for saying the same again: the share of n-grams of token ids that occurred before in the rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from train.rewards import Shaping
+from train.rollout import Rollout
+from ttc.errors import ConfigError
+
+__all__ = ["repeated_share", "repetition"]
+
+
+def repetition(*, n: int = 4) -> Shaping:
+    """Minus the share of repeated n-grams, in [-1, 0].
+
+    Args:
+        n: length of the n-grams in tokens.
+    """
+    if n < 1:
+        raise ConfigError(f"shaping repetition: n must be at least 1, got {n}")
+
+    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
+        return [-repeated_share(rollout.token_ids, n) for rollout in group]
+
+    return shaping
+
+
+def repeated_share(ids: Sequence[int], n: int) -> float:
+    """Share of the n-grams of `ids` that are not the first of their kind; 0 when there is none."""
+    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0

@@ -1,0 +1,27 @@
+"""A reward for form: 1 when the rollout thinks (or does not), with the block closed and an answer after it.
+
+The format reward of DeepSeek-R1-Zero (arXiv:2501.12948). Form is not accuracy: the health rule
+`format_without_accuracy` watches the two part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from train.rewards import Shaping
+from train.rollout import Rollout
+
+__all__ = ["thinking"]
+
+
+def thinking(*, wanted: bool = True) -> Shaping:
+    """1 for a finished rollout whose thinking is there (or absent) as wanted, else 0.
+
+    Args:
+        wanted: whether a rollout should think.
+    """
+
+    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
+        return [float(not r.truncated and bool(r.thinking.strip()) == wanted and bool(r.text.strip())) for r in group]
+
+    return shaping

@@ -1,0 +1,76 @@
+"""A stage: one step of a recipe, from a model folder to a model folder.
+
+    factory(**fields of the recipe) -> Stage;  stage.check();  stage.run(Setting) -> Result
+
+A stage is a function in `train/stages/` (or an entry point of `ttc.stages`, so that other packages add kinds): its
+keywords are the fields that a recipe may set. `check` refuses what cannot work before anything is loaded. `run` writes
+only below its own folder, resumes from what it finds there, and measures its own held-out metric before and after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ttc.errors import RecordError
+
+__all__ = ["DONE", "Result", "Setting", "Stage", "read_result", "write_result"]
+
+DONE = "done.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a stage runs: its folder, the model folder it starts from (None: from nothing), the seed, the device."""
+
+    folder: Path
+    model: Path | None
+    seed: int
+    device: str
+    threads: int
+    log: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out: the model folder, numbers for the report, and why it ended early, if it did."""
+
+    model: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    stopped: str = ""
+
+
+class Stage(Protocol):
+    """One step of a recipe, its fields already bound."""
+
+    def check(self, has_model: bool) -> None:
+        """Raise ConfigError for what cannot work; `has_model` tells whether a model comes in."""
+        ...
+
+    def run(self, setting: Setting) -> Result:
+        """Do the work, resuming what the folder holds."""
+        ...
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Mark a stage as done; the model folder is stored relative to the stage's."""
+    text = json.dumps({**asdict(result), "model": os.path.relpath(result.model, folder)}, indent=1)
+    partial = folder / f".{DONE}"
+    partial.write_text(text + "\n")
+    os.replace(partial, folder / DONE)
+
+
+def read_result(folder: Path) -> Result | None:
+    """The result of a finished stage; None when it is not finished. Raises RecordError for a broken file."""
+    path = folder / DONE
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text())
+        return Result(str((folder / data["model"]).resolve()), data["metrics"], data["stopped"])
+    except (ValueError, KeyError, TypeError) as exc:
+        raise RecordError(f"{path}: not the result of a stage ({exc}); delete its folder to run it again") from exc

@@ -1,0 +1,113 @@
+"""Pretrain a small model from nothing on a made-up language (`train/corpora/`).
+
+Next-token cross-entropy over whole texts, AdamW, warm-up and linear decay. The texts of a step are a pure function of
+(seed, step). Cost: seconds for the toy languages. It exists so that every recipe can start on a laptop; real recipes
+start from a model folder.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from train.batch import pad
+from train.checkpoint import Checkpoints
+from train.corpus import CORPORA, Corpus
+from train.models import Shape, new_model, save_model
+from train.policy import token_logprobs
+from train.specs import make
+from train.stage import Result, Setting, Stage
+from train.update import Optimiser, Schedule
+from ttc import seeds
+from ttc.errors import ConfigError
+
+__all__ = ["pretrain"]
+
+
+def pretrain(
+    *,
+    corpus: str,
+    steps: int,
+    lr: float = 3e-3,
+    rows: int = 64,
+    hidden: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 16,
+    mlp: int = 192,
+) -> Stage:
+    """Make a base model.
+
+    Args:
+        corpus: the language, NAME or NAME:KEY=VALUE,...
+        steps: optimiser steps.
+        lr: highest learning rate.
+        rows: texts per step.
+        hidden: width of the model.
+        layers: its layers.
+        heads: its attention heads.
+        kv_heads: its key-value heads.
+        head_dim: size of a head.
+        mlp: width of the feed-forward layers.
+    """
+    if steps < 1 or rows < 1:
+        raise ConfigError("pretrain: steps and rows must be at least 1")
+    shape = Shape(hidden, layers, heads, kv_heads, head_dim, mlp)
+    return _Pretrain(make(CORPORA, corpus), Schedule(lr, steps, min(50, steps // 4), decay=True), rows, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pretrain:
+    corpus: Corpus
+    schedule: Schedule
+    rows: int
+    shape: Shape
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if has_model:
+            raise ConfigError("pretrain starts from nothing: make it the first stage and give no --model")
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`."""
+        tokenizer = self.corpus.tokenizer()
+        model = new_model(self.shape, tokenizer, seeds.derive(setting.seed, "weights") % (1 << 31)).to(setting.device)
+        optimiser = Optimiser(model, self.schedule)
+        checkpoints = Checkpoints(setting.folder / "checkpoints", keep=1)
+        found = checkpoints.load(model)
+        start, first = 0, float("nan")
+        if found is not None:
+            optimiser.load(found[0])
+            start, first = int(found[1]["step"]), float(found[1]["first"])
+        model.train()
+        loss = first
+        for step in range(start, self.schedule.steps):
+            ids, mask = self._texts(tokenizer, setting.seed, step)
+            ids, mask = ids.to(setting.device), mask.to(setting.device)
+            value = -token_logprobs(model, ids, mask).logprobs.sum() / mask.sum()
+            value.backward()
+            optimiser.step()
+            loss = float(value.detach())
+            first = loss if step == 0 else first
+            if (step + 1) % 100 == 0:
+                setting.log(f"pretrain step {step + 1} of {self.schedule.steps}: loss {loss:.3f}")
+            if (step + 1) % 500 == 0:
+                checkpoints.save(step + 1, model, optimiser.state(), {"first": first})
+        folder: Path = setting.folder / "model"
+        save_model(model, tokenizer, folder)
+        (folder / "corpus.json").write_text(json.dumps({"corpus": self.corpus.name}) + "\n")
+        return Result(str(folder), {"loss_before": first, "loss_after": loss})
+
+    def _texts(self, tokenizer: object, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rng = random.Random(seeds.derive(seed, "corpus", step))
+        encode = tokenizer.encode  # type: ignore[attr-defined]
+        end, filler = tokenizer.eos_token_id, tokenizer.pad_token_id  # type: ignore[attr-defined]
+        texts = [[*encode(self.corpus.sample(rng)), end] for _ in range(self.rows)]
+        ids = pad(texts, filler)
+        lengths = torch.tensor([len(text) for text in texts])
+        return ids, torch.arange(1, ids.shape[1])[None] < lengths[:, None]
