@@ -9,7 +9,8 @@ A service is a verifier itself. A verdict comes in every case: an exception of t
 not end within `wall_s` is `timeout` (see `lane`). What was asked before is remembered by target, submission and
 version, the latest `memory` of them; a `timeout` or an `error` never is.
 
-The wall limit is a backstop behind the verifier's own, shorter limits, and covers waiting for its workers.
+The wall limit is a backstop behind the verifier's own, shorter limits. It covers waiting for its workers, so by default
+it is what all requests at once would take one after the other, and no verdict is late only because others are slow.
 Cost: 0.1 to 0.2 ms per verdict. Left out: several verifiers behind one service, network access.
 """
 
@@ -34,6 +35,8 @@ from ttc.verifiers.metrics import Meter, Metrics
 __all__ = ["Service"]
 
 CLOSE_S = 10.0
+START_S = 30.0
+"""Time for workers to start; all of the wall limit for a verifier without a card."""
 _PASSING = ("timeout", "error")
 """Statuses that another try may change, so they are not remembered."""
 
@@ -58,7 +61,7 @@ class Service:
         verifier: Verifier,
         *,
         memory: int = 10_000,
-        concurrency: int = 32,
+        concurrency: int = 16,
         wall_s: float | None = None,
         audit: Audit | None = None,
     ) -> None:
@@ -68,13 +71,14 @@ class Service:
             verifier: what decides.
             memory: how many verdicts are remembered; 0 for none.
             concurrency: how many requests the verifier has at once; the others wait, their limit has not begun.
-            wall_s: seconds after which a verdict is a `timeout`; None: twice the card's limit, at least 30.
+            wall_s: seconds after which a verdict is a `timeout`; None: `concurrency` times the card's limit and START_S.
             audit: where every verdict is logged.
         """
         card = card_of(verifier)
-        wall_s = max(30.0, 2 * card.max_s if card else 0.0) if wall_s is None else wall_s
+        wall_s = START_S + concurrency * (card.max_s if card else 0.0) if wall_s is None else wall_s
         if memory < 0 or concurrency < 1 or not wall_s > 0:
             raise ConfigError("a verification service needs memory >= 0, concurrency >= 1 and wall_s > 0")
+        self.name, self.version = verifier.name, verifier.version
         self._verifier, self._audit = verifier, audit
         self._memory: OrderedDict[str, Verdict] = OrderedDict()
         self._memory_size, self._wall_s = memory, wall_s
@@ -83,16 +87,6 @@ class Service:
         self._lock = threading.Lock()
         self._free, self._waiting = concurrency, deque[_Job]()
         self._closed = False
-
-    @property
-    def name(self) -> str:
-        """The verifier's."""
-        return self._verifier.name
-
-    @property
-    def version(self) -> str:
-        """The verifier's."""
-        return self._verifier.version
 
     @property
     def card(self) -> Card | None:
