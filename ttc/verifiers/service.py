@@ -71,7 +71,7 @@ class Service:
             verifier: what decides.
             memory: how many verdicts are remembered; 0 for none.
             concurrency: how many requests the verifier has at once; the others wait, their limit has not begun.
-            wall_s: seconds after which a verdict is a `timeout`; None: `concurrency` times the card's limit and START_S.
+            wall_s: seconds after which a verdict is a `timeout`; None: START_S and `concurrency` times the card's.
             audit: where every verdict is logged.
         """
         card = card_of(verifier)
