@@ -28,6 +28,7 @@ DIALECTS = (
         chat.reply,
         chat.Stream,
         ApiError.to_json,
+        chat.RESULT,
     ),
     Dialect(
         "/v1/completions",
@@ -36,6 +37,7 @@ DIALECTS = (
         completions.reply,
         completions.Stream,
         ApiError.to_json,
+        completions.RESULT,
     ),
 )
 
@@ -129,7 +131,7 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | Non
 
     def openapi() -> dict[str, Any]:
         if not document:
-            document.update(complete(plain(), endpoints))
+            document.update(complete(plain(), endpoints, catalogue.names()))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -31,7 +31,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a dialect module provides; `error` is the body of a refusal."""
+    """What a dialect module provides; `error` is the body of a refusal, `result` describes a reply."""
 
     path: str
     schema: Callable[[Schema], Schema]
@@ -39,6 +39,7 @@ class Dialect:
     reply: Callable[[Outcome], Any]
     stream: Callable[[Mapping[str, Any]], Encoder]
     error: Callable[[ApiError], Any]
+    result: Schema
 
 
 class Endpoint:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from serve.endpoint import Endpoint
+from serve.schema import Schema
 
 __all__ = ["complete"]
 
@@ -37,10 +38,11 @@ POST_ERRORS = {
 GET_ERRORS = {"401": POST_ERRORS["401"]}
 
 
-def complete(document: dict[str, Any], endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """Put the checked schemas and the errors into FastAPI's document."""
+def complete(document: dict[str, Any], endpoints: Sequence[Endpoint], models: Sequence[str]) -> dict[str, Any]:
+    """Put the checked schemas, the names of the models and the errors into FastAPI's document."""
     document["components"] = {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}}
-    bodies = {endpoint.dialect.path: endpoint.schema for endpoint in endpoints}
+    bodies = {endpoint.dialect.path: _naming(endpoint.schema, models) for endpoint in endpoints}
+    results = {endpoint.dialect.path: endpoint.dialect.result for endpoint in endpoints}
     for path, methods in document["paths"].items():
         for operation in methods.values():
             operation.pop("parameters", None) if "{" not in path else None
@@ -49,7 +51,7 @@ def complete(document: dict[str, Any], endpoints: Sequence[Endpoint]) -> dict[st
                 errors["404"] = POST_ERRORS["404"]
             if path == "/ready":
                 errors["503"] = "Shutting down."
-            operation["responses"] = {"200": _ok(path in bodies)} | {
+            operation["responses"] = {"200": _ok(path, results.get(path))} | {
                 status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
                 for status, text in errors.items()
             }
@@ -62,8 +64,16 @@ def complete(document: dict[str, Any], endpoints: Sequence[Endpoint]) -> dict[st
     return document
 
 
-def _ok(streams: bool) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
-    if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+def _naming(schema: Schema, models: Sequence[str]) -> dict[str, Any]:
+    """The schema with the models there are; another name is a 404, not a malformed request."""
+    properties = {**schema["properties"], "model": {"type": "string", "enum": list(models)}}
+    return {**schema, "properties": properties}
+
+
+def _ok(path: str, result: Schema | None) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": result or {"type": "object"}}}
+    if result is not None:
+        content["text/event-stream"] = {"schema": {"type": "object", "properties": {"data": {"type": "string"}}}}
+    if path == "/metrics":
+        content = {"text/plain; version=0.0.4; charset=utf-8": {"schema": {"type": "string"}}}
     return {"description": "Done.", "content": content}

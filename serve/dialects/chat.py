@@ -30,7 +30,7 @@ from serve.sse import DONE, data, openai_failure
 from serve.thinking import read_thinking
 from ttc.core import Message
 
-__all__ = ["Stream", "parse", "reply", "schema", "usage_of"]
+__all__ = ["RESULT", "USAGE", "Stream", "parse", "reply", "schema", "usage_of"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLES = {"developer": "system"}
@@ -90,6 +90,44 @@ _MESSAGE: Schema = {
     },
 }
 _TOKENS: Schema = nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31})
+
+
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+USAGE: Schema = {
+    "type": "object",
+    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
+    "properties": {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
+}
+RESULT: Schema = {
+    "type": "object",
+    "required": ["id", "object", "created", "model", "choices", "usage", "ttc"],
+    "properties": {
+        "id": {"type": "string"},
+        "object": {"const": "chat.completion"},
+        "created": {"type": "integer"},
+        "model": {"type": "string"},
+        "usage": USAGE,
+        "ttc": {"type": "object", "required": ["type", "strategy", "thinking", "usage", "seed", "stop_cause"]},
+        "choices": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["index", "message", "logprobs", "finish_reason"],
+                "properties": {
+                    "index": {"type": "integer"},
+                    "finish_reason": {"enum": ["stop", "length", "tool_calls"]},
+                    "message": {
+                        "type": "object",
+                        "required": ["role", "content", "refusal"],
+                        "properties": {"role": {"const": "assistant"}, "content": {"type": "string"}},
+                    },
+                },
+            },
+        },
+    },
+}
+"""What a reply is sure to have, by OpenAI's own schema and ours."""
 
 
 def schema(ttc: Schema) -> dict[str, Any]:

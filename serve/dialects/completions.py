@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serve.dialects.chat import usage_of
+from serve.dialects.chat import USAGE, usage_of
 from serve.errors import invalid
 from serve.events import AnswerDelta, Done, Failed, Finish, Outcome, Progress, ServeEvent, Started, ThinkingDelta
 from serve.fields import SHARED, max_tokens_of, sampling_of, stream_options
@@ -20,11 +20,31 @@ from serve.sse import DONE, data, openai_failure
 from serve.thinking import read_thinking
 from ttc.core import Message
 
-__all__ = ["Stream", "parse", "reply", "schema"]
+__all__ = ["RESULT", "Stream", "parse", "reply", "schema"]
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
 _PROMPT: Schema = {"type": "string", "minLength": 1}
+
+
+RESULT: Schema = {
+    "type": "object",
+    "required": ["id", "object", "created", "model", "choices", "usage", "ttc"],
+    "properties": {
+        "object": {"const": "text_completion"},
+        "usage": USAGE,
+        "choices": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["index", "text", "logprobs", "finish_reason"],
+                "properties": {"text": {"type": "string"}, "finish_reason": {"enum": ["stop", "length"]}},
+            },
+        },
+    },
+}
+"""What a reply is sure to have."""
 
 
 def schema(ttc: Schema) -> dict[str, Any]:
