@@ -8,7 +8,7 @@ injected; one in thirty has a hostile target too. Work goes to whoever has had t
 verifiers get fewer. A verdict beyond the card's limit is asked again alone, and counts as late when it is late again.
 Afterwards every verifier must still pass its known cases, and no process may be left.
 
-Judge runs on the scripted engine, composite on a spec written here; others with their defaults.
+Judge runs on the scripted engine, composite joins two others; the rest have their defaults.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.ttc.any_verifier import make
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Target, Verdict, Verifier
-from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, MissingExtra
 from ttc.registry import VERIFIERS
 from ttc.verifiers.contract import Card, card_of
@@ -70,20 +70,6 @@ MARKS += [
 ]
 BIG = 20_000
 """Characters from which a text is drawn rarely."""
-SPEC = r"""
-[parts.answer]
-verifier = "math"
-[parts.form]
-verifier = "format"
-[[known]]
-target = "4"
-text = '\boxed{4}'
-status = "correct"
-[[known]]
-target = "4"
-text = '\boxed{5}'
-status = "incorrect"
-"""
 
 
 @dataclass
@@ -98,24 +84,6 @@ class Subject:
     times: list[float] = field(default_factory=list)
     late: list[dict[str, Any]] = field(default_factory=list)
     raised: list[dict[str, Any]] = field(default_factory=list)
-
-
-def make(name: str, folder: Path) -> Verifier:
-    """A verifier ready to run; raises ConfigError or MissingExtra where it cannot be made here."""
-    if name == "composite":
-        (folder / "spec.toml").write_text(SPEC)
-        return VERIFIERS.load(name)(spec=folder / "spec.toml")  # type: ignore[no-any-return]
-    if name == "judge":
-        return VERIFIERS.load(name)(engine=ScriptedEngine(_say))  # type: ignore[no-any-return]
-    return VERIFIERS.load(name)()  # type: ignore[no-any-return]
-
-
-def _say(prompt: Any, path: Any, key: int) -> str:
-    """A judge that knows the cases of its card, and answers at random otherwise."""
-    right = "Paris.\n</answer>" in prompt.text
-    if right or "London.\n</answer>" in prompt.text:
-        return f"Verdict: {'A' if right == ('Say yes (A)' in prompt.text) else 'B'}"
-    return ["Verdict: A", "Verdict: B", "verdict", "x" * 50, "</think>Verdict: tie"][key % 5]
 
 
 def mutated(rng: random.Random, texts: Sequence[str], big: Sequence[str], expected: str) -> str:

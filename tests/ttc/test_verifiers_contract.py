@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.ttc.any_verifier import make
 from tests.ttc.hostile import hostile_texts
+from ttc.cli import main
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, MissingExtra
 from ttc.registry import VERIFIERS
@@ -18,15 +22,16 @@ HOSTILE = [text for name, text in hostile_texts().items() if len(text) < 20_000]
 """The small hostile texts; the fuzz run of benchmarks/ has all of them."""
 
 
-def make(name: str) -> Any:
-    """A verifier with its defaults; skips where it needs a model, or a package that is not installed."""
-    described = VERIFIERS.describe(name)
-    if described.takes_model or any(parameter.required for parameter in described.parameters):
-        pytest.skip(f"{name} is made with more than its defaults; its own tests check its card")
+@pytest.fixture
+def verifier(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """The verifier of the test's parameter; skips where an optional package is missing."""
     try:
-        return VERIFIERS.load(name)()
+        return make(request.param, tmp_path)
     except MissingExtra as exc:
         pytest.skip(str(exc))
+
+
+every = pytest.mark.parametrize("verifier", VERIFIERS.names(), indirect=True, ids=str)
 
 
 async def verdicts(verifier: Any, cases: list[tuple[Any, Submission]]) -> list[Verdict]:
@@ -40,20 +45,18 @@ def settled(verdict: Verdict) -> Verdict:
     return dataclasses.replace(verdict, seconds=0.0)
 
 
-@pytest.mark.parametrize("name", VERIFIERS.names())
-def test_every_verifier_has_a_full_card(name: str) -> None:
-    verifier = make(name)
+@every
+def test_every_verifier_has_a_full_card(verifier: Any) -> None:
     card = card_of(verifier)
     assert card is not None
     assert (card.name, card.version) == (verifier.name, verifier.version)
-    assert name == card.name
+    assert card.name in VERIFIERS.names()
     with pytest.raises(dataclasses.FrozenInstanceError):
         card.version = "2"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", VERIFIERS.names())
-def test_every_canary_gets_its_verdict_twice_and_in_any_order(name: str) -> None:
-    verifier = make(name)
+@every
+def test_every_canary_gets_its_verdict_twice_and_in_any_order(verifier: Any) -> None:
     card = verifier.card
     cases = [(canary.target, canary.submission) for canary in card.canaries]
     found = asyncio.run(verdicts(verifier, [*cases, *reversed(cases)]))
@@ -64,9 +67,8 @@ def test_every_canary_gets_its_verdict_twice_and_in_any_order(name: str) -> None
     assert all(verdict.version == card.version for verdict in found)
 
 
-@pytest.mark.parametrize("name", VERIFIERS.names())
-def test_no_verifier_raises_on_hostile_text_or_targets(name: str) -> None:
-    verifier = make(name)
+@every
+def test_no_verifier_raises_on_hostile_text_or_targets(verifier: Any) -> None:
     target = verifier.card.canaries[0].target
     cases = [(target, Submission(text)) for text in HOSTILE[::9]]
     cases += [(hostile, Submission(verifier.card.canaries[0].text)) for hostile in (None, [], {"no": "field"}, 5, "")]
@@ -101,3 +103,16 @@ CARD: dict[str, Any] = {
 def test_a_card_that_says_nothing_is_refused(field: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Card(**{**CARD, field: value})
+
+
+def test_the_list_of_verifiers_shows_each_card_or_why_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "verifiers"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("    card") == len(VERIFIERS.names())
+    assert "correct  the one letter of the final answer is the target's" in shown
+    assert "card: depends on spec" in shown
+    assert "card: unavailable: verifier judge needs a model" in shown
+    assert main(["list", "verifier", "choice", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["card"]["version"] == "choice-1"
+    assert len(found["card"]["canaries"]) == 4
