@@ -75,7 +75,8 @@ def _read(root: str) -> dict[str, tuple[str, bool, bytes]]:
             if extension == ".py":
                 path = os.path.join(folder, file)
                 parts = [part for part in (package, stem) if part not in (".", "__init__")]
-                with open(path, "rb") as stream:
+                # A distribution's own file may be a link to what is not here; then it is not imported either.
+                with contextlib.suppress(OSError), open(path, "rb") as stream:
                     found[".".join(parts)] = (path, stem == "__init__", stream.read())
     return found
 
