@@ -22,24 +22,36 @@ FREE = Price()
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Permission to run `num_draws` draws of at most `max_tokens` each, and to score them at `price`."""
+    """Permission to run `num_draws` draws of at most `max_tokens` each, and to score them at `price`.
+
+    Each draw may take `max_calls` requests, where thinking control continues it; None is as many as it needs.
+    `injected` tokens a draw, put there by thinking control, are not drawn but scored.
+    """
 
     num_draws: int
     max_tokens: int
     price: Price = FREE
+    max_calls: int | None = None
+    injected: int = 0
+
+    @property
+    def each(self) -> int:
+        """What one draw and its scoring may take."""
+        return self.max_tokens * (1 + self.price.per_token) + self.injected * self.price.per_token
 
     @property
     def tokens(self) -> int:
         """What all of it may take."""
-        return self.price.fixed + self.num_draws * self.max_tokens * (1 + self.price.per_token)
+        return self.price.fixed + self.num_draws * self.each
 
 
 class Meter:
     """Counts usage and grants leases under a budget."""
 
-    def __init__(self, budget: Budget | None = None, parent: Meter | None = None) -> None:
-        """Start at zero; `parent` is charged as well."""
+    def __init__(self, budget: Budget | None = None, parent: Meter | None = None, closed: bool = False) -> None:
+        """Start at zero; `parent` is charged as well; one that is `closed` grants nothing."""
         self.budget = budget or Budget()
+        self._closed = closed
         self.usage = Usage()
         self.started: float = time.monotonic() if parent is None else parent.started
         self.exhausted = False
@@ -66,35 +78,47 @@ class Meter:
         """Monotonic second at which the budget in seconds ends."""
         return None if self.budget.seconds is None else self.started + self.budget.seconds
 
-    def lease(self, num_draws: int, max_tokens: int, price: Price = FREE, prompt: Path = ()) -> Lease:
+    def lease(
+        self,
+        num_draws: int,
+        max_tokens: int,
+        price: Price = FREE,
+        prompt: Path = (),
+        calls_each: int = 1,
+        injected: int = 0,
+    ) -> Lease:
         """Grant as many of `num_draws` as fit at full length, or one shortened draw; raise when nothing is left.
 
-        The fixed part of `price` is leased with the first draws of `prompt`, whose scoring pays it for all.
+        The fixed part of `price` is leased with the first draws of `prompt`, whose scoring pays it for all. A draw may
+        take `calls_each` requests, or what is left of them; `injected` tokens of it may be scored without being drawn.
 
         Raises:
             BudgetExceeded: not even one token or call remains.
         """
-        granted = num_draws
+        granted, max_calls = num_draws, None
         limits = self.budget
+        if self._closed:
+            raise BudgetExceeded("the budget is too small for so many subtrees")
         price = Price(0, price.per_token) if prompt in self._priced else price
         if limits.flops is not None and self.usage.flops >= limits.flops:
             raise BudgetExceeded(f"budget.flops {limits.flops:g} is spent")
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise BudgetExceeded(f"budget.seconds {limits.seconds:g} is spent")
         if limits.calls is not None:
-            granted = min(granted, limits.calls - self.usage.calls - self._leased_calls)
-            if granted < 1:
+            calls_left = limits.calls - self.usage.calls - self._leased_calls
+            if calls_left < 1:
                 raise BudgetExceeded(f"budget.calls {limits.calls} is spent")
+            max_calls = min(calls_each, calls_left)
+            granted = min(granted, calls_left // max_calls)
         if limits.tokens is not None:
             left = limits.tokens - self.usage.tokens - self._leased_tokens
-            each = 1 + price.per_token
+            each, aside = 1 + price.per_token, injected * price.per_token
             room = left - price.fixed
-            if room < each:
+            if room < each + aside:
                 raise BudgetExceeded(f"budget.tokens {limits.tokens} is spent")
-            if room < granted * max_tokens * each:
-                granted = max(room // (max_tokens * each), 1)
-                max_tokens = min(max_tokens, room // each)
-        lease = Lease(granted, max_tokens, price)
+            granted = min(granted, max(room // (max_tokens * each + aside), 1))
+            max_tokens = min(max_tokens, (room - aside) // each)
+        lease = Lease(granted, max_tokens, price, max_calls, injected)
         if price != FREE:
             self._priced.add(prompt)
         self._hold(lease, 1)
@@ -106,14 +130,13 @@ class Meter:
 
     def _hold(self, lease: Lease, sign: int) -> None:
         self._leased_tokens += sign * lease.tokens
-        self._leased_calls += sign * lease.num_draws
+        self._leased_calls += sign * lease.num_draws * (lease.max_calls or 1)
 
     def keep(self, lease: Lease, drawn: Sequence[Completion], wanted: Sequence[int]) -> None:
         """Keep `wanted` tokens to score each draw of a settled lease; one that it cannot cover will not be scored."""
         fixed = lease.price.fixed
         for completion, own in zip(drawn, wanted, strict=True):
-            unused = lease.max_tokens * (1 + lease.price.per_token) - completion.usage.generated
-            covered = own <= unused
+            covered = own <= lease.each - completion.usage.generated
             self._kept[completion.path] = own + fixed if covered else None
             self._leased_tokens += own + fixed if covered else 0
             fixed = 0 if covered else fixed
@@ -126,10 +149,19 @@ class Meter:
         """Return what was kept for a path: it has been scored, and charged."""
         self._leased_tokens -= self._kept.pop(path, 0) or 0
 
-    def share(self, parts: int) -> Meter:
-        """Return a child meter that may spend one of `parts` equal shares of what is left."""
-        limits = self.budget
-        tokens = None if limits.tokens is None else max((limits.tokens - self.usage.tokens) // parts, 1)
-        calls = None if limits.calls is None else max((limits.calls - self.usage.calls) // parts, 1)
-        flops = None if limits.flops is None else max((limits.flops - self.usage.flops) / parts, 1.0)
+    def share(self, parts: int, index: int = 0) -> Meter:
+        """Return the child meter that may spend share `index` of `parts` equal ones of what is left.
+
+        What does not divide goes to the first ones, so all of them together never exceed it.
+        """
+        limits, used = self.budget, self.usage
+        tokens = None if limits.tokens is None else _part(limits.tokens - used.tokens, parts, index)
+        calls = None if limits.calls is None else _part(limits.calls - used.calls, parts, index)
+        flops = None if limits.flops is None else (limits.flops - used.flops) / parts
+        if any(limit is not None and limit <= 0 for limit in (tokens, calls, flops)):
+            return Meter(parent=self, closed=True)
         return Meter(Budget(tokens=tokens, flops=flops, seconds=limits.seconds, calls=calls), parent=self)
+
+
+def _part(whole: int, parts: int, index: int) -> int:
+    return whole // parts + (index < whole % parts)

@@ -37,12 +37,19 @@ from ttc.core import (
     Usage,
 )
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.meter import FREE, Meter
-from ttc.thinking import Thinking, controlled, count_sampled_thinking, split_prompt, split_text
+from ttc.meter import FREE, Lease, Meter
+from ttc.thinking import OUT_OF_CALLS, Thinking, controlled, count_sampled_thinking, split_prompt, split_text
 
 T = TypeVar("T")
 Shared: TypeAlias = dict[Callable[[], Any], Any]
 """What the sessions of one run have in common, by the factory that made it."""
+
+
+def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool:
+    """Whether the budget, and not the request, ended a draw."""
+    if completion.finish_reason != "length":
+        return False
+    return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
 
 
 _UNPAID = Score(None, note="budget.tokens does not cover its scoring")
@@ -119,11 +126,16 @@ class Session:
         """Return the uniform number in [0, 1) that belongs to `purpose`: a strategy's own dice, keyed like a draw."""
         return seeds.uniform(seeds.derive(self.sampling.seed or 0, "strategy", *purpose), 0)
 
-    def subtree(self, parts: int) -> Session:
-        """Return a view of this session that may spend one of `parts` equal shares of the remaining budget."""
+    def subtree(self, parts: int, index: int) -> Session:
+        """Return a view of this session that may spend share `index` of `parts` equal ones of what is left."""
         view = copy.copy(self)
-        view._meter = self._meter.share(parts)
+        view._meter = self._meter.share(parts, index)
         return view
+
+    @property
+    def rationed(self) -> bool:
+        """Whether tokens are limited: then whoever asks first may get the last ones, so the order must be kept."""
+        return self._meter.budget.tokens is not None
 
     def shared(self, factory: Callable[[], T]) -> T:
         """Return the one object of `factory` that all sessions of this run share; made at the first call.
@@ -163,7 +175,15 @@ class Session:
         done: list[Completion] = []
         while numbers:
             try:
-                lease = self._meter.lease(len(numbers), sampling.max_tokens, self._price(prompt, scorer), prompt.path)
+                price = self._price(prompt, scorer)
+                lease = self._meter.lease(
+                    len(numbers),
+                    sampling.max_tokens,
+                    price,
+                    prompt.path,
+                    thinking.calls_each,
+                    thinking.count_injected(self._engine) if price.per_token else 0,
+                )
             except BudgetExceeded:
                 self._meter.exhaust()
                 if done:
@@ -179,9 +199,11 @@ class Session:
                     logprobs=self.sampling.logprobs,
                     max_tokens=lease.max_tokens,
                 )
-                drawn = await self._in_time(self._draw(prompt, leased, now, thinking))
+                drawn = await self._in_time(self._draw(prompt, leased, now, thinking, lease.max_calls))
             finally:
                 self._meter.settle(lease)
+            if any(_shortened(completion, lease, sampling) for completion in drawn):
+                self._meter.exhaust()
             if lease.price != FREE:
                 before = self._price(prompt, scorer).fixed
                 wanted = [self._price(prompt.then(completion), scorer).fixed - before for completion in drawn]
@@ -195,11 +217,13 @@ class Session:
             return FREE
         return scorer.price(prompt)
 
-    async def _draw(self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking) -> list[Completion]:
+    async def _draw(
+        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
+    ) -> list[Completion]:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
         if thinking.active and thinking.template is not False:
             completions = await gather(
-                controlled(self._engine, prompt, sampling, draw, thinking, self._meter.add) for draw in draws
+                controlled(self._engine, prompt, sampling, draw, thinking, self._meter.add, max_calls) for draw in draws
             )
         else:
             completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)

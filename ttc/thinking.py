@@ -30,6 +30,12 @@ QWEN3_HANDOVER = (
 )
 
 
+MINIMUM_CALLS = 4
+"""Under a budget of calls, so many ends of thinking may be suppressed for the sake of `min_tokens`."""
+OUT_OF_CALLS = "calls"
+"""`stop_reason` of a draw that its budget of calls cut."""
+
+
 @dataclass(frozen=True, slots=True)
 class Thinking:
     """How much to think. `mode` picks the chat template's switch; `auto` leaves the template's default.
@@ -81,6 +87,21 @@ class Thinking:
     def active(self) -> bool:
         """Whether tokens must be counted at all."""
         return bool(self.max_tokens) or self.extends
+
+    @property
+    def calls_each(self) -> int:
+        """Requests that one draw may take: the thinking, the answer, one for each wait, and some for a minimum."""
+        if not self.active or self.template is False:
+            return 1
+        return 2 + self.num_waits + MINIMUM_CALLS * (self.min_tokens > 0)
+
+    def count_injected(self, engine: Engine) -> int:
+        """Most tokens that one draw gets injected (under a minimum: as many waits as `calls_each` has room for)."""
+        if not self.active or self.template is False:
+            return 0
+        waits = self.num_waits + MINIMUM_CALLS * (self.min_tokens > 0)
+        handover = 0 if self.max_tokens is None else len(engine.encode(handover_of(self, engine.capabilities)))
+        return handover + (waits * len(engine.encode(self.wait)) if waits else 0)
 
     def check(self, capabilities: Capabilities) -> None:
         """Refuse, before any work, what the engine cannot honour."""
@@ -196,19 +217,29 @@ def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split:
 
 
 async def controlled(
-    engine: Engine, prompt: Prompt, sampling: Sampling, draw: int, thinking: Thinking, on_usage: UsageSink
+    engine: Engine,
+    prompt: Prompt,
+    sampling: Sampling,
+    draw: int,
+    thinking: Thinking,
+    on_usage: UsageSink,
+    max_calls: int | None = None,
 ) -> Completion:
     """Generate one draw under `thinking`; the result is one completion, its injected spans marked.
 
-    `sampling.max_tokens` caps the kept sampled tokens over all segments. Stops of the caller hold in every segment.
+    `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number. Stops of the caller
+    hold in every segment.
     """
     capabilities = engine.capabilities
-    grown, wait_len = _Growth(prompt, draw), len(engine.encode(thinking.wait))
+    grown, wait_len, calls = _Growth(prompt, draw), len(engine.encode(thinking.wait)), 0
     while True:
         state = split_prompt(grown.prompt, capabilities)
         left = sampling.max_tokens - grown.num_sampled
         if left <= 0:
             return grown.finish(engine, "length", None)
+        if calls == max_calls:
+            return grown.finish(engine, "length", OUT_OF_CALLS)
+        calls += 1
         reports: list[Usage] = []
         try:
             (segment,) = await engine.generate(

@@ -121,7 +121,7 @@ class Process:
 
     def _next(self, state: str, u: float, p: float) -> str:
         if state in ("", GOOD):
-            return GOOD if u < p else WRONG
+            return GOOD if u < p else DECEPTIVE if u < p + (1 - p) * self.deceive else WRONG
         if state == DECEPTIVE:
             return DECEPTIVE
         return GOOD if u < self.repair else DECEPTIVE if u < self.repair + self.deceive else WRONG

@@ -4,7 +4,9 @@ Snell et al. 2024; Beeching et al. 2024. Each child is generated and scored as a
 generation; subtrees never wait for each other, problems neither. Within one subtree a level must be complete before
 it is selected, since the policy ranks all of its nodes. Selection reads nodes in path order and never sees timing.
 
-A `barrier` in `Growth` puts all subtrees of all problems in step, for comparison: generate all, then score all.
+A `barrier` in `Growth` puts all subtrees of all problems in step, for comparison: generate all, then score all. Under a
+budget of tokens the subtrees of a problem grow one after another, and a level is scored when it is complete: what a
+scorer charges for a text depends on what it has read before, so its order must not depend on the schedule.
 
 Rules: n candidates live at first; a finished path is kept as a leaf, is never re-expanded, re-scored nor re-weighted,
 and its place is not refilled (the live width shrinks by one). A path is cut, not finished, when its tokens or the depth
@@ -27,6 +29,7 @@ from ttc.errors import BudgetExceeded
 from ttc.search.barrier import Barrier
 from ttc.search.policy import Dice, Policy, Resampled, Resampler
 from ttc.session import Session
+from ttc.thinking import OUT_OF_CALLS
 
 NO_VERDICT = float("-inf")
 
@@ -81,23 +84,27 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """A child that is not scored yet."""
+    """A child, draw `draw` of its branch, that is not scored yet; `complete` when it is as long as it will be."""
 
     prompt: Prompt
-    completion: Completion
+    draw: int
     num_sampled: int
     log_weight: float
+    completion: Completion | None = None
+    num_steps: int = 0
+    complete: bool = False
 
 
 async def search(session: Session, root: Prompt, policy: Policy | Resampler, n: int, growth: Growth) -> list[Node]:
     """Grow `root` to at most n leaves; returns them in path order, cut paths included."""
     widths = policy.subtrees(n)
     starts = [sum(widths[:i]) for i in range(len(widths))]
-    views = [session.subtree(len(widths)) if len(widths) > 1 else session for _ in widths]
-    subtrees: list[list[Node]] = await gather(
+    views = [session.subtree(len(widths), i) if len(widths) > 1 else session for i in range(len(widths))]
+    grown = [
         _join(view, root, range(start, start + width), policy, growth)
         for view, start, width in zip(views, starts, widths, strict=True)
-    )
+    ]
+    subtrees = [await one for one in grown] if session.rationed and growth.barrier is None else await gather(grown)
     return [leaf for leaves in subtrees for leaf in leaves]
 
 
@@ -163,7 +170,7 @@ async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> l
     When the budget ends for some children, those that were drawn are kept; none at all raises.
     """
     births = [(branch, draw) for branch in plan for draw in branch.draws]
-    if growth.barrier is None:
+    if growth.barrier is None and not session.rationed:
         results = await gather(grow_child(session, *birth, growth) for birth in births)
     else:
         results = await _in_step(session, births, growth, growth.barrier)
@@ -175,58 +182,71 @@ async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> l
 
 async def grow_child(session: Session, branch: Branch, draw: int, growth: Growth) -> Node | None:
     """One child, scored as soon as it is there; None when the budget does not cover it."""
-    grown = await _step(session, branch, draw, growth)
-    return None if grown is None else await _judge(session, grown, growth)
+    grown: _Grown | None = _Grown(branch.prompt, draw, branch.num_sampled, branch.log_weight)
+    while grown is not None and not grown.complete:
+        grown = await _step(session, grown, growth)
+    return None if grown is None else (await _judge(session, [grown], growth))[0]
 
 
 async def _in_step(
-    session: Session, births: Sequence[tuple[Branch, int]], growth: Growth, barrier: Barrier
+    session: Session, births: Sequence[tuple[Branch, int]], growth: Growth, barrier: Barrier | None
 ) -> list[Node | None]:
-    """All steps, then all scores, each together with every other member of the barrier."""
-    steps = await gather(_step(session, *birth, growth) for birth in births)
-    await barrier.wait()
-    results = await gather(_judge(session, step, growth) for step in steps if step is not None)
-    await barrier.wait()
+    """All steps, then all scores in path order, each together with every other member of the barrier."""
+    grown = [_Grown(branch.prompt, draw, branch.num_sampled, branch.log_weight) for branch, draw in births]
+    while not all(child.complete for child in grown):
+        steps = await gather(_step(session, child, growth) for child in grown)
+        grown = [child for child in steps if child is not None]
+    if barrier is not None:
+        await barrier.wait()
+    results = await _judge(session, grown, growth)
+    if barrier is not None:
+        await barrier.wait()
     return results
 
 
-async def _step(session: Session, branch: Branch, draw: int, growth: Growth) -> _Grown | None:
-    """Generate a child: `verify_every` steps one after another, fewer when the path or the budget ends."""
-    grown = _Grown(branch.prompt, _NOTHING, branch.num_sampled, branch.log_weight)
-    for number in range(growth.verify_every):
-        sampling = replace(
-            growth.sampling,
-            stop=growth.stop,
-            max_tokens=min(growth.max_step_tokens, growth.sampling.max_tokens - grown.num_sampled),
-        )
-        numbers = range(0, 1) if number else range(draw, draw + 1)
-        try:
-            (completion,) = await session.generate(
-                grown.prompt, numbers, sampling=sampling, scorer=growth.scorer, resumed=number > 0
-            )
-        except BudgetExceeded:
-            return grown if number else None
-        grown = replace(
-            grown,
-            prompt=grown.prompt.then(completion),
-            completion=completion,
-            num_sampled=grown.num_sampled + completion.usage.generated,
-        )
-        if completion.finished or grown.num_sampled >= growth.sampling.max_tokens:
-            break
-    return grown
-
-
-_NOTHING = Completion(path=(), text="", token_ids=(), finish_reason="length")
-
-
-async def _judge(session: Session, grown: _Grown, growth: Growth) -> Node | None:
+async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown | None:
+    """Grow a child by one step; when the budget ends it is complete as it is, or None without a step."""
+    if child.complete:
+        return child
+    sampling = replace(
+        growth.sampling,
+        stop=growth.stop,
+        max_tokens=min(growth.max_step_tokens, growth.sampling.max_tokens - child.num_sampled),
+    )
+    draws = range(child.draw, child.draw + 1) if child.completion is None else range(1)
+    resumed = child.completion is not None
     try:
-        (score,) = await session.score(growth.scorer, [grown.prompt])
+        (completion,) = await session.generate(
+            child.prompt, draws, sampling=sampling, scorer=growth.scorer, resumed=resumed
+        )
     except BudgetExceeded:
-        return None
-    value = aggregate(score, growth.aggregation, growth.window)
-    return Node(grown.prompt, grown.completion, value, grown.num_sampled, grown.log_weight)
+        return replace(child, complete=True) if resumed else None
+    num_sampled, num_steps = child.num_sampled + completion.usage.generated, child.num_steps + 1
+    spent = num_sampled >= growth.sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
+    return replace(
+        child,
+        prompt=child.prompt.then(completion),
+        completion=completion,
+        num_sampled=num_sampled,
+        num_steps=num_steps,
+        complete=completion.finished or spent or num_steps == growth.verify_every,
+    )
+
+
+async def _judge(session: Session, grown: Sequence[_Grown], growth: Growth) -> list[Node | None]:
+    """Score children together; None for all when the budget in seconds ends meanwhile."""
+    if not grown:
+        return []
+    try:
+        scores = await session.score(growth.scorer, [child.prompt for child in grown])
+    except BudgetExceeded:
+        return [None] * len(grown)
+    values = [aggregate(score, growth.aggregation, growth.window) for score in scores]
+    return [
+        Node(child.prompt, child.completion, value, child.num_sampled, child.log_weight)
+        for child, value in zip(grown, values, strict=True)
+        if child.completion is not None
+    ]
 
 
 def population_weights(leaves: Sequence[Node]) -> list[float]:

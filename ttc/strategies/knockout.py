@@ -43,7 +43,7 @@ async def knockout(
     if k < 1:
         raise ConfigError(f"k must be >= 1, got {k}")
     prompt = session.render()
-    completions = await session.generate(prompt, n)
+    completions = await session.generate(prompt, n, scorer=scorer)
     candidates = [session.candidate(prompt, completion) for completion in completions]
     texts = {c.path: prompt.then(completion) for c, completion in zip(candidates, completions, strict=True)}
     match = _Match(session, n, k, scorer, texts)

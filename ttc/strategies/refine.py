@@ -62,7 +62,7 @@ async def refine(
     prompt, stop_cause = session.render(), "done"
     for number in range(rounds + 1):
         try:
-            (completion,) = await session.generate(prompt, 1)
+            (completion,) = await session.generate(prompt, 1, scorer=critic.scorer)
         except BudgetExceeded:
             break
         candidate = session.candidate(prompt, completion)
@@ -86,7 +86,8 @@ class _Critic:
     def __init__(
         self, session: Session, feedback: Feedback, threshold: float, step: str, scorer: Scorer | None
     ) -> None:
-        self._session, self._threshold, self._step, self._scorer = session, threshold, step, scorer
+        self._session, self._threshold, self._step = session, threshold, step
+        self.scorer = scorer if feedback == "scorer" else None
         self._ask = _CRITICS[feedback]
 
     async def complain(self, whole: Prompt, candidate: Candidate) -> str | None:
@@ -99,7 +100,7 @@ class _Critic:
         return None if candidate.final is not None else "There is no final answer."
 
     async def by_scorer(self, whole: Prompt, candidate: Candidate) -> str | None:
-        scorers = [] if self._scorer is None else [self._scorer]
+        scorers = [] if self.scorer is None else [self.scorer]
         try:
             scores = [score for scorer in scorers for score in await self._session.score(scorer, [whole])]
         except BudgetExceeded:

@@ -4,9 +4,10 @@ Rosin 2011 (PUCT); as in AlphaZero (Silver et al. 2017), with the scorer in plac
 walks down from the root: at a node with fewer than `beam_width` children a new one competes with those that are there,
 valued like the node itself; the child with the highest mean value + c * prior * sqrt(visits of the node) / (1 + visits)
 is taken, with equal priors. Where it leaves the tree it grows one path to the end, step by step, all scored, and the
-leaf's score is averaged into its ancestors. n simulations give n leaves. Cost: n completions less the shared prefixes;
-the simulations of one problem run one after another, so it is the slowest policy. A branch whose leaves are all closed
-is not visited again. Left out: virtual loss (parallel simulations), learned priors.
+leaf's score is averaged into its ancestors, whose own scores count as one leaf each. n simulations give n leaves. Cost:
+n completions less the shared prefixes; the simulations of one problem run one after another, so it is the slowest
+policy. A branch whose leaves are all closed is not visited again. Left out: virtual loss (parallel simulations),
+learned priors.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class _Place:
     prompt: Prompt
     num_sampled: int
     depth: int
-    value: float = 0.0
-    """The scorer's own value of this place."""
+    value: float | None = None
+    """The scorer's own value of this place, worth as much as one leaf; None at the root."""
     visits: int = 0
     total: float = 0.0
     closed: bool = False
@@ -37,7 +38,8 @@ class _Place:
 
     @property
     def mean(self) -> float:
-        return self.total / self.visits if self.visits else self.value
+        known = self.visits + (self.value is not None)
+        return (self.total + (self.value or 0.0)) / known if known else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Puct:
             leaves.append(leaf)
             for place in way:
                 place.visits += 1
-                place.total += way[-1].value
+                place.total += way[-1].value or 0.0
             for place in reversed(way):
                 full = len(place.children) >= self.beam_width
                 place.closed = place.closed or (full and all(child.closed for child in place.children))
@@ -100,7 +102,7 @@ class Puct:
                 return node
 
 
-def puct(*, beam_width: int = 4, c: float = 1.0) -> Searcher:
+def puct(*, beam_width: int = 4, c: float = 0.25) -> Searcher:
     """Make the policy.
 
     Args:

@@ -1,0 +1,98 @@
+"""Oracle 28: the law of a knockout among answers with a comparator of known accuracy."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from tests.oracles.tools import near, say
+from tests.ttc.questions import ask
+from ttc import seeds
+from ttc.core import Score
+from ttc.engines.scripted import ScriptedEngine
+from ttc.solve import solve
+from ttc.strategies.knockout import knockout
+
+
+def law(p: float, q: float, rounds: int) -> float:
+    for _ in range(rounds):
+        p = p * p + 2 * p * (1 - p) * q
+    return p
+
+
+def of_three(q: float) -> float:
+    return q**3 + 3 * q**2 * (1 - q)
+
+
+def contest(p: float, q: float, log: list[str] | None = None) -> ScriptedEngine:
+    """Answers are right (1) with chance p; asked to compare, it names the right one with chance q."""
+
+    def script(prompt, path, key):
+        asked = prompt.messages[-1].content
+        if "<answer_a>" not in asked:
+            return f"\\boxed{{{int(seeds.uniform(key, 0) < p)}}}"
+        if log is not None:
+            log.append(asked)
+        first_is_right = "boxed{1}" in asked.partition("<answer_b>")[0].partition("<answer_a>")[2]
+        says_first = first_is_right == (seeds.uniform(key, 0) < q)
+        return f"Verdict: {'A' if says_first else 'B'}"
+
+    return ScriptedEngine(script)
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (4, 1), (8, 1), (4, 3)])
+def test_a_knockout_wins_as_its_law_says(n: int, k: int) -> None:
+    p, q, runs = 0.4, 0.8, 500
+    engine = contest(p, q)
+
+    async def go():
+        strategy = partial(knockout, n=n, k=k)
+        work = (solve(ask(f"k{i}"), engine=engine, strategy=strategy, seed=1) for i in range(runs))
+        return await asyncio.gather(*work)
+
+    got = sum(answer.final == "1" for answer in asyncio.run(go())) / runs
+    expected = law(p, q if k == 1 else of_three(q), n.bit_length() - 1)
+    assert near(got, expected, runs)
+
+
+def test_every_pair_is_asked_in_both_orders_and_equal_answers_do_not_meet() -> None:
+    log: list[str] = []
+    answer = asyncio.run(solve(ask("k0"), engine=contest(0.5, 1.0, log), strategy=partial(knockout, n=8, k=2), seed=3))
+    assert log and len(log) % 2 == 0
+
+    def sides(asked: str) -> tuple[str, str]:
+        a = asked.partition("<answer_a>")[2].partition("</answer_a>")[0].strip()
+        b = asked.partition("<answer_b>")[2].partition("</answer_b>")[0].strip()
+        return a, b
+
+    pairs = [sides(asked) for asked in log]
+    assert sorted(pairs) == sorted((b, a) for a, b in pairs)
+    assert all(a != b for a, b in pairs)
+    assert answer.final == "1"
+
+
+def test_a_comparator_that_always_says_a_decides_nothing() -> None:
+    def script(prompt, path, key):
+        return "Verdict: A" if "<answer_a>" in prompt.messages[-1].content else ["\\boxed{10}", "\\boxed{2}"][path[0]]
+
+    engine = ScriptedEngine(script)
+    answer = asyncio.run(solve(ask("x"), engine=engine, strategy=partial(knockout, n=2, k=2), seed=0))
+    assert answer.final == "2"  # the shorter one
+
+
+def test_an_answer_without_a_final_never_goes_on_and_a_scorer_can_judge() -> None:
+    class Table:
+        async def score(self, prompts, on_usage):
+            return [Score(float("{7}" in prompt.generated_text)) for prompt in prompts]
+
+        def release(self, problem_id: str) -> None:
+            pass
+
+    options = ["no idea at all, sorry", r"\boxed{3}", r"\boxed{7}", r"\boxed{4}"]
+    assert say(options, partial(knockout, n=4, scorer=Table())).final == "7"
+    assert (
+        say(["I cannot do it, sorry.", "This is beyond me, sadly."], partial(knockout, n=2, scorer=Table())).final
+        is None
+    )

@@ -1,0 +1,161 @@
+"""Oracles 11, 12, 13, 26, 27: when to stop drawing, what a confident trace is, and who finishes first."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.oracles.tools import accuracy, answers, near, say
+from ttc.core import Sampling
+from ttc.engines.simulated import truth
+from ttc.strategies._stopping import beta_posterior, dirichlet_posterior
+from ttc.strategies.adaptive import adaptive
+from ttc.strategies.confidence import _threshold, confidence, lowest_group
+from ttc.strategies.first_finished import first_finished
+from ttc.strategies.majority import majority
+
+
+def test_the_beta_rule_stops_where_the_paper_says() -> None:
+    assert beta_posterior([4]) == 0.96875 and beta_posterior([3]) == 0.9375
+    needed = [next(a for a in range(b, 99) if beta_posterior([a, b]) >= 0.95) for b in range(8)]
+    assert needed == [4, 6, 8, 9, 11, 12, 14, 15]
+
+
+@pytest.mark.parametrize(
+    ("q", "samples", "right"), [(0.9, 5.6218, 0.9999), (0.8, 8.7175, 0.9981), (0.7, 15.1137, 0.9851)]
+)
+def test_adaptive_draws_and_errs_as_its_dynamic_programme_says(q: float, samples: float, right: float) -> None:
+    runs = 300
+    found = answers(partial(adaptive, n=40), runs, p=q, steps=1, num_wrong=1)
+    drawn = [len(answer.candidates) for answer in found]
+    mean = sum(drawn) / runs
+    spread = math.sqrt(sum((d - mean) ** 2 for d in drawn) / runs)
+    assert abs(mean - samples) < 4 * spread / math.sqrt(runs)
+    assert near(sum(a.final == truth(f"problem {i}") for i, a in enumerate(found)) / runs, right, runs)
+    assert all(answer.stop_cause == ("decided" if len(answer.candidates) < 40 else "done") for answer in found)
+
+
+@pytest.mark.parametrize(("p", "expected"), [(0.9, 8.461), (0.7, 22.752), (0.5, 32.262)])
+def test_the_window_rule_draws_as_its_closed_form_says(p: float, expected: float) -> None:
+    runs, w, cap = 200, 5, 40
+    agree = p**w + (1 - p) ** w
+    assert math.isclose(w * sum((1 - agree) ** j for j in range(cap // w)), expected, abs_tol=6e-4)
+    found = answers(partial(adaptive, n=cap, rule="window", window=w), runs, p=p, steps=1, num_wrong=1)
+    drawn = [len(answer.candidates) for answer in found]
+    mean = sum(drawn) / runs
+    spread = math.sqrt(sum((d - mean) ** 2 for d in drawn) / runs)
+    assert abs(mean - expected) < 4 * spread / math.sqrt(runs) and all(d % w == 0 for d in drawn)
+
+
+def test_adaptive_draws_are_the_first_of_the_majoritys() -> None:
+    few, all_of_them = (answers(partial(s, n=12), 6, p=0.8) for s in (adaptive, majority))
+    for one, other in zip(few, all_of_them, strict=True):
+        assert one.candidates == other.candidates[: len(one.candidates)]
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=2))
+def test_dirichlet_with_two_classes_is_beta(counts: list[int]) -> None:
+    ordered = sorted(counts, reverse=True)
+    assert math.isclose(dirichlet_posterior(ordered), beta_posterior(ordered), rel_tol=1e-9)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_an_unseen_label_never_makes_the_leader_surer(counts: list[int]) -> None:
+    ordered = sorted(counts, reverse=True)
+    assert dirichlet_posterior([*ordered, 1]) <= dirichlet_posterior(ordered) + 1e-6
+
+
+def test_dirichlet_agrees_with_gamma_sampling() -> None:
+    import random
+
+    rng, runs, counts = random.Random(0), 20_000, [5, 3, 2, 1]
+    wins = 0
+    for _ in range(runs):
+        shares = [rng.gammavariate(c + 1, 1) for c in counts]
+        wins += shares[0] == max(shares)
+    assert abs(wins / runs - dirichlet_posterior(counts)) < 4 * math.sqrt(0.25 / runs)
+
+
+COLUMN = st.lists(st.one_of(st.none(), st.floats(-4, 0)), max_size=60)
+
+
+@given(COLUMN, st.integers(1, 20))
+def test_the_sliding_mean_equals_the_naive_one(column, group: int) -> None:
+    known = [v for v in column if v is not None]
+    naive = [sum(known[i : i + group]) / group for i in range(len(known) - group + 1)]
+    got = lowest_group(tuple(column), group, whole=True)
+    if naive:
+        assert got is not None and math.isclose(got, min(naive), abs_tol=1e-9)
+    elif known:
+        assert got is not None and math.isclose(got, sum(known) / len(known), abs_tol=1e-9)
+        assert lowest_group(tuple(column), group, whole=False) is None
+    else:
+        assert got is None
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0.05, 1))
+def test_the_threshold_is_the_quantile_that_a_share_keep_reaches(levels, keep: float) -> None:
+    import numpy as np
+
+    got = _threshold(levels, keep)
+    assert got == -math.inf if keep == 1 else math.isclose(got, float(np.quantile(levels, 1 - keep)), abs_tol=1e-9)
+
+
+def test_weak_traces_are_aborted_within_a_piece_and_the_vote_does_not_suffer() -> None:
+    engine = {"p": 0.9, "steps": 8, "confidence": 0.5, "cv": 0.3}
+    options = {"n": 24, "warmup": 8, "group": 12, "chunk": 12, "consensus": 2.0}
+    low, full = (answers(partial(confidence, **options, keep=keep), 40, **engine) for keep in (0.3, 1.0))
+    assert sum(a.usage.generated for a in low) < 0.85 * sum(a.usage.generated for a in full)
+    right = [sum(a.final == truth(f"problem {i}") for i, a in enumerate(found)) for found in (low, full)]
+    assert right[0] >= right[1] - 1
+    for one, other in zip(low, full, strict=True):
+        for cut, whole in zip(one.candidates, other.candidates, strict=True):
+            assert cut.path == whole.path and cut.num_tokens <= whole.num_tokens
+            if cut.finish_reason == "length":
+                assert cut.final is None and cut.score is None
+        assert not any(event.kind == "prune" and event.path[0] < 8 for event in one.trace)
+
+
+def test_consensus_ends_the_drawing_and_keeping_all_is_a_plain_confidence_vote() -> None:
+    sure = say([r"\boxed{4}"] * 3, partial(confidence, n=16, warmup=4, wave=4, group=4, keep=1.0))
+    assert len(sure.candidates) == 4 and sure.stop_cause == "consensus" and sure.final == "4"
+    split = say([r"\boxed{4}", r"\boxed{5}"], partial(confidence, n=8, warmup=2, wave=2, keep=1.0, consensus=1.5))
+    assert len(split.candidates) == 8 and all(c.finish_reason == "stop" for c in split.candidates)
+    assert all(math.isclose(c.score or 0, math.exp(-0.5)) for c in split.candidates)
+
+
+LENGTHS = [30, 10, 19, 12, 44, 25]
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 10])
+@pytest.mark.parametrize("m", [1, 3, 6])
+def test_the_m_shortest_vote_and_all_others_are_cancelled_when_they_have_finished(m: int, chunk: int) -> None:
+    options = [
+        "x" * (length - 9) + f"\\boxed{{{i % 2}}}" if length > 9 else "\\boxed{" for i, length in enumerate(LENGTHS)
+    ]
+    sizes = [len(option) + 1 for option in options]  # the end of the text is a token
+    answer = say(options, partial(first_finished, n=6, m=m, chunk=chunk))
+    last = sorted(sizes)[m - 1]
+    reach = -(-last // chunk) * chunk
+    assert answer.usage.generated == sum(min(size, reach) for size in sizes)
+    finished = [c for c in answer.candidates if c.finish_reason == "stop"]
+    assert {c.path[0] for c in finished} == {i for i, size in enumerate(sizes) if size <= reach}
+    pruned = {event.path[0] for event in answer.trace if event.kind == "prune"}
+    assert pruned == {i for i, size in enumerate(sizes) if size > reach}
+
+
+def test_first_finished_with_m_equal_n_is_the_majority() -> None:
+    one = answers(partial(first_finished, n=5, m=5, chunk=3), 20, p=0.8)
+    other = answers(partial(majority, n=5), 20, p=0.8)
+    assert [a.final for a in one] == [a.final for a in other]
+    assert [a.usage.generated for a in one] == [a.usage.generated for a in other]
+
+
+def test_a_draw_cut_by_its_own_length_is_not_among_the_first_to_finish() -> None:
+    options = ["x" * 50, "y" * 20 + r"\boxed{3}"]
+    answer = say(options, partial(first_finished, n=2, m=1, chunk=5), sampling=Sampling(max_tokens=40))
+    assert answer.final == "3" and accuracy(partial(first_finished, n=3, m=1), 5, p=1.0) == 1.0
