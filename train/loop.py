@@ -7,9 +7,10 @@
     engine <- policy, parity probed (`train.sync`)
     alarms <- health rules          (`train.health`)
 
-Every step appends a line of metrics and, when recorded, its rollouts; a checkpoint holds all that the next step needs,
-so N steps, a kill and N more are the same bits as 2 N steps on a CPU. Everything that can be swapped comes in as an
-argument (`Parts`). Left out: several learners; overlap of rollouts and updates is `train.asynchronous`.
+Every step appends a line of metrics and, when recorded, its rollouts; alarms and held-out outcomes have files of their
+own. A checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps on a
+CPU. Everything that can be swapped comes in as an argument (`Parts`). Left out: several learners; overlap of rollouts
+and updates is `train.asynchronous`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 from evals.task import Item
+from train.alarm_file import AlarmFile
 from train.batch import rollout_batch
 from train.checkpoint import Checkpoints
 from train.frontier import Frontier
@@ -77,6 +79,8 @@ class Parts:
     pad_id: int
     log: Callable[[str], None]
     alarms: list[Alarm] = field(default_factory=list)
+    alarm_file: AlarmFile | None = None
+    held_out_file: LineFile | None = None
 
 
 @dataclass(slots=True)
@@ -163,6 +167,8 @@ def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> Outcome:
 
 async def _evaluate(state: _State, parts: Parts) -> dict[str, float]:
     right, _ = await accuracy(parts.held_out, parts.collector.engine)
+    if parts.held_out_file is not None:
+        parts.held_out_file.write({"step": state.step, "right": list(map(int, right))})
     value = sum(right) / len(right)
     drop, state.best = state.best - value, max(state.best, value)
     parts.log(f"step {state.step}: held-out accuracy {value:.3f} (greedy, {len(right)} problems)")
@@ -192,6 +198,8 @@ def _act(alarms: Sequence[Alarm], state: _State, parts: Parts) -> str:
     stopped = ""
     for alarm in alarms:
         parts.alarms.append(alarm)
+        if parts.alarm_file is not None:
+            parts.alarm_file.append(alarm)
         parts.log(alarm.text())
         if alarm.rule.action == "lower_rate":
             parts.updater.optimiser.scale *= 0.5

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evals.task import Task
+from train.alarm_file import AlarmFile
 from train.checkpoint import Checkpoints
 from train.correction import Correction
 from train.frontier import Frontier, Mode
@@ -214,13 +215,15 @@ class Grpo:
             rollouts=RolloutFile(setting.folder / "rollouts.jsonl") if self.record else None,
             pad_id=int(tokenizer.pad_token_id),
             log=setting.log,
+            alarm_file=AlarmFile(setting.folder / "alarms.jsonl"),
+            held_out_file=LineFile(setting.folder / "held_out.jsonl"),
         )
         try:
             last = await learn(self.plan, parts)
         finally:
-            parts.metrics.close()
-            if parts.rollouts is not None:
-                parts.rollouts.close()
+            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
+                if file is not None:
+                    file.close()
             await engine.close()
             await checker.close()
             await parts.rewarder.close()
