@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -81,3 +82,23 @@ def test_the_attempts_do_succeed_where_nothing_holds_them() -> None:
         ran = {name: sandbox.submit(Script(ESCAPES[name], LIMITS)).result() for name in HARMLESS}
     assert [name for name, outcome in ran.items() if "ESCAPED" not in outcome.output] == []
     assert os.path.exists("/etc/passwd")
+
+
+FILES_AND_SIGNALS = (
+    "read_passwd", "list_root", "read_parent_memory", "write_to_tmp", "make_a_symbolic_link", "remove_a_file",
+    "temporary_file", "open_by_openat2", "execute", "kill_parent",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tier", TIERS, ids=[tier.name for tier in TIERS])
+def test_the_layer_around_the_system_call_filter_holds_files_and_signals_alone(tier: Tier) -> None:
+    if why := failure(tier):
+        pytest.skip(why)
+    names = [name for name in FILES_AND_SIGNALS if name not in REACHED_INSIDE[tier.name]]
+    with Sandbox(dataclasses.replace(tier, seccomp=False), workers=1) as sandbox:
+        ran = {name: sandbox.submit(Script(ESCAPES[name], LIMITS)).result() for name in names}
+    assert {name: outcome.output for name, outcome in ran.items() if not held(outcome)} == {}
+
+
+REACHED_INSIDE = {"landlock": (), "bubblewrap": ("list_root", "execute")}
+"""What is harmless inside: a namespace has a root folder and programs of its own."""

@@ -244,7 +244,7 @@ def test_without_a_tier_programs_are_refused_unless_that_is_wanted() -> None:
 
 
 def test_a_tier_that_does_not_hold_the_canary_is_not_used() -> None:
-    with pytest.raises(ConfigError, match=r"unsafe: the canary managed to read, list, stat, .*fork"):
+    with pytest.raises(ConfigError, match=r"unsafe: the canary managed to .*read, list, stat, .*fork.* execute"):
         probe(tiers=[UNSAFE])
     broken = Tier("broken", prefix=("/bin/false",))
     with pytest.raises(ConfigError, match="broken: the sandbox's zygote"):

@@ -78,14 +78,14 @@ def drop_user(number: int) -> None:
     os.setresuid(number, number, number)
 
 
-def unused_user(salt: int) -> int | None:
+def unused_user(salt: int, num_mapped: int | None = None) -> int | None:
     """A user id that nobody has, spread by `salt`; None when this process cannot change its user.
 
-    It lies below the highest id that the user namespace maps, so that it exists in containers as well.
+    It lies among the `num_mapped` ids of the user namespace (absent: read here), so it exists in containers as well.
     """
     if os.geteuid() != 0:
         return None
-    top = min(_highest_mapped() - 1, _HIGHEST)
+    top = min((num_users() if num_mapped is None else num_mapped) - 1, _HIGHEST)
     for attempt in range(_SPREAD):
         number = top - (salt + attempt) % _SPREAD
         if number < 1000:
@@ -109,8 +109,8 @@ def count_threads(user: int) -> int:
     return total
 
 
-def _highest_mapped() -> int:
-    """One more than the highest user id of this user namespace."""
+def num_users() -> int:
+    """One more than the highest user id of this user namespace; 1 where /proc does not tell."""
     with contextlib.suppress(OSError), open("/proc/self/uid_map", encoding="ascii") as file:
         ends = [int(first) + int(count) for first, _, count in (line.split() for line in file)]
         return min(max(ends, default=1), _UNMAPPED)

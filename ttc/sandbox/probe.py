@@ -1,7 +1,8 @@
 """Find out what contains programs on this machine, by trying: each tier must hold a canary program.
 
-The canary tries to read a file, list a folder, see the environment, open a socket, start a process, reach its parent,
-write a file and execute a program, and reports what it managed. A tier holds when that is nothing and it computes.
+The canary tries to stay root, read a file, list a folder, see the environment, open a socket, start a process, reach
+its parent, write a file and execute a program, and reports what it managed. A tier holds when that is nothing and the
+canary could still compute. Root in a user namespace that maps no other user stays root, so nothing holds there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def fork():
     if pid == 0:
         os._exit(0)
     return pid
-print(input(), *(name for name, attempt in {
+print(input(), sep="\\n", *(name for name, attempt in {
+    "stay root": lambda: os.getuid() == 0,
     "read": lambda: open("/etc/passwd").read(),
     "list": lambda: os.listdir("/"),
     "stat": lambda: os.stat("/etc/passwd"),
@@ -97,7 +99,9 @@ def failure(tier: Tier) -> str:
         worker.close()
     if ran.cause or ran.output.split()[:1] != [_WORD]:
         return f"{tier.name}: the canary did not run ({ran.cause} {ran.errors[-200:]})"
-    managed = ran.output.splitlines()[0].split()[1:]
-    if not ran.output.endswith(f"{_LAST}\n"):
+    managed = ran.output.splitlines()[1:]
+    if managed[-1:] == [_LAST]:
+        managed.pop()
+    else:
         managed.append("execute")
     return f"{tier.name}: the canary managed to {', '.join(managed)}" if managed else ""

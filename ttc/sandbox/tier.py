@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ttc.sandbox.limits import num_users
+
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds this package."""
 
@@ -51,6 +53,8 @@ class Tier:
             "seccomp": self.seccomp,
             "confined": self.confined,
             "namespaced": self.namespaced,
+            # Said by the host, because there may be no /proc inside.
+            "users": num_users(),
         }
 
 

@@ -101,7 +101,7 @@ class Zygote:
 
     def _fork(self, request: Mapping[str, Any], descriptors: tuple[int, ...]) -> None:
         limits = self._limits.Limits(**request["limits"])
-        user = self._user(request["role"]) if request["confined"] else None
+        user = self._user(request["role"], request["users"]) if request["confined"] else None
         confinement = self._cell.Confinement(
             request["landlock"], request["seccomp"], user, self._max_threads(request, limits.threads, user), limits
         )
@@ -114,10 +114,10 @@ class Zygote:
             os.close(descriptor)
         self._cells[request["cell"]] = _Cell(pid, time.monotonic() + limits.wall_s)
 
-    def _user(self, role: int) -> int | None:
+    def _user(self, role: int, num_mapped: int) -> int | None:
         """The user of cells of this role: no two that run together have the same."""
         if role not in self._users:
-            self._users[role] = self._limits.unused_user(os.getpid() * 2 + role)
+            self._users[role] = self._limits.unused_user(os.getpid() * 2 + role, num_mapped)
         return self._users[role]
 
     def _max_threads(self, request: Mapping[str, Any], threads: int, user: int | None) -> int | None:
