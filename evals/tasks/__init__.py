@@ -1,31 +1,51 @@
-"""Tasks: one short file each; the file's name is the task's, and a path to a JSON-lines file is a task as well."""
+"""Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
+
+A path to a JSON-lines file (`evals.jsonl`) or to a TOML file (`evals.tasks._toml`) is a task as well.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from evals.jsonl import jsonl
 from evals.task import Task
-from ttc.errors import UnknownName
+from evals.tasks._toml import toml_task
+from ttc.errors import ConfigError, UnknownName
 from ttc.registry import Registry
+from ttc.specs import split_model
 
 __all__ = ["TASKS", "load_task"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks")
+_FILES: dict[str, Callable[..., Task]] = {".jsonl": jsonl, ".jsonl.gz": jsonl, ".toml": toml_task}
 
 
 def load_task(name: str) -> Callable[..., Task]:
-    """Return the factory of the task called `name`, or of the task in the file `name` (.jsonl or .jsonl.gz).
+    """Return the factory of the task called `name`, of NAME:ARG, or of the task in a file (.jsonl, .jsonl.gz, .toml).
 
     Raises:
         UnknownName: neither a known task nor an existing file.
+        ConfigError: an argument for a task that takes none, or none for one that needs it.
     """
-    if name.endswith((".jsonl", ".jsonl.gz")):
-        if not Path(name).expanduser().is_file():
-            raise UnknownName("task file", name, TASKS.names())
-        factory = partial(jsonl, name)
-        factory.__name__ = Path(name).name  # type: ignore[attr-defined]
-        return factory
-    return TASKS.load(name)
+    for ending, reader in _FILES.items():
+        if name.endswith(ending):
+            if not Path(name).expanduser().is_file():
+                raise UnknownName("task file", name, TASKS.names())
+            factory = partial(reader, name)
+            factory.__name__ = Path(name).name  # type: ignore[attr-defined]
+            return factory
+    plain, argument = split_model(name)
+    found = TASKS.load(plain)
+    takes = [p for p in inspect.signature(found).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if argument is None:
+        if takes:
+            raise ConfigError(f"task {plain} needs a {takes[0].name}: {plain}:{takes[0].name.upper()}")
+        return found
+    if not takes:
+        raise ConfigError(f"task {plain} takes nothing after a colon, got {argument!r}")
+    chosen = partial(found, argument)
+    chosen.__name__, chosen.__wrapped__ = plain, found  # type: ignore[attr-defined]
+    return chosen

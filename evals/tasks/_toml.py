@@ -1,0 +1,196 @@
+"""A task in one TOML file: `--task capitals.toml`.
+
+    data = "capitals.jsonl"                        # JSON lines, plain or gzipped; a path beside this file
+    prompt = "What is the capital of {country}?"   # {field} of the row; {{ and }} are braces
+    target = "capital"                             # a field of the row, or a table of them (see below)
+    verifier = {name = "exact", case_sensitive = true}
+
+Optional: `name` (default: the file's), `system` (a template too), `kind` (of answers; default: the verifier's own, else
+math), `id`, `difficulty`, `cluster` (fields of the row), `max_tokens`. A `target` table is for verifiers that take an
+object: `target = {numbers = "nums", target = "goal"}` names fields; a value that is no string is taken as it is.
+Every row is read when the task loads; what is broken is named by file, line and field. Left out: few-shot examples
+other than in the prompt, and rows from the hub.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.sources import json_lines
+from evals.task import CHECKS, Check, Item, Task, sample
+from ttc.answers import KINDS
+from ttc.core import Json, Message, Problem, Sampling, Target
+from ttc.errors import ConfigError, RecordError
+from ttc.registry import VERIFIERS, bind
+from ttc.values import nearest
+
+FIELDS = (
+    "name", "data", "system", "prompt", "target", "kind", "verifier", "id", "difficulty", "cluster", "max_tokens",
+)  # fmt: skip
+COLUMNS = ("id", "difficulty", "cluster")
+_KIND_OF = {"countdown": "expression", "game24": "expression", "procedural": "exact", "code": "code"}
+"""The answer kind of a verifier that is not called like its kind; verifiers that judge the whole text have `format`."""
+_WHOLE = ("instructions", "language", "format", "regex")
+_PLACE = re.compile(r"\{\{|\}\}|\{([^{}\s]+)\}|[{}]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What the file says, checked."""
+
+    file: Path
+    name: str
+    data: Path
+    prompt: str
+    system: str
+    target: str | Mapping[str, Json]
+    kind: str
+    check: Check
+    columns: Mapping[str, str]
+    max_tokens: int
+
+
+def toml_task(path: str) -> Task:
+    """Return the task in the TOML file `path`.
+
+    Raises:
+        ConfigError: the file cannot be read, or a field is missing, unknown or of the wrong type.
+        RecordError: a row of its data lacks a field.
+    """
+    spec = _read(Path(path).expanduser())
+    items = list(_items(spec))
+    return Task(
+        name=spec.name,
+        kind=spec.kind,
+        load=lambda limit, seed: sample(items, limit),
+        sampling=Sampling(max_tokens=spec.max_tokens),
+        params={"path": path},
+        verifier=spec.check,
+    )
+
+
+def _read(file: Path) -> _Spec:
+    try:
+        given = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise ConfigError(f"{file} cannot be read: {exc}") from exc
+    for name in given:
+        if name not in FIELDS:
+            raise ConfigError(f"{file}: {name}: no such field{nearest(name, FIELDS)} (known: {', '.join(FIELDS)})")
+    kind = _text(file, given, "kind", "")
+    check = _check(file, given.get("verifier"), kind)
+    data = file.parent / Path(_text(file, given, "data")).expanduser()
+    if not data.is_file():
+        raise ConfigError(f"{file}: data: {str(data)!r} does not exist")
+    columns: dict[str, str] = {name: _text(file, given, name) for name in COLUMNS if name in given}
+    max_tokens = given.get("max_tokens", 1024)
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+        raise ConfigError(f"{file}: max_tokens: expected a whole number >= 1, got {max_tokens!r}")
+    return _Spec(
+        file=file,
+        name=_text(file, given, "name", file.stem),
+        data=data,
+        prompt=_template(file, "prompt", _text(file, given, "prompt")),
+        system=_template(file, "system", _text(file, given, "system", "")),
+        target=_target_fields(file, given.get("target")),
+        kind=_kind(file, kind, check.verifier),
+        check=check,
+        columns=columns,
+        max_tokens=max_tokens,
+    )
+
+
+def _text(file: Path, given: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = given.get(name, default)
+    if value is None:
+        raise ConfigError(f"{file}: {name}: is missing")
+    if not isinstance(value, str) or (not value.strip() and value != default):
+        raise ConfigError(f"{file}: {name}: expected a non-empty string, got {value!r}")
+    return value
+
+
+def _check(file: Path, given: object, kind: str) -> Check:
+    """The verifier with its parameters, bound once so that a wrong one is refused now."""
+    if given is None and (kind or "math") in CHECKS:
+        return CHECKS[kind or "math"]
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        raise ConfigError(f"{file}: verifier: expected a name, or a table with name and parameters, got {given!r}")
+    params = {key: value for key, value in table.items() if key != "name"}
+    try:
+        bind(VERIFIERS.load(table["name"]), params, supply={})
+    except ConfigError as exc:
+        raise ConfigError(f"{file}: verifier: {exc}") from exc
+    return Check(table["name"], params)
+
+
+def _kind(file: Path, given: str, verifier: str) -> str:
+    usual = "format" if verifier in _WHOLE else _KIND_OF.get(verifier, verifier if verifier in KINDS else "math")
+    kind = given or usual
+    if kind not in KINDS:
+        raise ConfigError(f"{file}: kind: {kind!r} is not one of {', '.join(KINDS)}{nearest(kind, tuple(KINDS))}")
+    return kind
+
+
+def _template(file: Path, name: str, text: str) -> str:
+    for match in _PLACE.finditer(text):
+        if match[0] in ("{", "}"):
+            raise ConfigError(f"{file}: {name}: a single {match[0]!r} at character {match.start()}; write it twice")
+    return text
+
+
+def _target_fields(file: Path, given: object) -> str | Mapping[str, Json]:
+    if isinstance(given, str) and given.strip():
+        return given
+    if isinstance(given, dict) and given:
+        return given
+    raise ConfigError(f"{file}: target: expected the name of a field, or a table of them, got {given!r}")
+
+
+def _items(spec: _Spec) -> Iterator[Item]:
+    for row, where, number in json_lines(spec.data):
+        messages = [Message("system", _filled(spec.system, row, where))] if spec.system else []
+        messages.append(Message("user", _filled(spec.prompt, row, where)))
+        name = _label(spec, row, where, "id") or f"{spec.name}-{number}"
+        yield Item(
+            Problem(name, tuple(messages), spec.kind),
+            _target(spec, row, where),
+            _label(spec, row, where, "cluster") or "",
+            _label(spec, row, where, "difficulty"),
+        )
+
+
+def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
+    if row.get(name) is None:
+        raise RecordError(f"{where}: {name}: is missing{nearest(name, tuple(row))}")
+    return row[name]
+
+
+def _filled(template: str, row: Mapping[str, Any], where: str) -> str:
+    """The template with its fields; a list is written with commas between its items."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0][0]
+        found = _field(row, match[1], where)
+        return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+
+    return _PLACE.sub(value, template)
+
+
+def _label(spec: _Spec, row: Mapping[str, Any], where: str, column: str) -> str | None:
+    return str(_field(row, spec.columns[column], where)) if column in spec.columns else None
+
+
+def _target(spec: _Spec, row: Mapping[str, Any], where: str) -> Target:
+    if isinstance(spec.target, str):
+        value = _field(row, spec.target, where)
+        return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return {
+        key: _field(row, value, where) if isinstance(value, str) else value for key, value in spec.target.items()
+    }
