@@ -10,6 +10,7 @@ from typing import Any
 from serve.config import ModelSpec, PresetSpec, ServeConfig
 from serve.errors import ApiError
 from serve.fair import FairGate
+from serve.forward import Forward, open_forward
 from ttc.core import Engine, Scorer
 from ttc.values import nearest
 
@@ -20,12 +21,13 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A loaded model: its engine, the gate to it, and its scorers by name."""
+    """A loaded model: its engine, the gate to it, its scorers by name, and the door to the server behind, if any."""
 
     spec: ModelSpec
     engine: Engine
     gate: FairGate
     scorers: Mapping[str, Scorer]
+    forward: Forward | None = None
 
     @property
     def name(self) -> str:
@@ -50,7 +52,8 @@ class Catalogue:
             engine = spec.engine.create_engine()
             scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
             gate = FairGate(engine.capabilities.max_concurrency)
-            loaded[spec.name] = ServedModel(spec, engine, gate, scorers)
+            forward = open_forward(spec, engine)
+            loaded[spec.name] = ServedModel(spec, engine, gate, scorers, forward)
         return cls(config, loaded)
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -120,4 +123,6 @@ class Catalogue:
     async def close(self) -> None:
         """Close every engine."""
         for model in self._models.values():
+            if model.forward is not None:
+                await model.forward.client.close()
             await model.engine.close()

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from serve.errors import ApiError
+from ttc.config import dump
+from ttc.core import Usage
 
 __all__ = [
     "AnswerDelta",
@@ -25,6 +27,7 @@ __all__ = [
     "Started",
     "ThinkingDelta",
     "TokenLogprob",
+    "ledger",
 ]
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -120,3 +123,8 @@ class Outcome:
     started: Started
     choices: tuple[Finish, ...]
     done: Done
+
+
+def ledger(usage: Usage) -> dict[str, Any]:
+    """Every column of the ledger, and `tokens`: what a budget counts."""
+    return {**dump(usage), "tokens": usage.tokens}

@@ -16,11 +16,13 @@ from typing import Any
 from serve.catalogue import Catalogue, ServedModel
 from serve.config import PresetSpec, ServeConfig
 from serve.errors import from_error, invalid
+from serve.forward import check_forward
 from serve.keys import Key
-from serve.request import Progress, ServeRequest
+from serve.request import Progress, SamplingWish, ServeRequest
 from serve.search import Offers
 from serve.thinking import Settled, settle
 from serve.watch import raw_prompt
+from ttc.config import dump
 from ttc.core import Answer, Budget, Problem, Prompt, Sampling
 from ttc.errors import TTCError
 from ttc.session import Session
@@ -67,11 +69,6 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
         ApiError: 400 or 404, naming the field.
     """
     model, preset = catalogue.find(request.model)
-    if request.forward:
-        name = next(iter(request.forward))
-        raise invalid(
-            name, f"{name}: model {model.name} runs here and cannot be given tools or formats", "unsupported_parameter"
-        )
     request = _with_preset(request, preset)
     wish = request.search
     strategy = wish.strategy or (preset.strategy if preset else DIRECT)
@@ -81,7 +78,13 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
     arguments = offer.bind(params, scorer)
     width = _width(request, offer.function, arguments)
     _check_support(request, strategy, offer.parameters, width)
-    settled, sampling, prompt = await _settle(request, model, config)
+    if strategy == DIRECT and _streams_behind(request, model):
+        request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
+    if request.forward:
+        check_forward(request, strategy, model.forward is not None, model.name)
+        settled, sampling, prompt = _as_it_came(request, model, config)
+    else:
+        settled, sampling, prompt = await _settle(request, model, config)
     limit = min(config.limits.max_total_tokens, key.limits.max_total_tokens or config.limits.max_total_tokens)
     total = wish.max_total_tokens or (preset.max_total_tokens if preset else None)
     if total is not None and total > limit:
@@ -158,6 +161,37 @@ def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str
         )
 
 
+def _streams_behind(request: ServeRequest, model: ServedModel) -> bool:
+    """Whether a plain chat is best left to a server behind: an engine without ids has its tokens only at the end."""
+    wish = request.thinking
+    counted = wish.budget not in (None, 0) or wish.min_tokens > 0 or request.logprobs or request.return_token_ids
+    return (
+        model.forward is not None and not model.engine.capabilities.token_ids and request.text is None and not counted
+    )
+
+
+def _as_it_came(request: ServeRequest, model: ServedModel, config: ServeConfig) -> tuple[Settled, Sampling, Prompt]:
+    """What a server behind is asked; it renders, counts and thinks by itself.
+
+    Half of its context is the most that is asked for by default, since the length of the prompt is not known here.
+    """
+    wish = request.sampling
+    half = max(model.engine.capabilities.max_context // 2, 1)
+    max_tokens = wish.max_tokens or min(config.limits.default_max_tokens, half)
+    return Settled(Thinking()), _sampling(wish, max_tokens), Prompt(text="", token_ids=None)
+
+
+def _sampling(wish: SamplingWish, max_tokens: int) -> Sampling:
+    default = Sampling()
+    return Sampling(
+        temperature=default.temperature if wish.temperature is None else wish.temperature,
+        top_p=default.top_p if wish.top_p is None else wish.top_p,
+        top_k=wish.top_k,
+        max_tokens=max_tokens,
+        stop=wish.stop,
+    )
+
+
 async def _settle(request: ServeRequest, model: ServedModel, config: ServeConfig) -> tuple[Settled, Sampling, Prompt]:
     """The thinking control, the sampling and the rendered prompt, which depend on each other through max_tokens."""
     limits, wish, capabilities = config.limits, request.sampling, model.engine.capabilities
@@ -172,7 +206,7 @@ async def _settle(request: ServeRequest, model: ServedModel, config: ServeConfig
     draft = settled_for(wish.max_tokens or limits.default_max_tokens, opened=False)
     prompt = await _render(request, model, draft.control)
     opened = prompt.think_state == "open"
-    used = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
+    used = len(prompt.token_ids or ())  # without ids the server behind counts, and refuses
     room = capabilities.max_context - used
     control = settled_for(wish.max_tokens or limits.default_max_tokens, opened=opened).control
     injected = _injected(model, control) if control.active else 0
@@ -194,15 +228,7 @@ async def _settle(request: ServeRequest, model: ServedModel, config: ServeConfig
         )
     max_tokens = wish.max_tokens or min(limits.default_max_tokens, limits.max_tokens, room - injected)
     settled = settled_for(max_tokens, opened=opened)
-    default = Sampling()
-    sampling = Sampling(
-        temperature=default.temperature if wish.temperature is None else wish.temperature,
-        top_p=default.top_p if wish.top_p is None else wish.top_p,
-        top_k=wish.top_k,
-        max_tokens=max_tokens,
-        stop=wish.stop,
-    )
-    return settled, sampling, prompt
+    return settled, _sampling(wish, max_tokens), prompt
 
 
 async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking) -> Prompt:

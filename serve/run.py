@@ -13,18 +13,29 @@ from typing import Any
 
 from serve.deltas import Deltas, Markers, cut_at_stop
 from serve.engines import RequestEngine
-from serve.events import AnswerDelta, Counts, Done, Finish, Progress, ServeEvent, Started, ThinkingDelta, TokenLogprob
+from serve.events import (
+    AnswerDelta,
+    Counts,
+    Done,
+    Finish,
+    Progress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenLogprob,
+    ledger,
+)
 from serve.fair import Share
+from serve.forward import execute_forward
 from serve.plan import Plan
 from serve.progress import Board
 from serve.watch import Watched
 from ttc.concurrent import gather
-from ttc.config import dump
 from ttc.core import Answer, Candidate, Completion, Problem, Usage
 from ttc.errors import BudgetExceeded
 from ttc.thinking import split
 
-__all__ = ["execute", "ledger"]
+__all__ = ["execute"]
 
 Emit = Callable[[ServeEvent], None]
 Charge = Callable[[Usage], None]
@@ -49,6 +60,9 @@ async def execute(plan: Plan, started: Started, emit: Emit, charge: Charge, inte
     Raises:
         TTCError: the engine or a scorer failed.
     """
+    if plan.request.forward:
+        await execute_forward(plan, started, emit, charge)
+        return
     emit(started)
     share = plan.model.gate.share()
     choices = await gather(
@@ -237,11 +251,6 @@ def _result(plan: Plan, choices: Sequence[_Choice], usage: Usage) -> dict[str, A
     if len(choices) > 1:
         result["choices"] = [{"index": i, "thinking": choice.thinking} for i, choice in enumerate(choices)]
     return result
-
-
-def ledger(usage: Usage) -> dict[str, Any]:
-    """Every column of the ledger, and `tokens`: what a budget counts."""
-    return {**dump(usage), "tokens": usage.tokens}
 
 
 def _candidate(candidate: Candidate, plan: Plan) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from serve.admission import Admission, Ticket
 from serve.catalogue import Catalogue
 from serve.config import ServeConfig
 from serve.errors import ApiError, from_error, unavailable
-from serve.events import AnswerDelta, Done, Failed, Finish, ServeEvent, Started, ThinkingDelta
+from serve.events import AnswerDelta, Done, Failed, Finish, ServeEvent, Started, ThinkingDelta, ledger
 from serve.fair import FairGate
 from serve.keys import Key
 from serve.metrics import Finished, Labels, Metrics
 from serve.plan import Plan, make_plan
 from serve.request import ServeRequest
 from serve.routing import OutOfBudget, fallback_request, reason_of, route
-from serve.run import execute, ledger
+from serve.run import execute
 from serve.search import Offers
 from serve.tracing import RequestSpan
 from ttc.concurrent import settle

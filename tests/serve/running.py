@@ -44,9 +44,9 @@ class Running:
             return client.post(path, json=dict(body), headers=headers)
 
 
-def spec(name: str = "m", **options: Any) -> ModelSpec:
+def spec(name: str = "m", engine_params: Mapping[str, Any] | None = None, **options: Any) -> ModelSpec:
     """A model that the test loads itself."""
-    return ModelSpec(name, PartChoice("engine", "scripted", None, lambda: None, {}), **options)
+    return ModelSpec(name, PartChoice("engine", "scripted", None, lambda: None, engine_params or {}), **options)
 
 
 def served(engine: Engine, name: str = "m", scorers: Mapping[str, Scorer] | None = None, **options: Any) -> ServedModel:

@@ -1,0 +1,132 @@
+"""A server behind ours: tools and JSON schemas pass through, plain chats stream, votes are held on equal tool calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serve.catalogue import ServedModel
+from serve.forward import Forward, open_forward
+from tests.serve.running import Running, chat, running, scripted, served, spec
+from tests.serve.streams import chunks_of, whole
+from tests.serve.upstream import Upstream, upstream
+from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
+from ttc.engines.openai import openai
+from ttc.remote.client import Access, Client
+from ttc.remote.request import Features
+
+TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+CALLS = ['{"a": 1, "b": 2}', '{"b":2,"a":1}', '{"a": 5, "b": 5}', '{"a": 1, "b": 2}']
+
+
+def script(number: int, body: dict[str, Any]) -> dict[str, Any]:
+    if "response_format" in body:
+        return {"content": ['{"x": 1}', '{"x": 2}', '{ "x":2 }'][number % 3]}
+    if any(message["role"] == "tool" for message in body["messages"]):
+        return {"reasoning": "so", "content": "it is 3"}
+    return {"reasoning": "hm", "tool_calls": [("add", CALLS[number % len(CALLS)])]}
+
+
+@pytest.fixture
+def behind() -> Iterator[tuple[Running, Upstream]]:
+    with upstream(script) as found:
+        model: ServedModel = served(scripted())
+        features = Features("theirs", usage=True, limit_field="max_completion_tokens")
+        door = Forward(Client(found.url, Access("", 5, 30)), features)
+        with running(dataclasses.replace(model, forward=door)) as server:
+            yield server, found
+
+
+def test_a_tool_call_goes_through_and_its_result_comes_back(behind: tuple[Running, Upstream]) -> None:
+    server, found = behind
+    reply = server.ask(chat("add", tools=TOOLS, tool_choice="auto", temperature=0, stop=["x"], max_tokens=40)).json()
+    choice = reply["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert (call["id"], call["function"]) == ("call0", {"name": "add", "arguments": CALLS[0]})
+    assert choice["message"]["reasoning"] == "hm"
+    assert reply["usage"]["total_tokens"] == 16 and reply["ttc"]["usage"]["generated"] == 5
+    asked = found.asked[0]
+    assert (asked["model"], asked["tools"], asked["tool_choice"]) == ("theirs", TOOLS, "auto")
+    assert (asked["temperature"], asked["stop"], asked["max_completion_tokens"]) == (0, ["x"], 40)
+    turns = [
+        {"role": "user", "content": "add"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call0", "content": "3"},
+    ]
+    after = server.ask({"model": "m", "messages": turns, "tools": TOOLS}).json()
+    assert after["choices"][0]["message"]["content"] == "it is 3"
+    assert found.asked[1]["messages"][1]["tool_calls"] == [call]
+
+
+def test_a_streamed_tool_call_is_whole_in_the_last_chunk(behind: tuple[Running, Upstream]) -> None:
+    server, _ = behind
+    chunks = chunks_of(server.ask(chat("add", tools=TOOLS, stream=True)).text)
+    last = chunks[-1]["choices"][0]
+    assert last["finish_reason"] == "tool_calls"
+    assert json.loads(last["delta"]["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
+    assert "".join(c["choices"][0]["delta"].get("reasoning", "") for c in chunks) == "hm"
+
+
+def test_majority_votes_on_equal_tool_calls(behind: tuple[Running, Upstream]) -> None:
+    server, found = behind
+    reply = server.ask(chat("add", tools=TOOLS, ttc={"strategy": "majority", "n": 4})).json()
+    call = reply["choices"][0]["message"]["tool_calls"][0]
+    assert json.loads(call["function"]["arguments"]) == {"a": 1, "b": 2}
+    assert sorted(candidate["votes"] for candidate in reply["ttc"]["candidates"]) == [1, 3, 3, 3]
+    assert len(found.asked) == 4 and len({asked["seed"] for asked in found.asked}) == 4
+    assert reply["ttc"]["usage"]["generated"] == 20 and reply["usage"]["completion_tokens"] == 5
+
+
+def test_majority_votes_on_equal_json(behind: tuple[Running, Upstream]) -> None:
+    server, _ = behind
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    reply = server.ask(chat("give", response_format=schema, ttc={"strategy": "majority", "n": 3})).json()
+    assert json.loads(reply["choices"][0]["message"]["content"]) == {"x": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"thinking_budget": 5}, "thinking_budget"),
+        ({"ttc": {"strategy": "adaptive"}}, "ttc.strategy"),
+        ({"logprobs": True}, "logprobs"),
+        ({"return_token_ids": True}, "return_token_ids"),
+    ],
+)
+def test_what_cannot_go_with_tools_is_refused(
+    behind: tuple[Running, Upstream], fields: dict[str, Any], param: str
+) -> None:
+    server, found = behind
+    response = server.ask(chat("add", tools=TOOLS, **fields))
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert not found.asked
+
+
+def test_an_upstream_that_takes_ids_gives_budgets_exact_to_the_token() -> None:
+    with teacher_server() as behind_, running(served(openai(base_url=behind_.url, tokenizer=TEACHER))) as server:
+        free = whole(server, chat("12+30*2", seed=1, thinking_budget=-1))
+        cut = whole(server, chat("12+30*2", seed=1, thinking_budget=4))
+        vote = whole(server, chat("12+30*2", seed=1, ttc={"strategy": "majority", "n": 3}))
+    assert free["choices"][0]["content"]
+    assert (cut["ttc"]["thinking"]["used"], cut["ttc"]["thinking"]["forced_end"]) == (4, True)
+    assert len(vote["ttc"]["candidates"]) == 3
+
+
+def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strategies() -> None:
+    with OpenAIServer(talker, CHAT) as behind_:
+        engine = openai(base_url=behind_.url)
+        spec_ = spec(engine_params={"base_url": behind_.url})
+        with running(dataclasses.replace(served(engine), forward=open_forward(spec_, engine))) as server:
+            chunks = chunks_of(server.ask(chat("q", stream=True)).text)
+            texts = [chunk["choices"][0]["delta"].get("content") for chunk in chunks]
+            assert len([text for text in texts if text]) > 2, "streamed, not sent at the end"
+            vote = whole(server, chat("q", ttc={"strategy": "majority", "n": 3}))
+            assert vote["ttc"]["final"] in ("0", "1", "2")
+            refused = server.ask(chat("q", thinking_budget=5))
+            assert refused.json()["error"]["param"] == "thinking_budget"
