@@ -1,0 +1,113 @@
+"""Seed realistic defects one by one and see which the oracles kill.
+
+    python -m tests.oracles.mutants                       all of them; exit code 1 when fewer than 95 % are killed
+    python -m tests.oracles.mutants --only tie argmax     those whose names contain a word
+    python -m tests.oracles.mutants --json FILE           save the outcome
+
+Each defect (mutants.toml) is one replaced piece of text in a copy of the packages, and the oracle files that should notice; a defect
+that they do not is run against the whole suite before it counts as a survivor. Defects are what the field's code had
+(shared/research lists them) and what is easily written by mistake. The standard tool beside it:
+
+    mutmut run --paths-to-mutate ttc/search,ttc/strategies      (see README.md)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+ROOT = pathlib.Path(__file__).parents[2]
+GOAL = 0.95
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect: `old` becomes `new` in `file`; `tests` are the oracle files that are asked first."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+def load() -> list[Mutant]:
+    """Read mutants.toml."""
+    rows = tomllib.loads((ROOT / "tests/oracles/mutants.toml").read_text(encoding="utf-8"))["mutant"]
+    return [Mutant(**row) for row in rows]
+
+
+def run(mutant: Mutant, copy: pathlib.Path) -> str:
+    """Return killed, survived or stale (its text is gone) for one defect in the copy."""
+    target = copy / mutant.file
+    text = target.read_text(encoding="utf-8")
+    if mutant.old not in text:
+        return "stale"
+    target.write_text(_imported(text.replace(mutant.old, mutant.new), mutant), encoding="utf-8")
+    try:
+        first = [f"tests/oracles/test_{name}.py" for name in mutant.tests.split()]
+        return "killed" if not _passes(first, copy) or not _passes(["tests/oracles"], copy) else "survived"
+    finally:
+        target.write_text(text, encoding="utf-8")
+
+
+def _imported(text: str, mutant: Mutant) -> str:
+    needs = "replace(candidate" in mutant.new
+    return text.replace("import math\n", "import math\nfrom dataclasses import replace\n", 1) if needs else text
+
+
+def _passes(tests: Sequence[str], copy: pathlib.Path) -> bool:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False  # a search that no longer ends has been noticed
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"the tests could not run:\n{done.stdout.decode()[-2000:]}{done.stderr.decode()[-2000:]}")
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Run the chosen defects and report; 0 when enough of them are killed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="words of names")
+    parser.add_argument("--json", type=pathlib.Path, help="where to save the outcome")
+    args = parser.parse_args()
+    chosen = [m for m in load() if not args.only or any(word in m.name for word in args.only)]
+    outcomes: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder)
+        for name in ("ttc", "evals", "tests"):
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "nano"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        if not _passes(["tests/oracles"], copy):
+            raise SystemExit("the oracles fail without any defect; nothing can be told")
+        for mutant in chosen:
+            started = time.perf_counter()
+            outcomes[mutant.name] = run(mutant, copy)
+            print(f"{outcomes[mutant.name]:9s} {mutant.name} ({time.perf_counter() - started:.0f} s)", flush=True)
+            if args.json:
+                rows = [{**asdict(m), "outcome": outcomes[m.name]} for m in chosen if m.name in outcomes]
+                args.json.write_text(json.dumps({"killed": _share(outcomes), "mutants": rows}, indent=1) + "\n")
+    print(f"killed {100 * _share(outcomes):.0f} % of {len(outcomes)}")
+    return int(_share(outcomes) < GOAL)
+
+
+def _share(outcomes: dict[str, str]) -> float:
+    return sum(outcome == "killed" for outcome in outcomes.values()) / len(outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
