@@ -9,7 +9,7 @@ from typing import Any
 
 from serve.catalogue import Catalogue
 from serve.config import ServeConfig
-from serve.dialects import chat, completions
+from serve.dialects import chat, completions, messages, messages_reply, responses, responses_reply
 from serve.endpoint import Dialect, Endpoint
 from serve.errors import ApiError
 from serve.guard import Guard
@@ -39,7 +39,29 @@ DIALECTS = (
         ApiError.to_json,
         completions.RESULT,
     ),
+    Dialect(
+        "/v1/responses",
+        responses.schema,
+        responses.parse,
+        responses_reply.reply,
+        responses_reply.Stream,
+        ApiError.to_json,
+        responses_reply.RESULT,
+    ),
+    Dialect(
+        "/v1/messages",
+        messages.schema,
+        messages.parse,
+        messages_reply.reply,
+        messages_reply.Stream,
+        messages_reply.refusal,
+        messages_reply.RESULT,
+        messages_reply.STATUSES,
+        messages_reply.REFUSAL,
+        messages_reply.PING,
+    ),
 )
+REFUSALS = {dialect.path: dialect.error for dialect in DIALECTS}
 
 
 def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | None = None) -> ASGIApp:
@@ -124,7 +146,8 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | Non
     async def not_routed(request: Request, exc: HTTPException) -> JSONResponse:
         code = {404: "not_found", 405: "method_not_allowed"}.get(exc.status_code, "http_error")
         error = ApiError(exc.status_code, code, f"{request.method} {request.url.path[:200]}: {exc.detail}")
-        return JSONResponse(error.to_json(), error.status, dict(exc.headers or {}))
+        told: Callable[[ApiError], Any] = REFUSALS.get(request.url.path, ApiError.to_json)
+        return JSONResponse(told(error), error.status, dict(exc.headers or {}))
 
     plain = app.openapi
     document: dict[str, Any] = {}
@@ -135,4 +158,4 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | Non
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
-    return Guard(app, config.keys)
+    return Guard(app, config.keys, refusals=REFUSALS)

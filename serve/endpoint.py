@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from serve.errors import ApiError
@@ -13,6 +13,7 @@ from serve.guard import KEY, NOTES
 from serve.request import ServeRequest
 from serve.schema import Schema, parse_json, read
 from serve.service import Job, Service
+from serve.sse import HEARTBEAT
 from serve.transport import ClientGone, Receive, Scope, Send, read_body, send_json, stream_job, unless_gone, whole_reply
 
 __all__ = ["Dialect", "Encoder", "Endpoint"]
@@ -31,15 +32,22 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a dialect module provides; `error` is the body of a refusal, `result` describes a reply."""
+    """What a dialect module provides; `error` is the body of a refusal, `result` describes a reply.
+
+    Where a dialect differs from OpenAI's: `statuses` are the ones it has another number for, `refusal` describes its
+    errors, `heartbeat` fills silence.
+    """
 
     path: str
     schema: Callable[[Schema], Schema]
     parse: Callable[[Mapping[str, Any]], ServeRequest]
-    reply: Callable[[Outcome], Any]
+    reply: Callable[[Mapping[str, Any], Outcome], Any]
     stream: Callable[[Mapping[str, Any]], Encoder]
     error: Callable[[ApiError], Any]
     result: Schema
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    refusal: Schema | None = None
+    heartbeat: bytes = HEARTBEAT
 
 
 class Endpoint:
@@ -61,7 +69,8 @@ class Endpoint:
             scope[NOTES]["error"] = error.code
             if "outcome" not in scope[NOTES]:
                 self._service.metrics.refused(error.code, error.status)
-            await send_json(send, error.status, self.dialect.error(error), error.headers())
+            status = self.dialect.statuses.get(error.status, error.status)
+            await send_json(send, status, self.dialect.error(error), error.headers())
 
     async def _answer(self, scope: Scope, send: Send, body: Mapping[str, Any]) -> None:
         request = self.dialect.parse(body)
@@ -70,16 +79,16 @@ class Endpoint:
         job = await self._service.open(request, scope[KEY], secrets.token_hex(12), trace)
         try:
             async with job:
-                await self._send(job, send, request.stream, encoder)
+                await self._send(job, send, body, encoder)
         finally:
             _note(scope, job)
 
-    async def _send(self, job: Job, send: Send, stream: bool, encoder: Encoder) -> None:
-        if not stream:
-            await send_json(send, 200, self.dialect.reply(await whole_reply(job)))
+    async def _send(self, job: Job, send: Send, body: Mapping[str, Any], encoder: Encoder) -> None:
+        if not job.plan.request.stream:
+            await send_json(send, 200, self.dialect.reply(body, await whole_reply(job)))
             return
         limits = self._service.config.limits
-        await stream_job(job, send, encoder.encode, limits.heartbeat_s, limits.stall_s)
+        await stream_job(job, send, encoder.encode, limits.heartbeat_s, limits.stall_s, self.dialect.heartbeat)
 
 
 def _note(scope: Scope, job: Job) -> None:

@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from serve.errors import ApiError
@@ -30,9 +30,23 @@ _log = logging.getLogger("serve.access")
 class Guard:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[Key], open_paths: frozenset[bytes] = frozenset()) -> None:
-        """`open_paths` are further paths that need no key (the files of the playground page)."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Sequence[Key],
+        open_paths: frozenset[bytes] = frozenset(),
+        refusals: Mapping[str, Callable[[ApiError], Any]] | None = None,
+    ) -> None:
+        """Wrap `app`.
+
+        Args:
+            app: what answers.
+            keys: who may ask; none: anyone.
+            open_paths: further paths that need no key (the files of the playground page).
+            refusals: bodies of errors, by path; elsewhere OpenAI's.
+        """
         self._app, self._keys, self._open = app, tuple(keys), OPEN | open_paths
+        self._refusals = dict(refusals or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on a request; everything that is not HTTP goes straight through, but for WebSockets."""
@@ -44,6 +58,7 @@ class Guard:
             return
         name, status, started = _request_id(scope), 0, time.monotonic()
         scope[REQUEST_ID], scope[NOTES] = name, {}
+        told: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
 
         async def send_noted(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -58,12 +73,12 @@ class Guard:
             await self._app(scope, receive, send_noted)
         except ApiError as refusal:
             if not status:
-                await send_json(send_noted, refusal.status, refusal.to_json(), refusal.headers())
+                await send_json(send_noted, refusal.status, told(refusal), refusal.headers())
         except Exception:
             _log.exception("internal error", extra={"request_id": name})
             if not status:
                 error = ApiError(500, "internal_error", "an error of the server itself; its log says more")
-                await send_json(send_noted, 500, error.to_json())
+                await send_json(send_noted, 500, told(error))
         finally:
             _log.info(
                 "request",

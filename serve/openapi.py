@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from serve.endpoint import Endpoint
+from serve.endpoint import Dialect, Endpoint
 from serve.schema import Schema
 
 __all__ = ["complete"]
@@ -42,7 +42,7 @@ def complete(document: dict[str, Any], endpoints: Sequence[Endpoint], models: Se
     """Put the checked schemas, the names of the models and the errors into FastAPI's document."""
     document["components"] = {"securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}}
     bodies = {endpoint.dialect.path: _naming(endpoint.schema, models) for endpoint in endpoints}
-    results = {endpoint.dialect.path: endpoint.dialect.result for endpoint in endpoints}
+    dialects = {endpoint.dialect.path: endpoint.dialect for endpoint in endpoints}
     for path, methods in document["paths"].items():
         for operation in methods.values():
             operation.pop("parameters", None) if "{" not in path else None
@@ -51,9 +51,10 @@ def complete(document: dict[str, Any], endpoints: Sequence[Endpoint], models: Se
                 errors["404"] = POST_ERRORS["404"]
             if path == "/ready":
                 errors["503"] = "Shutting down."
-            operation["responses"] = {"200": _ok(path, results.get(path))} | {
-                status: {"description": text, "content": {"application/json": {"schema": ERROR}}}
-                for status, text in errors.items()
+            dialect = dialects.get(path)
+            operation["responses"] = {"200": _ok(path, None if dialect is None else dialect.result)} | {
+                status: {"description": text, "content": {"application/json": {"schema": refusal}}}
+                for status, text, refusal in _refusals(errors, dialect)
             }
             operation["security"] = [] if path in ("/health", "/ready") else [{"bearer": []}, {}]
             if path in bodies:
@@ -62,6 +63,14 @@ def complete(document: dict[str, Any], endpoints: Sequence[Endpoint], models: Se
                     "content": {"application/json": {"schema": bodies[path]}},
                 }
     return document
+
+
+def _refusals(errors: Mapping[str, str], dialect: Dialect | None) -> list[tuple[str, str, Schema]]:
+    """Status, meaning and form of every error, as the dialect has them."""
+    if dialect is None:
+        return [(status, text, ERROR) for status, text in errors.items()]
+    numbers = {str(usual): str(own) for usual, own in dialect.statuses.items()}
+    return [(numbers.get(status, status), text, dialect.refusal or ERROR) for status, text in errors.items()]
 
 
 def _naming(schema: Schema, models: Sequence[str]) -> dict[str, Any]:

@@ -115,8 +115,9 @@ async def stream_job(
     encode: Callable[[Any], bytes],
     heartbeat_s: float,
     stall_s: float,
+    heartbeat: bytes = HEARTBEAT,
 ) -> None:
-    """Send the events of `job` as they come; what came meanwhile goes out together.
+    """Send the events of `job` as they come; what came meanwhile goes out together; silence is filled by `heartbeat`.
 
     Raises:
         ApiError: the request failed before anything was sent.
@@ -140,7 +141,7 @@ async def stream_job(
         if ended:
             return
         event = await job.next(heartbeat_s)
-        chunks = HEARTBEAT if event is None else b""
+        chunks = heartbeat if event is None else b""
 
 
 async def _send_body(send: Send, chunks: bytes, more: bool, stall_s: float) -> None:

@@ -229,8 +229,8 @@ def usage_of(counts: Counts) -> dict[str, Any]:
     }
 
 
-def reply(outcome: Outcome) -> dict[str, Any]:
-    """The body of a reply that is not streamed."""
+def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    """The body of a reply that is not streamed; nothing of the checked `request` is repeated in it."""
     body: dict[str, Any] = {
         "id": f"chatcmpl-{outcome.started.id}",
         "object": "chat.completion",

@@ -91,8 +91,8 @@ def parse(body: Mapping[str, Any]) -> ServeRequest:
     )
 
 
-def reply(outcome: Outcome) -> dict[str, Any]:
-    """The body of a reply that is not streamed."""
+def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    """The body of a reply that is not streamed; nothing of the checked `request` is repeated in it."""
     body: dict[str, Any] = {
         **_head(outcome.started),
         "choices": [_choice(finish, finish.answer, finish.thinking) for finish in outcome.choices],

@@ -1,0 +1,215 @@
+"""What `POST /v1/messages` answers: the message object, the same as a stream of named events, and errors.
+
+The thought is a thinking block before the text block. Its `signature` is a digest of the thought, there because clients
+want one; nothing here relies on it when it comes back. Progress of a search goes out as events `ttc.progress`, silence
+is filled by pings; the `ttc` object is in the message, or in `message_delta`. The prompt's tokens are known at the end,
+so `message_start` counts none and `message_delta` all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from serve.errors import ApiError
+from serve.events import (
+    AnswerDelta,
+    Counts,
+    Done,
+    Failed,
+    Finish,
+    Outcome,
+    Progress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+)
+from serve.schema import Schema
+from serve.sse import named
+
+__all__ = ["PING", "REFUSAL", "RESULT", "STATUSES", "Stream", "refusal", "reply"]
+
+PING = named("ping", {"type": "ping"})
+STATUSES: Mapping[int, int] = MappingProxyType({503: 529})
+"""Anthropic's number for an overloaded or unavailable service."""
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+RESULT: Schema = {
+    "type": "object",
+    "required": ["id", "type", "role", "content", "model", "stop_reason", "stop_sequence", "usage", "ttc"],
+    "properties": {
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "content": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["type"],
+                "properties": {"type": {"enum": ["thinking", "text"]}},
+            },
+        },
+        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence"]},
+        "usage": {
+            "type": "object",
+            "required": ["input_tokens", "output_tokens"],
+            "properties": {"input_tokens": _COUNT, "output_tokens": _COUNT},
+        },
+        "ttc": {"type": "object"},
+    },
+}
+"""What a reply is sure to have."""
+REFUSAL: Schema = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message", "code", "param"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}, "code": {"type": "string"}},
+        },
+    },
+}
+"""What an error looks like."""
+
+
+def refusal(error: ApiError) -> dict[str, Any]:
+    """Anthropic's error object; `code` and `param` are those of the other dialects."""
+    kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    told = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
+    return {"type": "error", "error": told}
+
+
+def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    """The message of a request that is not streamed; nothing of the checked `request` is repeated in it."""
+    finish = outcome.choices[0]
+    blocks = [_thought(finish.thinking, _signature(finish.thinking))] if finish.thinking else []
+    if finish.answer or not blocks:
+        blocks.append({"type": "text", "text": finish.answer})
+    usage = _usage(outcome.done.counts)
+    return {**_message(outcome.started, usage), **_stop(finish), "content": blocks, "ttc": outcome.done.ttc}
+
+
+def _thought(text: str, signature: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def _signature(thought: str) -> str:
+    return hashlib.sha256(thought.encode()).hexdigest()
+
+
+def _message(started: Started, usage: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without content."""
+    return {
+        "id": f"msg_{started.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": started.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def _stop(finish: Finish) -> dict[str, Any]:
+    """Why it ended."""
+    if finish.reason == "length":
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    return {"stop_reason": "end_turn" if finish.stop is None else "stop_sequence", "stop_sequence": finish.stop}
+
+
+def _usage(counts: Counts) -> dict[str, Any]:
+    """Anthropic counts cached tokens of the prompt apart."""
+    return {
+        "input_tokens": counts.prompt - counts.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": counts.cached,
+        "output_tokens": counts.completion,
+        "output_tokens_details": {"thinking_tokens": counts.reasoning},
+    }
+
+
+class Stream:
+    """Events in Anthropic's order: message_start, blocks with their deltas, message_delta, message_stop."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        """Nothing of the checked `request` is repeated."""
+        self._index = -1
+        self._open: str | None = None
+        self._thinking: list[str] = []
+        self._finish: Finish | None = None
+
+    def encode(self, event: ServeEvent) -> bytes:
+        """The events of one event; may be empty."""
+        match event:
+            case Started():
+                events = [_event("message_start", message=_message(event, _usage(Counts())))]
+            case ThinkingDelta():
+                self._thinking.append(event.text)
+                events = self._delta("thinking", "thinking_delta", event.text)
+            case AnswerDelta():
+                events = self._delta("text", "text_delta", event.text)
+            case Progress():
+                events = [_event("ttc.progress", ttc=event.data)]
+            case Finish():
+                events = self._end(event)
+            case Done():
+                events = self._done(event)
+            case Failed():
+                events = [named("error", refusal(event.error))]
+        return b"".join(events)
+
+    def _delta(self, block: str, kind: str, text: str) -> list[bytes]:
+        return [*self._enter(block), self._block("delta", delta={"type": kind, block: text})]
+
+    def _block(self, kind: str, **fields: Any) -> bytes:
+        return _event(f"content_block_{kind}", index=self._index, **fields)
+
+    def _enter(self, block: str) -> list[bytes]:
+        """Begin a block, where it is not open; ends the one before."""
+        if self._open == block:
+            return []
+        ended = self._leave()
+        self._index, self._open = self._index + 1, block
+        content = _thought("", "") if block == "thinking" else {"type": "text", "text": ""}
+        return [*ended, self._block("start", content_block=content)]
+
+    def _leave(self) -> list[bytes]:
+        block, self._open = self._open, None
+        if block is None:
+            return []
+        signed = []
+        if block == "thinking":
+            signature = _signature("".join(self._thinking))
+            signed = [self._block("delta", delta={"type": "signature_delta", "signature": signature})]
+        return [*signed, self._block("stop")]
+
+    def _end(self, finish: Finish) -> list[bytes]:
+        self._finish = finish
+        begun = self._enter("text") if self._index < 0 else []
+        return [*begun, *self._leave()]
+
+    def _done(self, event: Done) -> list[bytes]:
+        if self._finish is None:
+            return []
+        usage = _usage(event.counts)
+        return [
+            _event("message_delta", delta=_stop(self._finish), usage=usage, ttc=event.ttc),
+            _event("message_stop"),
+        ]
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return named(kind, {"type": kind, **fields})

@@ -1,0 +1,295 @@
+"""What `POST /v1/responses` answers: the response object, and the same as a stream of named, numbered events.
+
+The thought is a reasoning item before the message: as `reasoning_text`, or, when a summary was asked for, as a summary
+(the whole thought: nothing here summarises). Progress of a search goes out as events `ttc.progress`; the `ttc` object
+is in the final response.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from serve.errors import ApiError
+from serve.events import (
+    AnswerDelta,
+    Counts,
+    Done,
+    Failed,
+    Finish,
+    Outcome,
+    Progress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+)
+from serve.schema import Schema
+from serve.sse import named
+from ttc.core import Sampling
+
+__all__ = ["RESULT", "Stream", "reply"]
+
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+RESULT: Schema = {
+    "type": "object",
+    "required": [
+        *("id", "object", "created_at", "status", "error", "incomplete_details", "instructions", "metadata", "model"),
+        *("output", "parallel_tool_calls", "temperature", "tool_choice", "tools", "top_p", "usage", "ttc"),
+    ],
+    "properties": {
+        "object": {"const": "response"},
+        "status": {"enum": ["completed", "incomplete"]},
+        "output": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["id", "type", "status"],
+                "properties": {"type": {"enum": ["reasoning", "message"]}},
+            },
+        },
+        "usage": {
+            "type": "object",
+            "required": [
+                *("input_tokens", "input_tokens_details", "output_tokens", "output_tokens_details", "total_tokens"),
+            ],
+            "properties": {"input_tokens": _COUNT, "output_tokens": _COUNT, "total_tokens": _COUNT},
+        },
+        "ttc": {"type": "object"},
+    },
+}
+"""What a reply is sure to have."""
+
+
+def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    """The response object of a request that is not streamed."""
+    finish = outcome.choices[0]
+    items = _Items(request, outcome.started.id)
+    output = [items.reasoning(finish.thinking)] if finish.thinking else []
+    return _final(request, outcome.started, finish, outcome.done, [*output, items.message(finish)])
+
+
+class _Items:
+    """The output items of one reply; `summarised` says which of its two places the thought goes to."""
+
+    def __init__(self, request: Mapping[str, Any], name: str) -> None:
+        self.reasoning_id, self.message_id = f"rs_{name}", f"msg_{name}"
+        self.summarised = (request.get("reasoning") or {}).get("summary") is not None
+
+    def thought(self, text: str) -> dict[str, Any]:
+        """The part that holds the thought."""
+        return {"type": "summary_text" if self.summarised else "reasoning_text", "text": text}
+
+    def reasoning(self, text: str | None) -> dict[str, Any]:
+        """A reasoning item; None: one that begins."""
+        parts = [] if text is None else [self.thought(text)]
+        return {
+            "id": self.reasoning_id,
+            "type": "reasoning",
+            "summary": parts if self.summarised else [],
+            "content": [] if self.summarised else parts,
+            "encrypted_content": None,
+            "status": "in_progress" if text is None else "completed",
+        }
+
+    def message(self, finish: Finish | None) -> dict[str, Any]:
+        """The message; None: one that begins."""
+        return {
+            "id": self.message_id,
+            "type": "message",
+            "role": "assistant",
+            "content": [] if finish is None else [text_part(finish.answer)],
+            "status": "in_progress" if finish is None else _status(finish),
+        }
+
+
+def text_part(text: str) -> dict[str, Any]:
+    """A part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _status(finish: Finish) -> str:
+    return "incomplete" if finish.reason == "length" else "completed"
+
+
+def _response(request: Mapping[str, Any], started: Started, status: str) -> dict[str, Any]:
+    """A response without output, with what the client asked for."""
+    default, reasoning = Sampling(), request.get("reasoning") or {}
+    return {
+        "id": f"resp_{started.id}",
+        "object": "response",
+        "created_at": started.created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": request.get("instructions"),
+        "max_output_tokens": request.get("max_output_tokens"),
+        "max_tool_calls": None,
+        "metadata": request.get("metadata") or {},
+        "model": started.model,
+        "output": [],
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {
+            "effort": reasoning.get("effort") or request.get("reasoning_effort"),
+            "summary": reasoning.get("summary"),
+        },
+        "service_tier": "default",
+        "store": False,
+        "temperature": default.temperature if request.get("temperature") is None else request["temperature"],
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": default.top_p if request.get("top_p") is None else request["top_p"],
+        "truncation": "disabled",
+        "usage": None,
+        "user": request.get("user"),
+    }
+
+
+def _final(
+    request: Mapping[str, Any], started: Started, finish: Finish, done: Done, output: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The response once it is complete."""
+    incomplete = {"reason": "max_output_tokens"} if finish.reason == "length" else None
+    return {
+        **_response(request, started, _status(finish)),
+        "completed_at": None if incomplete else int(time.time()),
+        "incomplete_details": incomplete,
+        "output": output,
+        "usage": _usage(done.counts),
+        "ttc": done.ttc,
+    }
+
+
+def _usage(counts: Counts) -> dict[str, Any]:
+    return {
+        "input_tokens": counts.prompt,
+        "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
+        "output_tokens": counts.completion,
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning},
+        "total_tokens": counts.prompt + counts.completion,
+    }
+
+
+class Stream:
+    """Events in the order of OpenAI's own: created, items with their parts and deltas, then completed or incomplete."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        """`request` is the checked body."""
+        self._request, self._number = request, 0
+        self._started = Started("", "", 0)
+        self._items = _Items(request, "")
+        self._output: list[dict[str, Any]] = []
+        self._thinking: list[str] | None = None
+        self._answering = False
+        self._finish: Finish | None = None
+
+    def encode(self, event: ServeEvent) -> bytes:
+        """The events of one event; may be empty."""
+        match event:
+            case Started():
+                events = self._begin(event)
+            case ThinkingDelta():
+                events = self._think(event.text)
+            case AnswerDelta():
+                events = [*self._answer(), self._text("response.output_text.delta", delta=event.text, logprobs=[])]
+            case Progress():
+                events = [self._event("ttc.progress", ttc=event.data)]
+            case Finish():
+                events = self._end(event)
+            case Done():
+                events = self._done(event)
+            case Failed():
+                events = [self._failed(event.error)]
+        return b"".join(events)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return named(kind, {"type": kind, "sequence_number": number, **fields})
+
+    def _begin(self, event: Started) -> list[bytes]:
+        self._started, self._items = event, _Items(self._request, event.id)
+        response = _response(self._request, event, "in_progress")
+        return [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
+
+    def _item(self, kind: str, item: Mapping[str, Any]) -> bytes:
+        return self._event(f"response.output_item.{kind}", output_index=len(self._output), item=item)
+
+    def _thought(self, kind: str, **fields: Any) -> bytes:
+        """An event of the part that holds the thought."""
+        index = "summary_index" if self._items.summarised else "content_index"
+        where = {"item_id": self._items.reasoning_id, "output_index": len(self._output), index: 0}
+        return self._event(kind, **where, **fields)
+
+    def _text(self, kind: str, **fields: Any) -> bytes:
+        """An event of the part that holds the answer."""
+        return self._event(
+            kind, item_id=self._items.message_id, output_index=len(self._output), content_index=0, **fields
+        )
+
+    def _names(self) -> tuple[str, str]:
+        """What the events of the thought are called: those of its part, those of its text."""
+        if self._items.summarised:
+            return "response.reasoning_summary_part", "response.reasoning_summary_text"
+        return "response.content_part", "response.reasoning_text"
+
+    def _think(self, text: str) -> list[bytes]:
+        part, content = self._names()
+        begun = []
+        if self._thinking is None:
+            self._thinking = []
+            begun = [self._item("added", self._items.reasoning(None))]
+            begun.append(self._thought(f"{part}.added", part=self._items.thought("")))
+        self._thinking.append(text)
+        return [*begun, self._thought(f"{content}.delta", delta=text)]
+
+    def _close_thought(self) -> list[bytes]:
+        if self._thinking is None:
+            return []
+        (part, content), text, self._thinking = self._names(), "".join(self._thinking), None
+        item = self._items.reasoning(text)
+        ended = [
+            self._thought(f"{content}.done", text=text),
+            self._thought(f"{part}.done", part=self._items.thought(text)),
+            self._item("done", item),
+        ]
+        self._output.append(item)
+        return ended
+
+    def _answer(self) -> list[bytes]:
+        """Begin the message, where it has not begun."""
+        if self._answering:
+            return []
+        self._answering = True
+        return [
+            *self._close_thought(),
+            self._item("added", self._items.message(None)),
+            self._text("response.content_part.added", part=text_part("")),
+        ]
+
+    def _end(self, finish: Finish) -> list[bytes]:
+        self._finish = finish
+        item = self._items.message(finish)
+        ended = [
+            *self._answer(),
+            self._text("response.output_text.done", text=finish.answer, logprobs=[]),
+            self._text("response.content_part.done", part=text_part(finish.answer)),
+            self._item("done", item),
+        ]
+        self._output.append(item)
+        return ended
+
+    def _done(self, event: Done) -> list[bytes]:
+        if self._finish is None:
+            return []
+        response = _final(self._request, self._started, self._finish, event, self._output)
+        return [self._event(f"response.{response['status']}", response=response)]
+
+    def _failed(self, error: ApiError) -> bytes:
+        response = _response(self._request, self._started, "failed")
+        told = {"code": error.code, "message": error.message}
+        return self._event("response.failed", response={**response, "output": self._output, "error": told})
