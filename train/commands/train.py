@@ -1,8 +1,9 @@
-"""`ttc train`: run a recipe, list recipes, repeat an update from its records.
+"""`ttc train`: run a recipe, list recipes, repeat an update from its records, report a run.
 
 ttc train run cipher-grpo --seed 1 --out runs/cipher
 ttc train list
 ttc train replay runs/cipher --step 3
+ttc train report runs/cipher
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ def register(subparsers: Any) -> None:
     replay.add_argument("--model", type=Path, help="model folder the stage started from, when it is not in the run")
     replay.add_argument("--step", type=int, required=True, help="the update, from 0")
     replay.set_defaults(run=_replay)
+    report = verbs.add_parser("report", help="write the dashboard of a run, and print its summary")
+    report.add_argument("folder", type=Path, help="folder of the run; it may still be going on")
+    report.add_argument("--out", type=Path, help="where to write the page; RUN/report.html by default")
+    report.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write the metrics for TensorBoard")
+    report.add_argument("--wandb", metavar="PROJECT", help="also send the metrics to Weights & Biases")
+    report.set_defaults(run=_report)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -87,4 +94,19 @@ def _replay(args: argparse.Namespace) -> int:
 
     for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model):
         print(line)
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    from train.report import read_run, render_summary, write_report
+    from train.report.export import to_tensorboard, to_wandb
+
+    page = write_report(args.folder, args.out)
+    found = read_run(args.folder)
+    if args.tensorboard is not None:
+        to_tensorboard(found, args.tensorboard)
+    if args.wandb is not None:
+        to_wandb(found, args.wandb)
+    print(render_summary(found), end="")
+    print(f"wrote {page}", file=sys.stderr)
     return 0

@@ -1,0 +1,153 @@
+"""The dashboard shows what a run left on disk: its panels, its alarms with rollouts, and nothing from a network."""
+
+import asyncio
+import dataclasses
+import importlib.util
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.train.cipher_base import make_base, make_parts
+from train.alarm_file import AlarmFile
+from train.health import Health, Rule
+from train.loop import Plan, learn
+from train.report import read_run, render_summary, write_report
+from train.report.chart import Bar, Series, line_chart
+from train.report.panels import PANELS
+from ttc.cli import main
+from ttc.errors import ConfigError, RecordError
+from ttc.records import LineFile
+
+ALWAYS = Rule("always", "length", "above", 0.0, 2, "warn", "every <rollout> has a length", offending=lambda r: True)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A real run of four steps that raised alarms."""
+    root = tmp_path_factory.mktemp("run")
+    base = make_base(root / "base", steps=100)
+    folder = root / "out" / "1-grpo"
+    made = make_parts(base, folder)
+    parts = dataclasses.replace(
+        made,
+        health=Health([ALWAYS]),
+        alarm_file=AlarmFile(folder / "alarms.jsonl"),
+        held_out_file=LineFile(folder / "held_out.jsonl"),
+    )
+    try:
+        asyncio.run(learn(Plan(steps=4, prompts=3, eval_every=2), parts))
+    finally:
+        for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
+            file.close()
+        asyncio.run(parts.collector.engine.close())
+    asked = {"recipe": "tiny", "seed": 3, "stages": [{"kind": "grpo", "fields": {"task": "<b>cipher</b>"}}]}
+    (root / "out" / "run.json").write_text(json.dumps(asked))
+    return root / "out"
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    import shutil
+
+    shutil.copytree(run, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_the_page_is_self_contained_and_the_same_for_the_same_run(run, tmp_path):
+    first = write_report(run, tmp_path / "a.html").read_text()
+    assert first == write_report(run, tmp_path / "b.html").read_text()
+    assert not re.search(r"https?://|<script|src=|@import|url\(", first)
+    assert "default-src 'none'" in first and "<b>cipher</b>" not in first
+
+
+def test_everything_that_the_loop_logs_is_on_a_panel(run):
+    (stage,) = read_run(run).stages
+    shown = {metric for panel in PANELS for metric in panel.metrics}
+    logged = {name for row in stage.rows for name in row if not name.startswith("part/")}
+    counters = {"step", "seconds", "tokens", "updated", "not_finite", "rollout_share"}
+    derived = {"gap", "form_gap", "held_out_drop"}  # differences of what is shown
+    assert logged - shown == counters | derived
+
+
+def test_held_out_accuracy_has_an_interval_from_before_the_first_update_on(run):
+    (stage,) = read_run(run).stages
+    assert [point.step for point in stage.held_out] == [0, 2, 4]
+    for point in stage.held_out:
+        assert 0 <= point.interval.low <= point.interval.value <= point.interval.high <= 1 and point.num > 1
+
+
+def test_alarms_stand_on_the_page_with_their_offending_rollouts(run):
+    (stage,) = read_run(run).stages
+    assert [alarm["step"] for alarm in stage.alarms] == [2, 4]
+    assert len(stage.alarms[0]["rollouts"]) == 3
+    assert any(row["text"] or row["thinking"] for row in stage.alarms[0]["rollouts"])
+    page = write_report(run).read_text()
+    assert "every &lt;rollout&gt; has a length" in page
+    assert stage.alarms[-1]["rollouts"][0]["problem"] in page
+    assert page.count('class="alarm"') == 2  # both on the panel of lengths, and on no other
+
+
+def test_rollouts_of_several_steps_are_shown(run):
+    (stage,) = read_run(run).stages
+    assert set(stage.samples) == {1, 2, 3, 4}
+    assert all(1 <= len(rows) <= 4 for rows in stage.samples.values())
+
+
+def test_the_summary_says_where_it_started_and_ended_and_which_alarms_there_were(run, capsys):
+    text = render_summary(read_run(run))
+    assert "tiny, seed 3" in text and "not finished, 4 steps logged" in text
+    assert re.search(r"held-out accuracy, \d+ problems +[\d.]+ % \(.*\) -> ", text)
+    assert "always at step 2, 4 -> warn: every <rollout> has a length" in text
+    assert main(["train", "report", str(run)]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_a_step_that_was_written_twice_counts_once_as_last_written(copy):
+    path = copy / "1-grpo" / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 4, "length": 77.0}\n')
+    (stage,) = read_run(copy).stages
+    assert [row["step"] for row in stage.rows] == [1, 2, 3, 4] and stage.series("length")[-1] == (4, 77.0)
+
+
+def test_a_torn_last_line_is_ignored_and_a_broken_one_is_named(copy):
+    path = copy / "1-grpo" / "metrics.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + '{"step": 5, "len')
+    assert len(read_run(copy).stages[0].rows) == 4
+    path.write_text(whole + '{"length": 5}\n')
+    with pytest.raises(RecordError, match=r"metrics\.jsonl, line 5"):
+        read_run(copy)
+
+
+def test_folders_that_are_no_run_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"no run\.json"):
+        read_run(tmp_path)
+    (tmp_path / "run.json").write_text('{"recipe": "x", "seed": 1, "stages": []}')
+    with pytest.raises(ConfigError, match="nothing to report"):
+        read_run(tmp_path)
+
+
+def test_charts_are_well_formed_whatever_the_values():
+    bars = [Bar(0, 0.5, 0.4, 0.6)]
+    for series in (
+        [Series("one", [(3, 2.0)])],
+        [Series("flat", [(1, 0.0), (2, 0.0)])],
+        [Series("wide", [(1, 1e-9), (2, 3e-2)])],
+        [Series("signs", [(1, -5.0), (2, 7.0)])],
+        [Series("long", [(float(i), float(i % 7)) for i in range(5000)])],
+        [Series("a<b", [], bars)],
+    ):
+        svg = line_chart("x", series, marks=[1, 99])
+        root = ElementTree.fromstring(svg)
+        numbers = [float(value) for node in root.iter() for key in ("cx", "cy", "x1", "y1") if (value := node.get(key))]
+        assert all(-1 <= number <= 521 for number in numbers)
+        assert len(svg) < 60_000
+    assert line_chart("x", [Series("none", [])]) == ""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed")
+def test_a_missing_writer_names_its_install_command(run, tmp_path, capsys):
+    assert main(["train", "report", str(run), "--out", str(tmp_path / "r.html"), "--tensorboard", str(tmp_path)]) == 2
+    assert "pip install tensorboard" in capsys.readouterr().err

@@ -1,0 +1,27 @@
+"""`ttc train report RUN`: a dashboard of a training run in one HTML file, and a summary in plain text.
+
+Everything is read from the run's folder (metrics, held-out outcomes, alarms, rollouts), while the run goes on or after
+it; no model is loaded. Cost: a second or two. Left out: a server, and more than one run on a page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from train.report.data import RunData, read_run
+from train.report.page import render_page
+from train.report.summary import render_summary
+
+__all__ = ["RunData", "read_run", "render_summary", "write_report"]
+
+
+def write_report(run: Path, out: Path | None = None) -> Path:
+    """Write `report.html` of the run in `run`; returns its path (in the run's folder unless `out` says where).
+
+    Raises:
+        ConfigError: `run` is not a training run, or has not logged anything yet.
+        RecordError: a line of its files is broken.
+    """
+    page = out or run / "report.html"
+    page.write_bytes(render_page(read_run(run)).encode("utf-8", "replace"))
+    return page

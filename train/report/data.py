@@ -1,0 +1,131 @@
+"""What a run left on disk, read for the report: per stage its metrics, held-out outcomes, alarms and a few rollouts.
+
+A step that was written twice (a resumed run) counts as last written. A file that a stage does not write is empty here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.statistics import Interval, mean_interval
+from train.alarm_file import excerpt
+from train.rollout_file import read_rollouts
+from train.run import RUN, stage_folders
+from train.stage import Result, read_result
+from ttc.errors import ConfigError, RecordError
+from ttc.records import iterate
+
+__all__ = ["HeldOutPoint", "RunData", "StageData", "read_run"]
+
+SHOWN_STEPS = 12
+"""Steps, spread evenly, of which rollouts are shown."""
+SHOWN_ROLLOUTS = 4
+"""Rollouts shown of such a step: the first of different groups, right and wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutPoint:
+    """Held-out accuracy after `step` updates, with its 95 % interval over problems."""
+
+    step: int
+    interval: Interval
+    num: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageData:
+    """One stage: rows of metrics by step, and what else it wrote."""
+
+    name: str
+    fields: Mapping[str, Any]
+    result: Result | None
+    rows: Sequence[Mapping[str, Any]]
+    held_out: Sequence[HeldOutPoint]
+    alarms: Sequence[Mapping[str, Any]]
+    samples: Mapping[int, Sequence[Mapping[str, Any]]]
+
+    def series(self, metric: str) -> list[tuple[int, float]]:
+        """(step, value) of every row that has the metric."""
+        return [(int(row["step"]), float(row[metric])) for row in self.rows if metric in row]
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """A run: the recipe's name, its seed and its stages that have begun."""
+
+    recipe: str
+    seed: int
+    stages: Sequence[StageData]
+
+
+def read_run(run: Path) -> RunData:
+    """Read the folder of a run; raises ConfigError for another folder, RecordError for a broken file."""
+    folders = stage_folders(run)
+    if not folders:
+        raise ConfigError(f"{run} has no stage that has begun; nothing to report yet")
+    try:
+        asked = json.loads((run / RUN).read_text())
+        fields = [stage["fields"] for stage in asked["stages"]]
+        return RunData(str(asked["recipe"]), int(asked["seed"]), [_stage(path, fields) for path in folders])
+    except (ValueError, KeyError, TypeError) as exc:
+        if isinstance(exc, RecordError):
+            raise
+        raise RecordError(f"{run / RUN}: not the settings of a run ({exc})") from exc
+
+
+def _stage(folder: Path, fields: Sequence[Mapping[str, Any]]) -> StageData:
+    rows = _by_step(folder / "metrics.jsonl")
+    outcomes = _by_step(folder / "held_out.jsonl")
+    number = int(folder.name.partition("-")[0])
+    return StageData(
+        name=folder.name,
+        fields=fields[number - 1],
+        result=read_result(folder),
+        rows=rows,
+        held_out=[_point(row) for row in outcomes],
+        alarms=list(_lines(folder / "alarms.jsonl")),
+        samples=_samples(folder / "rollouts.jsonl", [int(row["step"]) for row in rows]),
+    )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        return
+    for number, row in iterate(path):
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise RecordError(f"{path}, line {number}: not an object with a whole number under step")
+        yield row
+
+
+def _by_step(path: Path) -> list[dict[str, Any]]:
+    found = {row["step"]: row for row in _lines(path)}
+    return [found[step] for step in sorted(found)]
+
+
+def _point(row: Mapping[str, Any]) -> HeldOutPoint:
+    right = [float(value) for value in row["right"]]
+    return HeldOutPoint(int(row["step"]), mean_interval(right, range(len(right)), seed=0), len(right))
+
+
+def _samples(path: Path, steps: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """Excerpts of rollouts by the update they led to; one pass over the file."""
+    if not path.is_file() or not steps:
+        return {}
+    wanted = {steps[round(i * (len(steps) - 1) / max(SHOWN_STEPS - 1, 1))] for i in range(SHOWN_STEPS)}
+    found: dict[int, list[dict[str, Any]]] = {step: [] for step in sorted(wanted)}
+    seen: set[tuple[int, bool]] = set()
+    for rollout in read_rollouts(path):
+        step = rollout.step + 1  # rollouts count the updates before them, metrics those after
+        right = rollout.verdict is not None and rollout.verdict.correct
+        shown = found.get(step)
+        kinds = sum(1 for row in shown or () if (row["status"] == "correct") == right)
+        if shown is None or (step, right) in seen or kinds >= SHOWN_ROLLOUTS // 2:
+            continue
+        if any(row["problem"] == rollout.problem_id for row in shown if (row["status"] == "correct") == right):
+            continue
+        shown.append(excerpt(rollout))
+    return {step: rows for step, rows in found.items() if rows}

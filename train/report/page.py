@@ -1,0 +1,127 @@
+"""The dashboard: one self-contained HTML file with a section per stage.
+
+No network and no script; a content-security policy forbids both. Text of models is escaped. The page holds no date, no
+machine name and no path: the same run gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from evals.report.numbers import count
+from evals.report.svg import element, text
+from train.report.chart import Series, line_chart
+from train.report.data import RunData, StageData
+from train.report.panels import PANELS, Panel, series_of
+from train.report.summary import compared, grouped
+
+__all__ = ["render_page"]
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def render_page(run: RunData) -> str:
+    """Return the whole page."""
+    title = f"ttc training report: {run.recipe}, seed {run.seed}"
+    css = resources.files("evals.report").joinpath("page.css").read_text(encoding="utf-8")
+    css += resources.files("train.report").joinpath("page.css").read_text(encoding="utf-8")
+    head = [
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        element("title", text(title)),
+        element("style", css),
+    ]
+    intro = [element("p", "training run", class_="eyebrow"), element("h1", text(f"{run.recipe}, seed {run.seed}"))]
+    body = element("main", *intro, *(_stage(stage) for stage in run.stages))
+    foot = element("footer", element("p", "This page loads nothing from a network. Vertical lines mark alarms."))
+    return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head><body>{body}{foot}</body></html>\n'
+
+
+def _stage(stage: StageData) -> str:
+    done = "done" if stage.result is not None else "going on, or interrupted"
+    if stage.result is not None and stage.result.stopped:
+        done = f"ended: {stage.result.stopped}"
+    fields = [f"{key} {value}" for key, value in stage.fields.items() if not isinstance(value, Mapping)]
+    logged = [f"{count(len(stage.rows))} steps logged"] if stage.rows else []
+    facts = [done, *logged, *fields]
+    parts = [
+        element("h2", text(stage.name)),
+        element("ul", *(element("li", text(fact)) for fact in facts), class_="facts"),
+        _compared(stage),
+        _alarms(stage.alarms) if stage.rows else "",
+        element("div", *(_panel(panel, stage) for panel in PANELS), class_="panels"),
+        _samples(stage.samples),
+    ]
+    return element("section", *parts)
+
+
+def _compared(stage: StageData) -> str:
+    rows = compared(stage)
+    if not rows and stage.result is not None:
+        rows = [(name.replace("_", " "), "", f"{value:.4g}") for name, value in stage.result.metrics.items()]
+    if not rows:
+        return ""
+    head = element("tr", *(element("th", title, scope="col") for title in ("", "at the start", "at the end")))
+    body = [
+        element("tr", element("th", text(what), scope="row"), element("td", text(first)), element("td", text(last)))
+        for what, first, last in rows
+    ]
+    table = element("table", element("thead", head), element("tbody", *body), class_="summary")
+    return element("div", table, class_="card scroll")
+
+
+def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
+    found = grouped(alarms)
+    if not found:
+        return element("p", "No alarm was raised.", class_="note")
+    blocks = []
+    for alarm, steps in found:
+        at = ", ".join(map(str, steps[:8])) + (", ..." if len(steps) > 8 else "")
+        values = ", ".join(f"{v:.4g}" if isinstance(v, (int, float)) else str(v) for v in alarm["values"])
+        head = f"{alarm['rule']}: {alarm['metric']} {values} at step {at}; action: {alarm['action']}"
+        rollouts = "".join(_rollout(rollout) for rollout in alarm["rollouts"])
+        blocks.append(element("div", element("b", text(head)), element("p", text(alarm["why"])), rollouts))
+    return element("div", element("h3", "Alarms"), *blocks, class_="card alarms")
+
+
+def _panel(panel: Panel, stage: StageData) -> str:
+    series = series_of(panel, stage)
+    steps = [alarm["step"] for alarm in stage.alarms if alarm["metric"] in panel.metrics]
+    chart = line_chart(panel.title, series, share=panel.share, marks=steps)
+    if not chart:
+        return ""
+    title = element("figcaption", element("b", text(panel.title)), _legend(series))
+    note = element("p", text(panel.note), class_="note") if panel.note else ""
+    return element("figure", title, chart, note, class_="card panel")
+
+
+def _legend(series: Sequence[Series]) -> str:
+    if len(series) < 2:
+        return ""
+    keys = [
+        element("span", element("i", class_=f"swatch inline c{i % 8}"), text(one.name), class_="item")
+        for i, one in enumerate(series)
+    ]
+    return element("span", *keys, class_="legend")
+
+
+def _samples(samples: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
+    if not samples:
+        return ""
+    blocks = [
+        element("details", element("summary", f"step {count(step)}"), *(_rollout(row) for row in rows))
+        for step, rows in samples.items()
+    ]
+    note = element("p", "The first right and wrong ones of different prompts; all are in rollouts.jsonl", class_="note")
+    return element("div", element("h3", "Sample rollouts"), note, *blocks, class_="card")
+
+
+def _rollout(row: Mapping[str, Any]) -> str:
+    good = row["status"] == "correct"
+    state = element("span", text(row["status"]), class_="ok" if good else "no")
+    cut = ", cut" if row.get("truncated") else ""
+    head = element("div", text(row["problem"]), " ", state, text(f" {row['tokens']} tokens{cut}"), class_="step-head")
+    think = element("div", text(row["thinking"]), class_="text think") if row["thinking"] else ""
+    return element("div", head, think, element("div", text(row["text"]), class_="text answer"), class_="rollout")

@@ -1,0 +1,83 @@
+"""A run in a few lines of plain text: per stage how far it got, first against last of what matters, and its alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evals.statistics import Interval
+from train.report.data import RunData, StageData
+
+__all__ = ["compared", "grouped", "render_summary"]
+
+SHOWN: Mapping[str, str] = {
+    "accuracy": "accuracy of train rollouts",
+    "reward": "reward",
+    "pair_accuracy": "pairs ranked right",
+    "held_out_accuracy": "held-out pairs ranked right",
+    "margin": "margin, nats",
+    "loss": "loss",
+    "held_out_loss": "held-out loss",
+    "length": "tokens a rollout",
+    "truncated": "truncated",
+    "thinking_share": "thinking",
+    "signal_share": "groups with a signal",
+    "entropy": "entropy, nats a token",
+    "kl": "distance from the reference, nats a token",
+    "mismatch": "engine against trainer, nats",
+    "grad_norm": "gradient norm",
+    "rollout_tok_s": "rollout tokens a second",
+    "update_tok_s": "update tokens a second",
+    "memory_gb": "memory, GiB",
+}
+
+
+def render_summary(run: RunData) -> str:
+    """The text for standard output."""
+    blocks = [f"{run.recipe}, seed {run.seed}"]
+    blocks += [_stage(stage) for stage in run.stages]
+    return "\n\n".join(blocks) + "\n"
+
+
+def compared(stage: StageData) -> list[tuple[str, str, str]]:
+    """(what, at the start, at the end) of what the stage logged; ends are means over a tenth of the steps."""
+    rows: list[tuple[str, str, str]] = []
+    if stage.held_out:
+        first, last = stage.held_out[0], stage.held_out[-1]
+        rows.append((f"held-out accuracy, {last.num} problems", _rate(first.interval), _rate(last.interval)))
+    for name, title in SHOWN.items():
+        values = [value for _, value in stage.series(name)]
+        if values:
+            size = max(1, len(values) // 10)
+            rows.append((title, f"{sum(values[:size]) / size:.4g}", f"{sum(values[-size:]) / size:.4g}"))
+    return rows
+
+
+def _rate(interval: Interval) -> str:
+    return f"{100 * interval.value:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})"
+
+
+def grouped(alarms: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], list[int]]]:
+    """The last alarm of each rule, and the steps at which it was raised."""
+    steps: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for alarm in alarms:
+        steps.setdefault(alarm["rule"], {})[alarm["step"]] = alarm
+    return [(found[max(found)], sorted(found)) for found in steps.values()]
+
+
+def _stage(stage: StageData) -> str:
+    done = "done" if stage.result is not None else "not finished"
+    reason = stage.result.stopped if stage.result is not None else ""
+    logged = f", {len(stage.rows)} steps logged" if stage.rows else ""
+    lines = [f"stage {stage.name}: {done}{logged}{', ' + reason if reason else ''}"]
+    if not stage.rows and stage.result is not None:
+        lines += [f"  {name:44} {value:.4g}" for name, value in stage.result.metrics.items()]
+    lines += [f"  {what:44} {first} -> {last}" for what, first, last in compared(stage)]
+    if not stage.rows:
+        return "\n".join(lines)
+    found = grouped(stage.alarms)
+    lines.append(f"  alarms: {len(found) or 'none'}")
+    for alarm, steps in found:
+        at = ", ".join(map(str, steps[:5])) + (", .." if len(steps) > 5 else "")
+        lines.append(f"    {alarm['rule']} at step {at} -> {alarm['action']}: {alarm['why']}")
+    return "\n".join(lines)
