@@ -98,7 +98,7 @@ def _read(file: Path) -> _Spec:
         prompt=_template(file, "prompt", _text(file, given, "prompt")),
         system=_template(file, "system", _text(file, given, "system", "")),
         target=_target_fields(file, given.get("target")),
-        kind=_kind(file, kind, check.verifier),
+        kind=_kind(file, kind, check),
         check=check,
         columns=columns,
         max_tokens=max_tokens,
@@ -129,9 +129,11 @@ def _check(file: Path, given: object, kind: str) -> Check:
     return Check(table["name"], params)
 
 
-def _kind(file: Path, given: str, verifier: str) -> str:
+def _kind(file: Path, given: str, check: Check) -> str:
+    """The answer kind: as given, or that of the verifier, which may have it as a parameter."""
+    verifier = check.verifier
     usual = "format" if verifier in _WHOLE else _KIND_OF.get(verifier, verifier if verifier in KINDS else "math")
-    kind = given or usual
+    kind = given or str(check.params.get("kind", usual))
     if kind not in KINDS:
         raise ConfigError(f"{file}: kind: {kind!r} is not one of {', '.join(KINDS)}{nearest(kind, tuple(KINDS))}")
     return kind

@@ -63,6 +63,9 @@ def test_the_answer_kind_alone_decides_the_verifier_too(tmp_path: Path) -> None:
     text = 'data = "rows.jsonl.gz"\nprompt = "{x}"\ntarget = "y"\nkind = "number"\n'
     task = load_task(write(tmp_path, text, [{"x": "1+1", "y": 2}]))()
     assert (task.check.verifier, task.check.params, task.items(None, 0)[0].target) == ("math", {"kind": "number"}, "2")
+    text = text.replace('kind = "number"', 'verifier = {name = "math", kind = "number"}')
+    assert load_task(write(tmp_path, text, [{"x": "1+1", "y": 2}]))().kind == "number"
+    assert load_task(write(tmp_path, text.split("verifier")[0], [{"x": "1", "y": 2}]))().kind == "math"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,9 @@ def test_a_missing_package_gives_its_install_command() -> None:
 
 
 @needs_gym
-@pytest.mark.parametrize("task", ["jugs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("countdown", "sokoban"))])
+@pytest.mark.parametrize(
+    "task", ["jugs", pytest.param("countdown", marks=pytest.mark.slow), pytest.param("sokoban", marks=pytest.mark.slow)]
+)
 def test_the_packages_own_answers_are_correct_and_others_are_not(task: str) -> None:
     made = list(problems(task, seed=3, count=3))
     forms = ("{}", "{} or 5", "nonsense")
