@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from serve.errors import invalid
+from serve.errors import ApiError, invalid
 from serve.fields import SHARED, text_of
 from serve.request import SamplingWish, ServeRequest, ThinkingWish
 from serve.schema import Schema, described, nullable
@@ -187,7 +187,17 @@ def _thinking(body: Mapping[str, Any]) -> ThinkingWish:
             f"reasoning_effort = {said!r} and output_config.effort = {effort!r} contradict each other: send one",
             "conflicting_thinking",
         )
-    wish = read_thinking({**body, "thinking": own, "reasoning_effort": effort or said})
+    try:
+        wish = read_thinking({**body, "thinking": own, "reasoning_effort": effort or said})
+    except ApiError as error:
+        raise error if effort is None else _renamed(error) from error
     if effort is not None:
         wish = replace(wish, effort_field="output_config.effort")
     return replace(wish, show=wish.show and display != "omitted")
+
+
+def _renamed(error: ApiError) -> ApiError:
+    """Speak of the effort by the name that the client used."""
+    old, new = "reasoning_effort", "output_config.effort"
+    param = new if error.param == old else error.param
+    return ApiError(error.status, error.code, error.message.replace(old, new), param=param)

@@ -1,0 +1,156 @@
+"""`POST /v1/responses` on the wire: what is read, what is refused, the order of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serve.config import Limits
+from tests.serve.named_events import events
+from tests.serve.running import Running, running, scripted, served
+from tests.serve.slow import SlowEngine
+from ttc.engines.simulated import simulated
+from ttc.scorers.simulated import simulated as simulated_scorer
+
+PATH = "/v1/responses"
+THOUGHT = {"hi": ["<think>let me see</think>hello there"], "long": ["<think>" + "x" * 50 + "</think>y"]}
+
+
+def asked(content: Any = "hi", **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "input": content, **fields}
+
+
+def message(text: Any = "hi", role: str = "user", **fields: Any) -> dict[str, Any]:
+    return {"role": role, "content": text, **fields}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(served(scripted(THOUGHT)), limits=Limits(max_total_tokens=100_000)) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "hi",
+        [message()],
+        [message([{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}], type="message")],
+        [{"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text"}]}, message()],
+    ],
+)
+def test_input_is_a_text_or_messages_and_reasoning_is_not_read_again(server: Running, content: Any) -> None:
+    reply = server.ask(asked(content, seed=1), PATH).json()
+    thought, said = reply["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "let me see"}]
+    assert said["content"][0] == {"type": "output_text", "text": "hello there", "annotations": [], "logprobs": []}
+    assert reply["usage"]["output_tokens_details"]["reasoning_tokens"] == len("let me see")
+    assert reply["ttc"]["thinking"]["used"] == len("let me see")
+
+
+BAD = [
+    (asked(""), "input"),
+    (asked([]), "input"),
+    (asked([{"type": "reasoning", "summary": []}]), "input"),
+    (asked([{"type": "function_call_output", "output": "x"}]), "input[0].type"),
+    (asked([{"role": "user"}]), "input[0].content"),
+    (asked([{"content": "x"}]), "input[0].role"),
+    (asked([message([{"type": "input_file", "file_id": "f"}])]), "input[0].content[0].type"),
+    (asked([message([{"type": "input_text"}])]), "input[0].content[0].text"),
+    (asked([message(role="tool")]), "input[0].role"),
+    (asked([message(other=1)]), "input[0].other"),
+    (asked(tools=[{"type": "function"}]), "tools"),
+    (asked(tool_choice="required"), "tool_choice"),
+    (asked(conversation="c"), "conversation"),
+    (asked(prompt={"id": "p"}), "prompt"),
+    (asked(store=True), "store"),
+    (asked(text={"format": {"type": "json_schema", "name": "x", "schema": {}}}), "text.format.type"),
+    (asked(max_output_tokens=0), "max_output_tokens"),
+    (asked(reasoning={"effort": "huge"}), "reasoning.effort"),
+    (asked(reasoning={"effort": "none"}, thinking_budget=5), "thinking_budget"),
+    (asked(metadata={"a": 1}), "metadata"),
+    (asked(stream_options={"include_obfuscation": False}), "stream_options"),
+    (asked(max_tokens=5), "max_tokens"),
+    (asked(n=2), "n"),
+    (asked(ttc={"strategy": "majority", "m": 2}), "ttc.m"),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), BAD, ids=[param for _, param in BAD])
+def test_what_cannot_be_honoured_is_refused_by_name(server: Running, body: dict[str, Any], param: str) -> None:
+    response = server.ask(body, PATH)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+    assert response.json()["error"]["message"]
+
+
+def test_fields_without_effect_are_accepted(server: Running) -> None:
+    idle = {"store": False, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "truncation": "disabled"}
+    more = {"text": {"format": {"type": "text"}}, "service_tier": "auto", "user": "u", "previous_response_id": None}
+    assert server.ask(asked(**idle, **more), PATH).status_code == 200
+
+
+def test_the_events_come_in_the_official_order(server: Running) -> None:
+    found = events(server, PATH, asked())
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    kinds = [event["type"].removeprefix("response.") for event in found]
+    shown = [kind for kind, before in zip(kinds, [None, *kinds], strict=False) if kind != before]
+    assert shown == [
+        *("created", "in_progress", "output_item.added", "content_part.added", "reasoning_text.delta"),
+        *("reasoning_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done", "completed"),
+    ]
+    assert [event["output_index"] for event in found if "output_index" in event] == sorted(
+        event["output_index"] for event in found if "output_index" in event
+    )
+
+
+@pytest.mark.parametrize("fields", [{}, {"reasoning": {"summary": "auto"}}, {"include_reasoning": False}])
+def test_a_stream_ends_with_the_response_that_is_given_whole(server: Running, fields: dict[str, Any]) -> None:
+    body = asked(seed=4, **fields)
+    whole, last = server.ask(body, PATH).json(), events(server, PATH, body)[-1]["response"]
+    for reply in (whole, last):
+        for key in ("id", "created_at", "completed_at"):
+            reply.pop(key)
+        for item in reply["output"]:
+            item.pop("id")
+        for usage in (reply["ttc"]["usage"], reply["usage"]):
+            usage.pop("cached", None), usage.pop("input_tokens_details", None), usage.pop("flops", None)
+    assert whole == last
+
+
+def test_hidden_thought_is_nowhere(server: Running) -> None:
+    text = server.ask(asked(reasoning={"exclude": True}, stream=True), PATH).text
+    assert "reasoning_text" not in text and "let me" not in text
+
+
+def test_a_reply_that_is_cut_is_incomplete_in_both_forms(server: Running) -> None:
+    body = asked("long", max_output_tokens=20, thinking_budget=-1)
+    whole, found = server.ask(body, PATH).json(), events(server, PATH, body)
+    assert found[-1]["type"] == "response.incomplete"
+    for reply in (whole, found[-1]["response"]):
+        assert (reply["status"], reply["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert reply["output"][-1]["status"] == "incomplete"
+        assert reply["usage"]["output_tokens"] == 20
+
+
+def test_progress_of_a_search_has_events_of_its_own() -> None:
+    model = served(simulated(jitter=2), scorers={"sim": simulated_scorer()})
+    with running(model, limits=Limits(progress_interval_s=0.001)) as server:
+        found = events(server, PATH, asked("q", ttc={"strategy": "tree", "n": 8, "progress": "full"}))
+    told = [event["ttc"] for event in found if event["type"] == "ttc.progress"]
+    assert told[-1]["tokens"] == found[-1]["response"]["ttc"]["usage"]["generated"]
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+
+
+def test_a_failure_in_a_stream_is_a_failed_response() -> None:
+    limits = Limits(request_timeout_s=0.3, heartbeat_s=0.05)
+    with running(served(SlowEngine(30)), limits=limits) as server:
+        response = server.ask(asked(stream=True), PATH)
+        assert response.status_code == 200 and ": keep-alive" in response.text
+        last = events(server, PATH, asked())[-1]
+    assert last["type"] == "response.failed"
+    assert (last["response"]["status"], last["response"]["error"]["code"]) == ("failed", "deadline_exceeded")
