@@ -16,7 +16,7 @@ SMOLLM2 ?= build/smollm2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-vllm test-sglang lint format nano bench gpu-nano gpu-test gpu-bench clean
+.PHONY: demo test test-vllm test-sglang conformance lint format nano bench gpu-nano gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -32,6 +32,11 @@ test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors
 # The sglang engine against SGLang itself, on a CPU; makes an environment of its own (about 3 GB).
 test-sglang:
 	bash benchmarks/sglang_cpu/run.sh
+
+# Clients of others against a real `ttc serve`, each in an environment of its own (about 1.5 GB).
+conformance: $(VENV)/.stamp-base
+	$(PIP) --editable '.[serve]'
+	bash tests/serve/conformance/run.sh $(BIN)
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .

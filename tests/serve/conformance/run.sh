@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Runs clients of others against a real `ttc serve`, each in an environment of its own (about 1.5 GB, once).
+#   run.sh BIN [NAME...]      BIN: the folder with this repository's own `ttc`; NAME: only these environments
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+bin="$(cd "$1" && pwd)"
+shift
+root="${CONFORMANCE_DIR:-$here/../../../build/conformance}"
+mkdir -p "$root"
+declare -A packages=(
+  [openai2]="openai<3" [openai3]="openai>=3" [schemathesis]="schemathesis" [langchain]="langchain-tests langchain-openai"
+  [litellm]="litellm" [lmeval]="lm_eval[api]" [anthropic]="anthropic"
+)
+declare -A tests=(
+  [openai2]="test_openai.py" [openai3]="test_openai.py" [schemathesis]="test_schema.py" [langchain]="test_langchain.py"
+  [litellm]="test_litellm.py" [lmeval]="test_lm_eval.py" [anthropic]="test_anthropic.py"
+)
+names=("$@")
+[ ${#names[@]} -gt 0 ] || names=(openai2 openai3 anthropic langchain litellm lmeval schemathesis)
+
+log="$(mktemp)"
+"$bin/ttc" serve --port 0 --set limits.default_max_tokens=512 2>"$log" &
+server=$!
+trap 'kill $server 2>/dev/null; wait $server 2>/dev/null || true; rm -f "$log"' EXIT
+for _ in $(seq 300); do
+  TTC_SERVE_URL="$(sed -n 's/^listening on //p' "$log")"
+  [ -n "$TTC_SERVE_URL" ] && break
+  kill -0 $server || { cat "$log"; exit 1; }
+  sleep 0.2
+done
+export TTC_SERVE_URL
+
+failed=0
+for name in "${names[@]}"; do
+  [ -f "$here/${tests[$name]}" ] || continue
+  if [ ! -f "$root/$name/.stamp" ]; then
+    python3 -m venv "$root/$name"
+    # shellcheck disable=SC2086
+    "$root/$name/bin/pip" install --quiet --disable-pip-version-check ${packages[$name]} pytest pytest-asyncio
+    touch "$root/$name/.stamp"
+  fi
+  echo "== $name: $("$root/$name/bin/pip" list 2>/dev/null | grep -iE '^(openai|anthropic|langchain-(tests|openai)|litellm|lm_eval|schemathesis) ' | tr -s ' ' | paste -sd, -)"
+  (cd "$root" && "$root/$name/bin/python" -m pytest -c "$here/pytest.ini" -p no:cacheprovider "$here/${tests[$name]}") || failed=1
+done
+kill -0 $server || { echo "the server died"; failed=1; }
+exit $failed
