@@ -92,6 +92,8 @@ RULES: tuple[Rule, ...] = (
     Rule("clip_share", "clip_share", "above", 0.3, 5, "lower_rate", "most tokens are clipped: updates are too large"),
     Rule("length_collapse", "length", "below", 0.4, 8, "stop",
          "rollouts shrink to a fraction of their length: a shortcut is learnt", relative=True),
+    Rule("thinking_dies", "thinking_share", "below", 0.25, 8, "stop",
+         "the policy stops thinking: it answers by heart, which held-out problems will not reward", relative=True),
     Rule("length_drift", "length", "above", 3.0, 8, "warn",
          "rollouts grow far beyond their early length", relative=True),
     Rule("truncation", "truncated", "above", 0.5, 8, "stop",
