@@ -5,7 +5,8 @@
 Inputs are mutations of the hostile texts of the tests and of each verifier's known cases: cut, doubled, spliced, filled
 with invisible and bidirectional marks, wrapped in boxes, tags, thinking and fences, and with the expected answer
 injected; one in thirty has a hostile target too. Work goes to whoever has had the least time, up to a cap each, so slow
-verifiers get fewer. A verdict beyond the card's limit is asked again alone, and counts as late when it is late again.
+verifiers get fewer. Times are wall times, so a busy machine makes some verdicts slow: one beyond the card's limit is
+asked again alone, three times, and counts as late when it is late each time (`num_slow` counts the first).
 Afterwards every verifier must still pass its known cases, and no process may be left.
 
 Judge runs on the scripted engine, composite joins two others; the rest have their defaults.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import tempfile
@@ -34,7 +36,7 @@ from ttc.registry import VERIFIERS
 from ttc.verifiers.contract import Card, card_of
 from ttc.verifiers.metrics import quantiles
 
-BATCH, IN_FLIGHT, CAP_SHARES, FLOOR = 100, 4, 9, 1000
+BATCH, IN_FLIGHT, CAP_SHARES, FLOOR, RETRIES = 100, 4, 9, 1000, 3
 MARKS = [
     "\u202e",
     "\u202d",
@@ -80,6 +82,7 @@ class Subject:
     verifier: Verifier
     card: Card
     seconds: float = 0.0
+    slow: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     times: list[float] = field(default_factory=list)
     late: list[dict[str, Any]] = field(default_factory=list)
@@ -206,9 +209,11 @@ async def _note(subject: Subject, target: Target, submission: Submission, found:
     subject.statuses[found.status] += 1
     subject.times.append(found.seconds)
     if found.seconds > subject.card.max_s:
-        again = await one(subject, target, submission)
-        if not isinstance(again, Verdict) or again.seconds > subject.card.max_s:
-            subject.late.append({**shown, "seconds": round(found.seconds, 3), "limit": subject.card.max_s})
+        subject.slow += 1
+        again = [await one(subject, target, submission) for _ in range(RETRIES)]
+        best = min(each.seconds if isinstance(each, Verdict) else math.inf for each in again)
+        if best > subject.card.max_s:
+            subject.late.append({**shown, "seconds": round(best, 3), "limit": subject.card.max_s})
 
 
 async def fuzz(names: Sequence[str], inputs: int, seed: int, folder: Path) -> dict[str, Any]:
@@ -258,6 +263,7 @@ async def _result(subject: Subject) -> dict[str, Any]:
         "raised": subject.raised[:20],
         "num_raised": len(subject.raised),
         "late": subject.late[:20],
+        "num_slow": subject.slow,
         "num_late": len(subject.late),
         "canaries_after": f"{sum(healthy)} of {len(healthy)}",
     }
