@@ -112,6 +112,7 @@ def test_game24_takes_the_numbers_alone() -> None:
         ({"numbers": [1, -2], "target": 3}, r"target\.numbers must be a list of whole numbers >= 0"),
         ({"numbers": [], "target": 3}, r"target\.numbers"),
         ({"numbers": "1 x", "target": 3}, r"target\.numbers"),
+        ({"numbers": "9" * 5000, "target": 3}, r"target\.numbers"),
         ({"numbers": [1, True], "target": 3}, r"target\.numbers"),
         ({"numbers": [1]}, r"target\.target must be a whole number"),
         ({"numbers": [1], "target": 1, "solutions": "1"}, "did you mean 'solution'"),

@@ -69,6 +69,10 @@ def test_a_pattern_in_a_schema_cannot_hang_and_a_reference_is_not_fetched() -> N
 def test_a_schema_that_is_none_is_refused_and_other_targets_are_not_read() -> None:
     with pytest.raises(ConfigError, match=r"row 7: target\.schema is not a JSON schema: \$\.type"):
         form().check_gold({"schema": {"type": "text"}}, "row 7")
+    for odd in (5, "{}", {"enum": {1, 2}}):
+        with pytest.raises(ConfigError, match=r"row 7: target\.schema"):
+            form().check_gold({"schema": odd}, "row 7")
+        assert judge_all([({"schema": odd}, "4")])[0].status == "error"
     form().check_gold({"answer": "4"})
     (verdict,) = judge_all([({"answer": "4"}, r"\boxed{5}")])
     assert verdict.correct

@@ -124,6 +124,8 @@ def test_a_response_that_is_cut_or_empty_or_still_thinking_has_no_verdict() -> N
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "as many kwargs as instructions"),
         ({"instruction_id_list": ["punctuation:no_coma"], "kwargs": [{}]}, r"\[0\].*mean 'punctuation:no_comma'"),
         (only("punctuation:no_comma", word="x"), r"kwargs\[0\]\.word: no such parameter"),
+        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{1: 2}]}, r"kwargs\[0\]\.1: no such parameter"),
+        (only("length_constraints:number_words", relation="at least", num_words=float("inf")), "whole number >= 0"),
         (only("keywords:existence"), r"kwargs\[0\]\.keywords is missing"),
         (only("keywords:existence", keywords=[""]), "strings that are not blank"),
         (only("language:response_language", language="xx"), "unknown language 'xx'"),

@@ -22,6 +22,8 @@ from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.reading import Clock, read_answer
 
 VERSION = "1"
+MAX_TEXT = MAX_NUMBERS * (MAX_DIGITS + 2)
+"""Characters of numbers written as one string."""
 _FIELDS = ("numbers", "target", "solution")
 
 
@@ -122,7 +124,7 @@ def read_game(target: Target, fixed: int | None) -> Game:
     known_fields(fields, _FIELDS)
     numbers = fields.get("numbers")
     if isinstance(numbers, str):
-        numbers = [int(word) if word.isdecimal() else word for word in numbers.replace(",", " ").split()]
+        numbers = [_number(word) for word in numbers[:MAX_TEXT].replace(",", " ").split()]
     if not isinstance(numbers, (list, tuple)) or not 1 <= len(numbers) <= MAX_NUMBERS or not all(map(_fits, numbers)):
         raise ConfigError(f"target.numbers must be a list of whole numbers >= 0, got {fields.get('numbers')!r}"[:300])
     value = fields.get("target", fixed)
@@ -134,6 +136,10 @@ def read_game(target: Target, fixed: int | None) -> Game:
     if not isinstance(solution, str):
         raise ConfigError(f"target.solution must be a string, got {solution!r}"[:300])
     return Game(tuple(numbers), Fraction(value), solution)
+
+
+def _number(word: str) -> int | str:
+    return int(word) if word.isdecimal() and len(word) <= MAX_DIGITS else word
 
 
 def _fits(value: object) -> bool:

@@ -9,11 +9,16 @@ from ttc.answers import extract
 from ttc.answers.extract import answer_start
 from ttc.core import Target
 from ttc.errors import ConfigError, MissingExtra
+from ttc.verifiers._targets import jsonable
 
 
 def schema_of(target: Target) -> Any:
-    """The schema of a target that has one, else None."""
-    return target.get("schema") if isinstance(target, Mapping) else None
+    """The schema of a target that has one, else None. Raises ConfigError when it is no JSON object."""
+    schema = target.get("schema") if isinstance(target, Mapping) else None
+    if schema is not None and not isinstance(schema, (dict, bool)):
+        raise ConfigError(f"target.schema must be a JSON schema, got {schema!r}"[:300])
+    jsonable("schema", schema)
+    return schema
 
 
 def check_schema(schema: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,14 @@ def naming(item: str) -> Iterator[None]:
         yield
     except ConfigError as exc:
         raise ConfigError(f"{item}: {exc}" if item else str(exc)) from exc
+
+
+def jsonable(name: str, value: object) -> None:
+    """Raise ConfigError when a field of a target cannot be sent to a worker as JSON."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ConfigError(f"target.{name} is not JSON: {exc}"[:MAX_ERROR]) from exc
 
 
 def known_fields(target: Mapping[str, Any], fields: Sequence[str]) -> None:

@@ -91,8 +91,12 @@ class FormatVerifier:
         clock = Clock()
         if cut := unfinished(submission, self._allow_truncated):
             return clock.stamp(Verdict("no_answer", reason=cut), self.version)
+        try:
+            schema = schema_of(target)
+        except ConfigError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
         holds, waited = self._parts(submission), 0.0
-        if (schema := schema_of(target)) is not None:
+        if schema is not None:
             content = json_part(submission.text, tagged=self._answer == "tag")
             reply = await self._pool.run({"call": "validate", "schema": schema, "text": content})
             waited = reply.waited
@@ -107,9 +111,8 @@ class FormatVerifier:
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Accept any target but one whose schema is not a JSON schema; raises ConfigError naming `item`."""
-        schema = schema_of(target)
-        if schema is not None:
-            with naming(item):
+        with naming(item):
+            if (schema := schema_of(target)) is not None:
                 check_schema(schema)
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, MissingExtra, UnknownName, VerifierError
 from ttc.verifiers._procedural.methods import REFUSED, needs_worker
 from ttc.verifiers._procedural.ours import same
-from ttc.verifiers._targets import known_fields, naming
+from ttc.verifiers._targets import jsonable, known_fields, naming
 from ttc.verifiers._text_pool import without_reply
 from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.pool import Pool
@@ -175,6 +175,7 @@ def read_address(target: Target) -> dict[str, Any]:
         value = target.get(name)
         if not isinstance(value, _FIELDS[name]) or isinstance(value, bool) or value == "":
             raise ConfigError(f"target.{name} must be a {_FIELDS[name].__name__}, got {value!r}"[:300])
+    jsonable("config", target.get("config"))
     if task in REFUSED:
         raise ConfigError(f"target.task {task!r} is refused: {REFUSED[task]}")
     return {name: target.get(name) for name in _FIELDS}

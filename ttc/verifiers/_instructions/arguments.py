@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -28,7 +29,7 @@ class Arguments:
         """A string that is not blank."""
         value = self._get(name, "a string")
         if not isinstance(value, str) or not value.strip():
-            raise ConfigError(f"{self._where}.{name} must be a string that is not blank, got {value!r}")
+            raise ConfigError(f"{self._where}.{name} must be a string that is not blank, got {value!r}"[:300])
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -36,15 +37,15 @@ class Arguments:
         value = self._get(name, "a list of strings")
         listed = isinstance(value, (list, tuple)) and value
         if not listed or not all(isinstance(item, str) and item.strip() for item in value):
-            raise ConfigError(f"{self._where}.{name} must be a list of strings that are not blank, got {value!r}")
+            raise ConfigError(f"{self._where}.{name} must be a list of strings that are not blank, got {value!r}"[:300])
         return tuple(value)
 
     def count(self, name: str) -> int:
         """A whole number >= 0; one written as a float counts."""
         value = self._get(name, "a whole number")
-        whole = not isinstance(value, bool) and isinstance(value, (int, float)) and value == int(value)
-        if not whole or value < 0:
-            raise ConfigError(f"{self._where}.{name} must be a whole number >= 0, got {value!r}")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value != int(value) or value < 0:
+            raise ConfigError(f"{self._where}.{name} must be a whole number >= 0, got {value!r}"[:300])
         return int(value)
 
     def compared(self, relation: str, threshold: str) -> Callable[[int], bool]:
@@ -53,7 +54,7 @@ class Arguments:
         compare = _RELATIONS.get(name) if isinstance(name, str) else None
         if compare is None:
             known = " or ".join(map(repr, _RELATIONS))
-            raise ConfigError(f"{self._where}.{relation} must be {known}, got {name!r}")
+            raise ConfigError(f"{self._where}.{relation} must be {known}, got {name!r}"[:300])
         return lambda number: compare(number, limit)
 
     def finish(self) -> None:
@@ -61,7 +62,7 @@ class Arguments:
         for name in self._values:
             if name not in self._read:
                 known = ", ".join(sorted(self._read)) or "none"
-                hint = nearest(name, sorted(self._read))
+                hint = nearest(str(name), sorted(self._read))
                 raise ConfigError(f"{self._where}.{name}: no such parameter{hint} (known: {known})")
 
     def _get(self, name: str, what: str) -> Any:
