@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ttc.hostile_programs import ESCAPES, EXHAUSTIONS, FORGERIES, TARGET
+from tests.ttc.processes import descendants
 from ttc.core import Submission
 from ttc.sandbox.limits import Limits, unused_user
 from ttc.sandbox.pool import Sandbox
@@ -175,23 +176,6 @@ async def _forgeries(sandbox: Sandbox) -> list[dict[str, Any]]:
         }
         for name, verdict in zip(FORGERIES, found, strict=True)
     ]
-
-
-def descendants() -> set[int]:
-    """The processes below this one, zombies left out."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            except OSError:  # it has just ended
-                continue
-            if fields[0] != "Z":
-                parents[int(entry.name)] = int(fields[1])
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {os.getpid()}
 
 
 def _files() -> set[str]:

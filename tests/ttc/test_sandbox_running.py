@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ttc.processes import descendants
 from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox.limits import Limits, unused_user
 from ttc.sandbox.pool import Sandbox
@@ -37,21 +38,6 @@ def tier() -> Tier:
 def sandbox(tier: Tier) -> Iterator[Sandbox]:
     with Sandbox(tier, workers=2) as sandbox:
         yield sandbox
-
-
-def children() -> set[int]:
-    """The processes below this one."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ProcessLookupError):
-                continue
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {os.getpid()}
 
 
 # -- scripts -----------------------------------------------------------------------------------------------------------
@@ -119,32 +105,32 @@ def test_a_program_finds_no_remains_of_another(sandbox: Sandbox) -> None:
 
 # -- the processes -----------------------------------------------------------------------------------------------------
 def test_nothing_is_left_when_a_sandbox_closes(tier: Tier) -> None:
-    before, descriptors = children(), set(os.listdir("/proc/self/fd"))
+    before, descriptors = descendants(), set(os.listdir("/proc/self/fd"))
     sandbox = Sandbox(tier, workers=3)
     futures = [sandbox.submit(Script(source, SHORT)) for source in ["print(1)", "while True: pass", "1/0"] * 3]
     assert [future.result().cause for future in futures][:3] == ["", "wall time", "exit code 1"]
     sandbox.close()
-    assert children() <= before
+    assert descendants() <= before
     assert set(os.listdir("/proc/self/fd")) <= descriptors
     with pytest.raises(VerifierError, match="closed"):
         sandbox.submit(Script("", LIMITS))
 
 
 def test_a_dead_zygote_is_replaced(tier: Tier) -> None:
-    before = children()
+    before = descendants()
     with Sandbox(tier, workers=1) as sandbox:
         assert sandbox.submit(Script("print(1)", LIMITS)).result().output == "1\n"
-        for pid in children() - before:
+        for pid in descendants() - before:
             os.kill(pid, signal.SIGKILL)
         assert sandbox.submit(Script("print(2)", LIMITS)).result().output == "2\n"
 
 
 def test_cells_end_when_the_zygote_is_killed(tier: Tier) -> None:
-    before = children()
+    before = descendants()
     worker = Worker(tier)
-    zygotes = children() - before
+    zygotes = descendants() - before
     cell = worker.start({"mode": "script", "source": "import time\ntime.sleep(99)", "stdin": ""}, LIMITS)
-    cells = children() - before - zygotes
+    cells = descendants() - before - zygotes
     assert len(cells) == 1
     for pid in zygotes:
         os.kill(pid, signal.SIGKILL)
@@ -163,11 +149,11 @@ def test_everything_ends_when_the_host_is_killed(tier: Tier) -> None:
         "for _ in range(2):\n    s.submit(Script('while True: pass', Limits(50, 50)))\n"
         "time.sleep(0.5)\nprint('running', flush=True)\ntime.sleep(99)\n"
     )
-    before = children()
+    before = descendants()
     host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert host.stdout is not None
     assert host.stdout.readline() == b"running\n"
-    family = children() - before
+    family = descendants() - before
     assert len(family) >= 5
     host.kill()
     host.wait()

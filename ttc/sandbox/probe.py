@@ -30,6 +30,10 @@ def fork():
     if pid == 0:
         os._exit(0)
     return pid
+def write():
+    open("/tmp/ttc-canary", "w").close()
+    os.remove("/tmp/ttc-canary")
+    return True
 print(input(), sep="\\n", *(name for name, attempt in {
     "stay root": lambda: os.getuid() == 0,
     "read": lambda: open("/etc/passwd").read(),
@@ -39,7 +43,7 @@ print(input(), sep="\\n", *(name for name, attempt in {
     "socket": lambda: socket.socket(socket.AF_UNIX),
     "fork": fork,
     "signal": lambda: os.kill(os.getppid(), 0) is None,
-    "write": lambda: open("/tmp/ttc-canary", "w"),
+    "write": write,
 }.items() if managed(attempt)), flush=True)
 managed(lambda: os.execv("/bin/true", ["true"]))
 print("still me")

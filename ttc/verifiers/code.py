@@ -15,7 +15,8 @@ What it can do: see the arguments of earlier and present calls, and answer them 
 for that); tell that it is being tested.
 
 A program that runs out of time, memory or output has failed those checks, and the verdict is `incorrect`: an endless
-loop is not a way around a reward. `error` is kept for tests that are broken and for a sandbox that is. Syntax errors
+loop is not a way around a reward. One that ran out of time without having had the processor is run once more, because a
+busy machine is not its fault. `error` is kept for tests that are broken and for a sandbox that is. Syntax errors
 are `incorrect` as well; no program at all is `no_answer`.
 
 Cost: two forks of a warm interpreter per program with function tests, one per script run, about 12 ms and 5 ms of a
@@ -23,7 +24,7 @@ core. Left out: languages other than Python, packages other than the standard li
 arguments, problems with several right outputs.
 
 Args:
-    timeout_s: Seconds for all checks of one program.
+    timeout_s: Seconds for all checks of one program; twice that for one that had little of the processor.
     case_s: Seconds for one run of a script; absent: `timeout_s`.
     memory_mb: Memory of the program, in MiB.
     workers: How many programs run at once.
@@ -152,7 +153,7 @@ def _card(name: str, version: str, timeout_s: float, case_s: float, memory_mb: i
         name,
         version,
         inputs="target: entry_point, stub, prelude and tests, cases, random or io; reads the last fenced program",
-        max_s=timeout_s + _GRACE_S,
+        max_s=2 * timeout_s + _GRACE_S,
         limits=f"{timeout_s:g} s for all checks of a program, {case_s:g} s for one script run, {memory_mb} MiB, 32 "
         "threads, 4 MiB of output, no files, no network, no processes: beyond them checks fail; 64 KiB of program",
         partial_credit="the share of checks that pass; each group of checks in `parts`",
@@ -161,7 +162,7 @@ def _card(name: str, version: str, timeout_s: float, case_s: float, memory_mb: i
             "a program may answer the known tests by a table; hidden, drawn cases catch that",
             "programs that need files, child processes, asyncio or packages beyond the standard library fail",
             "in-place changes of arguments are not seen: a call gets copies",
-            "on a machine under heavy load a slow program may run out of its time",
+            "on a machine that stays overloaded a slow program may run out of its time, twice",
         ),
         canaries=(
             Canary(target, right, "correct"),
