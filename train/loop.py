@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from evals.task import Item
+from train.act import act
 from train.alarm_file import AlarmFile
 from train.batch import rollout_batch
 from train.checkpoint import Checkpoints
@@ -121,7 +122,7 @@ async def learn(plan: Plan, parts: Parts) -> dict[str, Any]:
             metrics.update(await _evaluate(state, parts))
             metrics["gap"] = metrics["accuracy"] - metrics["held_out"]
         metrics["form_gap"] = metrics["formed"] - metrics["accuracy"]
-        stopped = _act(parts.health.check(metrics, state.step, rollouts), state, parts)
+        stopped = _act(parts.health.check(metrics, state.step, rollouts), parts)
         _write(metrics, state, rollouts, parts)
         last = {**last, **metrics}
         if plan.until is not None and metrics.get("held_out", 0.0) >= plan.until:
@@ -193,30 +194,11 @@ def _costs(began: float, sampled: float, updated: float, rollouts: Sequence[Roll
     }
 
 
-def _act(alarms: Sequence[Alarm], state: _State, parts: Parts) -> str:
+def _act(alarms: Sequence[Alarm], parts: Parts) -> str:
     """Carry out what the rules say; returns why the run must stop, or nothing."""
-    stopped = ""
-    for alarm in alarms:
-        parts.alarms.append(alarm)
-        if parts.alarm_file is not None:
-            parts.alarm_file.append(alarm)
-        parts.log(alarm.text())
-        if alarm.rule.action == "lower_rate":
-            parts.updater.optimiser.scale *= 0.5
-        if alarm.rule.action == "roll_back":
-            _roll_back(parts)
-        if alarm.rule.action == "stop":
-            stopped = f"health rule {alarm.rule.name}: {alarm.rule.why}"
-    return stopped
-
-
-def _roll_back(parts: Parts) -> None:
-    """Take the weights of the last checkpoint, with half the learning rate; counters go on."""
-    scale = parts.updater.optimiser.scale
-    found = parts.checkpoints.load(parts.updater.model)
-    if found is not None:
-        parts.updater.optimiser.load(found[0])
-    parts.updater.optimiser.scale = scale * 0.5
+    parts.alarms.extend(alarms)
+    updater = parts.updater
+    return act(alarms, updater.model, updater.optimiser, parts.checkpoints, parts.log, parts.alarm_file)
 
 
 def _write(metrics: dict[str, float], state: _State, rollouts: Sequence[Rollout], parts: Parts) -> None:
