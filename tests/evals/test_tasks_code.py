@@ -20,6 +20,7 @@ from evals.tasks.humaneval import humaneval
 from evals.tasks.livecodebench import livecodebench
 from evals.tasks.mbpp import mbpp
 from tests.evals.local_data import write_hub_copy, write_lines
+from ttc.cli import main
 from ttc.core import Submission
 from ttc.errors import ConfigError, RecordError
 from ttc.registry import VERIFIERS
@@ -306,3 +307,13 @@ def test_the_local_sets_load_and_their_golds_can_be_read(data_dir: Path) -> None
     assert len(mbpp(data=str(data_dir), split="all", subset="full").items(None, 0)) == 972
     for item in (*human, *basic):
         assert read_target(item.target).groups[0]["remote"]
+
+
+def test_unsafe_code_reaches_the_verifier_of_programs_and_no_other(tmp_path: Path) -> None:
+    write_lines(tmp_path / "mbpp.jsonl", [local_mbpp()])
+    common = ["eval", "--engine", "simulated", "--strategy", "direct", "--baseline", "none", "--unsafe-code"]
+    assert main([*common, "--task", "mbpp", "--data", str(tmp_path), "--out", str(tmp_path / "code")]) == 0
+    assert main([*common, "--task", "simulated", "--limit", "2", "--out", str(tmp_path / "other")]) == 0
+    code, other = (json.loads((tmp_path / name / "run.json").read_text())["config"] for name in ("code", "other"))
+    assert code["verifier_params"]["unsafe"] is True
+    assert "unsafe" not in other["verifier_params"]
