@@ -1,7 +1,8 @@
 """From records to votes: which candidates a problem had, and what sub-sampling them may claim.
 
 A pool can be sub-sampled when its candidates are draws of one prompt (paths of length one), so any k of them are what a
-run with n = k would have drawn. The leaves of a tree are not: there only their union counts.
+run with n = k would have drawn. The leaves of a tree are not, nor are samples whose number was decided by what they
+said (a stopping rule, a budget): there only their union counts.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def votes(record: Record) -> list[Vote]:
 
 
 def exchangeable(records: Sequence[Record]) -> bool:
-    """Whether every candidate of every record is a draw of its problem's own prompt."""
+    """Whether every candidate of every record is a draw of its problem's own prompt, and none was stopped."""
+    if any(record.answer is not None and record.answer.stop_cause != "done" for record in records):
+        return False
     paths = [candidate.path for record in records if record.answer for candidate in record.answer.candidates]
     return bool(paths) and all(len(path) == 1 for path in paths)

@@ -106,7 +106,7 @@ def test_concurrency_does_not_change_the_result(tmp_path: Path, capsys: pytest.C
         (["--task", "arithmatic"], "unknown task 'arithmatic'; did you mean 'arithmetic'?"),
         (["--engine", "simulate"], "unknown engine 'simulate'; did you mean 'simulated'?"),
         (["--set", "m=3"], "no parameter 'm'"),
-        (["--level", "2"], "simulated has no parameter 'level'"),
+        (["--level", "9"], "level must be one of 1, 2, 3, 4, 5, mixed, got '9'"),
         (["--task", "arithmetic", "--level", "hard"], "level"),
         (["--temperature", "0"], "n=16 needs temperature > 0"),
         (["--limit", "many"], "--limit must be a whole number"),

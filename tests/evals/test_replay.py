@@ -1,0 +1,133 @@
+"""Replays: other strategies over recorded samples answer, cost and are judged exactly as real runs do."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evals.commands import replay as command
+from evals.run import read_run
+from evals.summary import read_summary
+from ttc.cli import main
+from ttc.core import Record
+from ttc.errors import ConfigError
+
+SIMULATED = ["--task", "simulated", "--engine", "simulated", "--set", "engine.p=0.85", "--limit", "12", "--seed", "3"]
+SCORED = ["--scorer", "simulated", "--set", "scorer.noise=1.0"]
+
+
+def evaluate(out: Path, *strategy: str) -> tuple[Record, ...]:
+    assert main(["eval", *SIMULATED, "--baseline", "none", "--out", str(out), "--strategy", *strategy]) == 0
+    return read_run(out).records
+
+
+def replayed(source: Path, out: Path, *arguments: str) -> tuple[Record, ...]:
+    parser = argparse.ArgumentParser()
+    command.register(parser.add_subparsers())
+    args = parser.parse_args(["replay", str(source), "--out", str(out), "--strategy", *arguments])
+    assert args.run(args) == 0
+    return read_run(out).records
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "pool"
+    evaluate(folder, "best_of_n", "--n", "12", *SCORED)
+    return folder
+
+
+def outcome(record: Record):
+    """All that a replay must repeat."""
+    assert record.answer is not None
+    answer = record.answer
+    return (
+        answer.final,
+        answer.text,
+        answer.stop_cause,
+        [replace(candidate, score=None) for candidate in answer.candidates],
+        (answer.usage.generated, answer.usage.calls),
+        record.verdict and record.verdict.status,
+        [verdict.status for verdict in record.verdicts],
+    )
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        ("majority", "--n", "12"),
+        ("majority", "--n", "5"),
+        ("adaptive", "--n", "12"),
+        ("adaptive", "--n", "12", "--set", "rule=window", "--set", "window=3"),
+        ("direct",),
+    ],
+)
+def test_a_replay_is_the_run_it_stands_for(pool: Path, tmp_path: Path, strategy: tuple[str, ...]) -> None:
+    real = evaluate(tmp_path / "real", *strategy)
+    found = replayed(pool, tmp_path / "replayed", *strategy)
+    assert [outcome(record) for record in found] == [outcome(record) for record in real]
+
+
+@pytest.mark.parametrize("select", ["argmax", "weighted", "pessimistic", "soft"])
+def test_selections_over_recorded_scores_are_those_of_a_real_run(pool: Path, tmp_path: Path, select: str) -> None:
+    rules = ["best_of_n", "--n", "8", "--set", f"select={select}", "--set", "aggregation=min"]
+    real = evaluate(tmp_path / "real", *rules, *SCORED)
+    found = replayed(pool, tmp_path / "replayed", *rules)
+    assert [outcome(record) for record in found] == [outcome(record) for record in real]
+    scores = [[[c.score for c in r.answer.candidates] for r in records if r.answer] for records in (real, found)]
+    assert scores[0] == scores[1]
+
+
+def test_a_whole_replay_costs_what_the_recorded_run_did(pool: Path, tmp_path: Path) -> None:
+    for there, here in zip(read_run(pool).records, replayed(pool, tmp_path, "best_of_n"), strict=True):
+        assert there.answer is not None and here.answer is not None
+        assert here.answer.usage.tokens == there.answer.usage.tokens
+        assert here.answer.final == there.answer.final
+
+
+def test_several_strategies_get_a_folder_each_and_one_summary(pool: Path, tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    command.register(parser.add_subparsers())
+    args = parser.parse_args(["replay", str(pool), "--out", str(tmp_path), "--strategy", "majority,best_of_n:n=4"])
+    assert args.run(args) == 0
+    entries = read_summary(tmp_path)
+    assert [(entry["strategy"], entry["n"]) for entry in entries] == [("majority", 12), ("best_of_n", 4)]
+    assert all(len(read_run(tmp_path / entry["records"]).records) == 12 for entry in entries)
+
+
+def test_a_token_budget_holds_in_a_replay(pool: Path, tmp_path: Path) -> None:
+    records = replayed(pool, tmp_path, "majority", "--budget", "tokens=300")
+    for record in records:
+        assert record.answer is not None
+        assert record.answer.usage.tokens <= 300 and record.answer.stop_cause == "budget"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [
+        (("majority", "--n", "13"), "holds 12 samples"),
+        (("tree",), "cannot ask anything new|token ids|holds"),
+        (("first_finished", "--n", "4"), "token ids"),
+        (("aggregate", "--n", "4"), "cannot ask anything new"),
+        (("majority", "--scorer", "simulated"), "recorded scores"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_with_the_reason(
+    pool: Path, tmp_path: Path, strategy: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        replayed(pool, tmp_path / "out", *strategy)
+
+
+def test_a_pool_without_scores_or_one_that_was_stopped_is_refused(tmp_path: Path) -> None:
+    evaluate(tmp_path / "votes", "majority", "--n", "4")
+    with pytest.raises(ConfigError, match="no scores"):
+        replayed(tmp_path / "votes", tmp_path / "a", "best_of_n")
+    evaluate(tmp_path / "stopped", "adaptive", "--n", "8", "--set", "engine.p=1.0")
+    with pytest.raises(ConfigError, match="no fair pool"):
+        replayed(tmp_path / "stopped", tmp_path / "b", "majority")
+    evaluate(tmp_path / "tree", "tree", "--n", "4", *SCORED)
+    with pytest.raises(ConfigError, match="whole samples"):
+        replayed(tmp_path / "tree", tmp_path / "c", "majority")

@@ -1,0 +1,200 @@
+"""Replay: run a strategy again over a recorded pool of samples and scores, without a model.
+
+Every record holds what was drawn (the candidates, and the trace with tokens and scores), so a vote, a selection or a
+stopping rule can be run on it exactly: the same code, the same draws, the same scores, in no time. The pool stands in
+for the engine (`PoolEngine`), for the scorer (`PoolScorer`) and for how answers were read (`PoolSession`).
+
+What can be replayed draws whole samples of the problem's own prompt: direct, majority, best_of_n with every selection
+and aggregation, adaptive with every rule. What continues draws, asks again or grows a tree is refused, and so is a pool
+that is the outcome of a stopping rule, or more samples than there are. It costs what the real run would have cost:
+generated tokens and draws exactly, scored tokens as each draw's share of the pool's by length; prompt tokens and FLOPs
+are not known and are 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ttc.core import (
+    Answer,
+    Budget,
+    Candidate,
+    Capabilities,
+    Completion,
+    Message,
+    Problem,
+    Prompt,
+    Record,
+    Sampling,
+    Score,
+    Usage,
+    UsageSink,
+)
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.session import Session
+from ttc.solve import Strategy
+
+__all__ = ["Draw", "PoolScorer", "pool_of", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One recorded sample: how it was read, how long it was, and its scores where it was scored."""
+
+    candidate: Candidate
+    num_tokens: int
+    num_thinking: int
+    score: Score | None
+    num_scored: int
+
+
+def pool_of(record: Record) -> dict[int, Draw]:
+    """Return the draws of a record by their number; raises ConfigError when it is no pool of whole samples."""
+    answer = record.answer
+    name = record.problem.id
+    if answer is None:
+        raise ConfigError(f"problem {name!r} failed ({record.error}), so there is nothing to replay")
+    events = [event for event in answer.trace if event.kind == "generate"]
+    grown = {event.path: event.data for event in events}
+    scored = {event.path: event.data for event in answer.trace if event.kind == "score"}
+    if [event.path for event in events] != [candidate.path for candidate in answer.candidates] or any(
+        len(path) != 1 for path in grown
+    ):
+        raise ConfigError(f"problem {name!r}: only runs of whole samples can be replayed: majority or best_of_n")
+    if answer.stop_cause != "done":
+        raise ConfigError(
+            f"problem {name!r}: its samples were stopped ({answer.stop_cause}), so they are no fair pool; record one "
+            "with majority or best_of_n and without a budget"
+        )
+    total, passed, told, draws = sum(int(data["num_tokens"]) for data in grown.values()), 0, 0, {}
+    for candidate in answer.candidates:
+        data, score = grown[candidate.path], scored.get(candidate.path)
+        passed += int(data["num_tokens"])
+        upto = round(answer.usage.scored * passed / total) if total else 0
+        draws[candidate.path[0]] = Draw(
+            candidate=candidate,
+            num_tokens=int(data["num_tokens"]),
+            num_thinking=int(data["num_thinking"]),
+            score=None if score is None else Score(score["value"], tuple(score["steps"]), score["note"]),
+            num_scored=upto - told,
+        )
+        told = upto
+    return draws
+
+
+class PoolEngine:
+    """Hands out recorded draws; knows no text, no ids and no other prompt."""
+
+    def __init__(self, pool: Mapping[int, Draw]) -> None:
+        """`pool` is one problem's."""
+        self._pool = pool
+        self._counters = Usage()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Text only: what continues a draw is refused by the strategies themselves."""
+        return Capabilities(model="replay", max_context=1 << 30, token_ids=False, schedule_invariant=True)
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """The one prompt that was drawn from."""
+        return Prompt(text="", token_ids=None, messages=tuple(messages))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Refused: there are no ids."""
+        raise ConfigError("a replay has no token ids; only strategies over whole samples can be replayed")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Refused: there are no ids."""
+        raise ConfigError("a replay has no token ids; only strategies over whole samples can be replayed")
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """Return recorded draws; one that is longer than `sampling.max_tokens` is cut, and is then no answer."""
+        if prompt.path or prompt.text:
+            raise ConfigError("a replay cannot ask anything new; only strategies over whole samples can be replayed")
+        return [self._drawn(number, sampling.max_tokens, on_usage) for number in draws]
+
+    def _drawn(self, number: int, max_tokens: int, on_usage: UsageSink) -> Completion:
+        if number not in self._pool:
+            raise ConfigError(f"the recorded pool holds {len(self._pool)} samples; lower n to what it has")
+        draw = self._pool[number]
+        cut = draw.num_tokens > max_tokens
+        kept = min(draw.num_tokens, max_tokens)
+        usage = Usage(generated=kept, thinking=min(draw.num_thinking, kept), calls=1, attempts=1)
+        self._counters += usage
+        on_usage(usage)
+        reason = "length" if cut else draw.candidate.finish_reason
+        return Completion(path=(number,), text=draw.candidate.text, token_ids=(), finish_reason=reason, usage=usage)
+
+    def counters(self) -> Usage:
+        """Totals so far."""
+        return self._counters
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+class PoolScorer:
+    """Gives the recorded scores; one object for all problems of a run."""
+
+    def __init__(self, pools: Mapping[str, Mapping[int, Draw]]) -> None:
+        """`pools` by problem id."""
+        self._pools = pools
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Look the scores up; a draw that was not scored in the run raises ConfigError."""
+        return [self._score(prompt, on_usage) for prompt in prompts]
+
+    def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
+        draw = self._pools[prompt.problem_id][prompt.path[0]]
+        if draw.score is None:
+            raise ConfigError("the recorded run has no scores; replay a strategy that needs none, such as majority")
+        on_usage(Usage(scored=draw.num_scored))
+        return draw.score
+
+    def release(self, problem_id: str) -> None:
+        """Nothing is kept."""
+
+
+class PoolSession(Session):
+    """A session whose answers were read when they were recorded."""
+
+    def __init__(
+        self, problem: Problem, pool: Mapping[int, Draw], *, seed: int, sampling: Sampling, budget: Budget | None
+    ) -> None:
+        """See `Session`; `pool` is the problem's."""
+        super().__init__(problem, PoolEngine(pool), seed=seed, sampling=sampling, budget=budget)
+        self._pool = pool
+
+    def candidate_at(
+        self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
+    ) -> Candidate:
+        """The recorded candidate with the score of this strategy; a cut one has no final answer."""
+        candidate = replace(self._pool[whole.path[0]].candidate, score=score)
+        if finish_reason == "stop" or candidate.finish_reason != "stop":
+            return candidate
+        return replace(candidate, final=None, finish_reason="length", num_tokens=num_tokens)
+
+
+async def replay(
+    problem: Problem,
+    pool: Mapping[int, Draw],
+    strategy: Strategy,
+    *,
+    seed: int,
+    sampling: Sampling,
+    budget: Budget | None = None,
+) -> Answer:
+    """Return what `strategy` would have answered with the draws of `pool`; `seed` and `sampling` are the run's.
+
+    Raises:
+        ConfigError: the strategy wants more than the pool holds.
+    """
+    started = time.perf_counter()
+    session = PoolSession(problem, pool, seed=seed, sampling=sampling, budget=budget)
+    try:
+        answer = await strategy(problem, session)
+    except BudgetExceeded:
+        answer = session.answer(None, (), "budget")
+    return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)
