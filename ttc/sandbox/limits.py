@@ -54,8 +54,8 @@ class Limits:
 def apply(limits: Limits, max_threads: int | None) -> None:
     """Set the limits on this process, with no way to raise them; `max_threads` counts as the kernel does for the user.
 
-    Nothing may be written to a file; the program's own output goes to pipes, which have no size limit here. Memory is only
-    limited on Linux; elsewhere programs run unprotected or not at all.
+    Nothing may be written to a file; the program's own output goes to pipes, which have no size limit here. Memory is
+    only limited on Linux; elsewhere programs run unprotected or not at all.
     """
     cpu_s = max(1, round(limits.cpu_s + 0.5))
     # The hard limit is later: at the soft one the kernel sends SIGXCPU, whose default ends the process with a cause.
