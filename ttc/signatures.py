@@ -44,13 +44,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a registered function says of itself: first line of its documentation, and its keyword parameters."""
+    """What a registered function says of itself: first line of its documentation, and its keyword parameters.
+
+    `about` is the rest of its module's documentation: paper, cost, what is left out.
+    """
 
     kind: str
     name: str
     doc: str
     takes_model: bool
     parameters: tuple[Parameter, ...]
+    about: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -86,7 +90,9 @@ def describe(kind: str, name: str, function: Callable[..., Any]) -> Description:
         for item in signature.parameters.values()
         if item.kind is item.KEYWORD_ONLY
     )
-    return Description(kind, name, lines[0].strip() if lines else "", "model" in signature.parameters, parameters)
+    about = module_doc.strip().partition("\n")[2].strip() if own_module else ""
+    doc = lines[0].strip() if lines else ""
+    return Description(kind, name, doc, "model" in signature.parameters, parameters, about)
 
 
 def bind(

@@ -14,6 +14,8 @@ from ttc.signatures import Description, Parameter
 from ttc.verifiers.contract import Card, card_of
 
 REGISTRIES = "ttc.registries"
+WITH_ABOUT = ("strategy", "policy")
+"""Kinds whose listing says paper, cost and what is left out."""
 
 
 def register(subparsers: Any) -> None:
@@ -102,6 +104,8 @@ def _card_text(card: Card | str | None) -> str:
 
 def _text(description: Description) -> str:
     lines = [f"{description.name}{'[:MODEL]' if description.takes_model else ''}", f"    {description.doc}"]
+    if description.kind in WITH_ABOUT and description.about:
+        lines.append(textwrap.indent(description.about, "    ", lambda line: bool(line.strip())))
     lines += [line for parameter in description.parameters for line in _parameter_lines(parameter)]
     return "\n".join(lines) + "\n"
 
