@@ -14,6 +14,7 @@ from serve.endpoint import Dialect, Endpoint
 from serve.errors import ApiError
 from serve.guard import Guard
 from serve.openapi import complete
+from serve.pages import HEADERS, Page, read_pages
 from serve.service import Service
 from serve.transport import ASGIApp, Receive, Scope, Send
 from ttc.errors import MissingExtra
@@ -109,6 +110,16 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | Non
         path = endpoint.dialect.path
         app.add_api_route(path, route(endpoint), methods=["POST"], response_model=None, summary=path)
 
+    def static(page: Page) -> Callable[..., Any]:
+        async def get() -> Any:
+            return Response(page.content, media_type=page.media_type, headers=dict(HEADERS))
+
+        return get
+
+    pages = read_pages()
+    for page in pages:
+        app.add_api_route(page.path, static(page), methods=["GET", "HEAD"], include_in_schema=False)
+
     @app.get("/v1/models", summary="Models and presets")
     async def models() -> dict[str, Any]:
         return catalogue.to_json()
@@ -158,4 +169,4 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | Non
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
-    return Guard(app, config.keys, refusals=REFUSALS)
+    return Guard(app, config.keys, frozenset(page.path.encode() for page in pages), REFUSALS)
