@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from train.loop import update_on
 from train.models import load_model, load_tokenizer
 from train.registries import STAGES
 from train.rollout_file import read_rollouts
 from train.run import RUN, stage_folders
 from train.stages.grpo import Grpo
+from train.step import update_on
 from ttc.errors import ConfigError
 from ttc.records import iterate
 from ttc.registry import bind
@@ -61,7 +61,8 @@ def _same(logged: float, computed: float) -> str:
 
 def _stage(run: Path, number: int | None, model: Path | None) -> tuple[Path, dict[str, Any], Path]:
     """The folder and fields of the stage, and the model it started from."""
-    folders = [path for path in stage_folders(run) if (path / "rollouts.jsonl").is_file()]
+    needed = ("rollouts.jsonl", "metrics.jsonl")
+    folders = [path for path in stage_folders(run) if all((path / name).is_file() for name in needed)]
     chosen = [path for path in folders if number is None or path.name.startswith(f"{number}-")]
     if not chosen:
         raise ConfigError(f"{run} has no stage with recorded rollouts" + (f" numbered {number}" if number else ""))

@@ -17,9 +17,9 @@ from train.corpora.cipher import cipher as corpus
 from train.frontier import Frontier
 from train.health import RULES, Health
 from train.held_out import HeldOut
-from train.loop import Parts
 from train.losses.ppo import ppo
 from train.models import Shape, load_model, load_tokenizer, new_model, save_model
+from train.parts import Parts
 from train.policy import token_logprobs
 from train.rewards import Rewarder
 from train.rollout import Collector, group_draws

@@ -9,8 +9,10 @@ import torch
 
 from tests.train.cipher_base import make_base, make_parts
 from train.batch import rollout_batch
-from train.loop import Plan, learn, outcome_of, update_on
+from train.loop import learn
+from train.parts import Plan
 from train.rollout_file import read_rollouts
+from train.step import outcome_of, update_on
 from train.update import weighted
 from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError

@@ -12,7 +12,8 @@ import pytest
 from tests.train.cipher_base import make_base, make_parts
 from train.alarm_file import AlarmFile
 from train.health import Health, Rule
-from train.loop import Plan, learn
+from train.loop import learn
+from train.parts import Plan
 from train.report import read_run, render_summary, write_report
 from train.report.chart import Bar, Series, line_chart
 from train.report.panels import PANELS

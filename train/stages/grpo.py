@@ -8,7 +8,7 @@ any engine that returns ids with log-probabilities and takes new weights, throug
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,16 @@ from typing import Any, Literal
 
 from evals.task import Task
 from train.alarm_file import AlarmFile
+from train.asynchronous import learn_async
 from train.checkpoint import Checkpoints
 from train.correction import Correction
 from train.frontier import Frontier, Mode
 from train.health import Health, Rule, configured
 from train.held_out import HeldOut
-from train.loop import Parts, Plan, learn
+from train.loop import learn
 from train.models import load_model, load_tokenizer, save_model
 from train.normalise import Normaliser
+from train.parts import Parts, Plan
 from train.registries import ADVANTAGES, LOSSES
 from train.rewards import Rewarder
 from train.rollout import Collector, Strategy, group_draws
@@ -73,6 +75,9 @@ def grpo(
     save_every: int = 50,
     until: float | None = None,
     warmup: int = 0,
+    asynchronous: bool = False,
+    max_staleness: int = 1,
+    buffer: int = 2,
     record: bool = True,
     health: Mapping[str, Any] | None = None,
 ) -> Stage:
@@ -108,6 +113,9 @@ def grpo(
         save_every: steps between checkpoints.
         until: stop once held-out accuracy reaches this.
         warmup: steps over which the rate rises.
+        asynchronous: draw, judge and learn at once.
+        max_staleness: most updates that rollouts of an asynchronous run may be behind.
+        buffer: most steps on their way in an asynchronous run.
         record: write every rollout to rollouts.jsonl.
         health: changes of health rules by name.
     """
@@ -123,7 +131,10 @@ def grpo(
     return Grpo(
         task=problems,
         held_out=measured,
-        plan=Plan(steps, prompts, refills, eval_every, save_every, until, mask_truncated),
+        plan=Plan(
+            steps, prompts, refills, eval_every, save_every, until, mask_truncated, max_staleness, buffer
+        ),
+        loop=learn_async if asynchronous else learn,
         schedule=Schedule(lr, steps, warmup),
         objective=Objective(
             make(LOSSES, loss), make(ADVANTAGES, advantage), normaliser, cap, Correction(level=correction)
@@ -159,6 +170,7 @@ class Grpo:
     task: Task
     held_out: Task
     plan: Plan
+    loop: Callable[[Plan, Parts], Awaitable[dict[str, Any]]]
     schedule: Schedule
     objective: Objective
     sampling: Sampling
@@ -219,7 +231,7 @@ class Grpo:
             held_out_file=LineFile(setting.folder / "held_out.jsonl"),
         )
         try:
-            last = await learn(self.plan, parts)
+            last = await self.loop(self.plan, parts)
         finally:
             for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
                 if file is not None:

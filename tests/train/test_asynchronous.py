@@ -1,0 +1,101 @@
+"""The asynchronous loop learns the same, keeps to its staleness, and waits for nobody that others need not wait for."""
+
+import asyncio
+import dataclasses
+import json
+import time
+
+import pytest
+
+from tests.train.cipher_base import make_base, make_parts
+from train.asynchronous import learn_async
+from train.loop import learn
+from train.parts import Plan
+from train.rewards import Rewarder
+from ttc.errors import ConfigError
+from ttc.verifiers.exact import exact
+
+
+class Slow:
+    """A verifier that takes its time."""
+
+    name, version = "slow", "slow-1"
+
+    def __init__(self, seconds):
+        self._seconds, self._inner = seconds, exact()
+
+    def check_gold(self, target, item=""):
+        self._inner.check_gold(target, item)
+
+    async def verify(self, target, submission):
+        await asyncio.sleep(self._seconds)
+        return await self._inner.verify(target, submission)
+
+    async def close(self):
+        await self._inner.close()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return make_base(tmp_path_factory.mktemp("base"))
+
+
+def run(loop, plan, parts):
+    try:
+        return asyncio.run(loop(plan, parts))
+    finally:
+        parts.metrics.close()
+        parts.rollouts.close()
+        asyncio.run(parts.collector.engine.close())
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_it_learns_what_the_synchronous_loop_learns_within_the_stated_staleness(base, tmp_path):
+    parts = make_parts(base, tmp_path)
+    plan = Plan(steps=24, prompts=12, eval_every=6, until=0.99, buffer=2, max_staleness=2)
+    last = run(learn_async, plan, parts)
+    told = rows(tmp_path)
+    assert last["held_out"] >= 0.9
+    assert max(row["staleness"] for row in told) <= 2 and any(row["staleness"] > 0 for row in told)
+    assert max(row["parity"] for row in told) < 1e-4
+
+
+def test_rollouts_that_are_too_old_are_dropped_and_counted(base, tmp_path):
+    parts = make_parts(base, tmp_path)
+    run(learn_async, Plan(steps=6, prompts=4, eval_every=6, buffer=3, max_staleness=0), parts)
+    told = rows(tmp_path)
+    assert all(row["staleness"] == 0 for row in told) and told[-1]["dropped"] > 0
+
+
+def test_a_slow_verifier_is_waited_for_less_than_by_the_synchronous_loop(base, tmp_path):
+    seconds = {}
+    for name, loop in (("sync", learn), ("async", learn_async)):
+        parts = make_parts(base, tmp_path / name)
+        parts = dataclasses.replace(parts, rewarder=Rewarder(Slow(0.4)))
+        began = time.perf_counter()
+        run(loop, Plan(steps=6, prompts=4, eval_every=6, buffer=3, max_staleness=3), parts)
+        seconds[name] = time.perf_counter() - began
+    assert seconds["async"] < 0.85 * seconds["sync"]
+
+
+def test_an_actor_that_dies_ends_the_run_with_its_error(base, tmp_path):
+    from train.frontier import Frontier
+    from ttc.errors import TrainingError
+
+    parts = make_parts(base, tmp_path)
+    items = parts.sampler.draw(1, 0)
+    parts = dataclasses.replace(parts, sampler=Frontier(items, seed=0, retire=1))
+    parts.sampler.load({"items": {items[0].problem.id: [4.0, 4.0, 1]}, "difficulties": {}})
+    with pytest.raises(TrainingError, match="no items left"):
+        run(learn_async, Plan(steps=2, prompts=1), parts)
+
+
+def test_what_it_cannot_do_is_refused(base, tmp_path):
+    parts = make_parts(base, tmp_path)
+    with pytest.raises(ConfigError, match="refills"):
+        asyncio.run(learn_async(Plan(steps=1, prompts=1, refills=1), parts))
+    with pytest.raises(ConfigError, match="buffer"):
+        run(learn_async, Plan(steps=1, prompts=1, buffer=0), parts)
