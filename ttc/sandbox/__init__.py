@@ -1,8 +1,9 @@
 r"""Run Python programs that a model wrote: no files, no network, no other processes, bounded time and memory.
 
-    tier = probe()                                        what contains programs here, shown by a canary
-    with Sandbox(tier, workers=2) as sandbox:
-        ran = sandbox.submit(Script("print(input())", stdin="4\n")).result()
+    tier = probe.probe()                                     what contains programs here, shown by a canary
+    limits = limits.Limits(wall_s=5, cpu_s=5)
+    with pool.Sandbox(tier, workers=2) as sandbox:
+        ran = sandbox.submit(running.Script("print(input())", limits, stdin="4\n")).result()
 
 Two tiers, the first that works here is used:
 

@@ -2,9 +2,9 @@
 
 It reads lines of JSON on the control stream, each with four descriptors attached, and forks one cell for each:
 
-    {"cell": 1, "wall_s": 5, ..., "landlock": 7, "seccomp": true}    a line to the zygote
+    {"cell": 1, "role": 0, "limits": {...}, "landlock": 7, ...}    a line to the zygote
     {"kill": 1}
-    {"cell": 1, "status": 9, "late": true, "cpu_s": 4.9}             a line back when the cell has ended
+    {"cell": 1, "status": 9, "late": true, "cpu_s": 4.9}           a line back when the cell has ended
 
 It never sees a program or a test. A cell past its wall time is killed; at the end of the control stream all are.
 """
