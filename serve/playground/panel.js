@@ -175,5 +175,5 @@ function money(value) {
 function flops(value) {
   if (!value) return "–";
   const power = Math.min(Math.floor(Math.log10(value) / 3), 5);
-  return `${(value / 1000 ** power).toPrecision(3)} ${["", "k", "M", "G", "T", "P"][power]}FLOP`;
+  return `${(value / 1000 ** power).toPrecision(3)}\u00a0${["", "k", "M", "G", "T", "P"][power]}FLOP`;
 }

@@ -6,7 +6,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const ROW = { least: 9, most: 24, height: 300 };
-const COLUMN = { least: 26, most: 96 };
+const COLUMN = { least: 26, most: 150 };
 const MARGIN = 16;
 
 export class Tree {
