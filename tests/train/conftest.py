@@ -1,11 +1,13 @@
-"""What the tests of the packaged family share."""
+"""What the tests of training share."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.train.cipher_base import make_base
 from train.nano import tokenizer
 
 
@@ -13,3 +15,9 @@ from train.nano import tokenizer
 def nano() -> Any:
     """The family's tokenizer."""
     return tokenizer.build()
+
+
+@pytest.fixture(scope="session")
+def cipher_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a base model for the cipher walk, made once."""
+    return make_base(tmp_path_factory.mktemp("cipher"))

@@ -96,7 +96,7 @@ def check(body: Body) -> None:
     ids = ids[:length]
     ((whole, _),) = body.extend([(None, ids)])
     reference = read(whole)
-    for cut in (1, BLOCK // 2 + 1):
+    for cut in (1, min(BLOCK // 2 + 1, length - 1)):  # a toy model may have room for less
         ((head, segment),) = body.extend([(None, ids[:cut])])
         others: list[tuple[Segment | None, list[int]]] = [(None, ids[:n]) for n in (3, 17, 40)]
         rest = body.extend([(segment, ids[cut:]), *others])

@@ -1,0 +1,106 @@
+"""Draw rollouts of the current model on a task and judge them: what rejection sampling and on-policy pairs start from.
+
+The model passes through unchanged; `rollouts.jsonl` holds every draw with its ids, log-probabilities and verdict. The
+held-out metric is the accuracy of the draws, with its interval over problems. Cost: n completions per problem.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from evals.statistics import mean_interval
+from evals.task import Task
+from train.measure import open_engine
+from train.rewards import Rewarder
+from train.rollout import Collector, Rollout, group_draws
+from train.rollout_file import RolloutFile
+from train.specs import make_task, make_verifier
+from train.stage import Result, Setting, Stage
+from ttc.core import Sampling
+from ttc.errors import ConfigError
+from ttc.thinking import Thinking
+
+__all__ = ["sample"]
+
+
+def sample(
+    *,
+    task: str,
+    n: int = 8,
+    limit: int | None = None,
+    max_tokens: int | None = None,
+    thinking: Literal["auto", "on", "off"] = "auto",
+    max_thinking: int | None = None,
+    round: int = 0,
+) -> Stage:
+    """Draw and judge rollouts.
+
+    Args:
+        task: the problems, NAME or NAME:KEY=VALUE,...
+        n: rollouts per problem.
+        limit: most problems.
+        max_tokens: cap of a rollout; None is the task's.
+        thinking: on asks for it, off forbids it, auto leaves it to the model.
+        max_thinking: most thinking tokens of a rollout.
+        round: number of the round; another round draws anew.
+    """
+    if n < 1 or round < 0:
+        raise ConfigError(f"sample: needs n >= 1 and round >= 0, got {n} and {round}")
+    return _Sample(make_task(task), n, limit, max_tokens, Thinking(mode=thinking, max_tokens=max_thinking), round)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    task: Task
+    n: int
+    limit: int | None
+    max_tokens: int | None
+    thinking: Thinking
+    round: int
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if not has_model:
+            raise ConfigError("sample needs a model: put a pretrain stage before it, or give --model FOLDER")
+        self.task.items(self.limit, 0)
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`; a sampling that was cut begins again."""
+        if setting.model is None:
+            raise ConfigError("sample needs a model")
+        path = setting.folder / "rollouts.jsonl"
+        path.unlink(missing_ok=True)
+        rollouts = asyncio.run(self._draw(setting.model, setting))
+        file = RolloutFile(path)
+        file.append(rollouts)
+        file.close()
+        link = setting.folder / "model"
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(setting.model, setting.folder), target_is_directory=True)
+        right = [float(r.verdict is not None and r.verdict.correct) for r in rollouts]
+        rate = mean_interval(right, [r.problem_id for r in rollouts], seed=setting.seed)
+        setting.log(f"sampled {len(rollouts)} rollouts, {100 * rate.value:.1f} % right")
+        numbers = {"accuracy": rate.value, "accuracy_low": rate.low, "accuracy_high": rate.high}
+        return Result(str(link), {**numbers, "rollouts": float(len(rollouts))})
+
+    async def _draw(self, source: Path, setting: Setting) -> list[Rollout]:
+        engine, rewarder = open_engine(source, setting), Rewarder(make_verifier(self.task))
+        cap = self.max_tokens or self.task.sampling.max_tokens
+        collector = Collector(
+            engine,
+            strategy=partial(group_draws, n=self.n),
+            sampling=Sampling(temperature=1.0, max_tokens=cap),
+            thinking=self.thinking,
+            seed=setting.seed,
+        )
+        try:
+            drawn = await collector.collect(self.task.items(self.limit, 0), self.round)
+            return await rewarder.judge(drawn, self.round)
+        finally:
+            await engine.close()
+            await rewarder.close()

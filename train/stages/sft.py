@@ -1,0 +1,177 @@
+"""Supervised fine-tuning: cross-entropy on the completion's tokens, the prompt's masked out by length.
+
+Rows come from a JSON-lines file (see `train.examples`: thinking on, off or left open per row), from a corpus of
+`train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
+arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the same update rule as everything
+else, with cross-entropy weights only. Held out are whole prompts; measured are the probability per token of their
+completions and, with `held_out`, the accuracy on a task, both before and after. Left out: packing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.task import Task
+from train.advantages.batch import batch as batch_advantage
+from train.corpus import CORPORA, Corpus
+from train.epochs import Fit, Pace
+from train.examples import Example, held_apart, read_examples, right_rollouts
+from train.health import Rule, configured
+from train.imitation import imitation_batch, mean_loss, probabilities
+from train.losses.ppo import ppo
+from train.measure import answered, gains
+from train.models import load_model, load_tokenizer, save_model
+from train.normalise import Normaliser
+from train.sources import one_of, rollouts_path
+from train.specs import make, make_task
+from train.stage import Result, Setting, Stage
+from train.update import Objective, Optimiser, Schedule, Updater
+from ttc import seeds
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+
+__all__ = ["sft"]
+
+
+def sft(
+    *,
+    data: str | None = None,
+    corpus: str | None = None,
+    rollouts: str | None = None,
+    steps: int,
+    lr: float,
+    rows: int = 32,
+    per_problem: int | None = None,
+    shortest: bool = False,
+    corpus_rows: int = 2048,
+    held_out_share: float = 0.1,
+    held_out: str | None = None,
+    held_out_limit: int = 128,
+    normaliser: Normaliser = "token",
+    warmup: int = 0,
+    decay: bool = True,
+    eval_every: int = 50,
+    save_every: int = 100,
+    health: Mapping[str, Any] | None = None,
+) -> Stage:
+    """Fine-tune on completions.
+
+    Args:
+        data: a JSON-lines file of prompts and completions.
+        corpus: a language of train/corpora, NAME or NAME:KEY=VALUE,...; whole texts are learnt.
+        rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl; right ones count.
+        steps: updates.
+        lr: highest learning rate.
+        rows: examples per update.
+        per_problem: most right rollouts per problem; None is all.
+        shortest: take the shortest of them first.
+        corpus_rows: texts drawn from a corpus.
+        held_out_share: share of prompts that are held out and measured.
+        held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
+        held_out_limit: most problems of that task.
+        normaliser: token, or sequence for the mean of each completion first.
+        warmup: steps over which the rate rises.
+        decay: let the rate fall to 0.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        health: changes of health rules by name.
+    """
+    one_of("sft", data=data, corpus=corpus, rollouts=rollouts)
+    if not 0 < held_out_share < 1:
+        raise ConfigError(f"sft: held_out_share must be in (0, 1), got {held_out_share}")
+    if per_problem is not None and per_problem < 1:
+        raise ConfigError(f"sft: per_problem must be at least 1, got {per_problem}")
+    return _Sft(
+        data=None if data is None else Path(data).expanduser(),
+        corpus=None if corpus is None else make(CORPORA, corpus),
+        rollouts=rollouts,
+        picked=(per_problem, shortest, corpus_rows),
+        pace=Pace(steps, rows, eval_every, save_every),
+        schedule=Schedule(lr, steps, warmup, decay),
+        held_out_share=held_out_share,
+        task=None if held_out is None else make_task(held_out),
+        limit=held_out_limit,
+        normaliser=normaliser,
+        rules=configured(health or {}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sft:
+    data: Path | None
+    corpus: Corpus | None
+    rollouts: str | None
+    picked: tuple[int | None, bool, int]
+    pace: Pace
+    schedule: Schedule
+    held_out_share: float
+    task: Task | None
+    limit: int
+    normaliser: Normaliser
+    rules: tuple[Rule, ...]
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if not has_model:
+            raise ConfigError("sft needs a model: put a pretrain stage before it, or give --model FOLDER")
+        if self.data is not None and not self.data.is_file():
+            raise ConfigError(f"sft: data {self.data} does not exist")
+        if self.task is not None:
+            self.task.items(self.limit, 0)
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`."""
+        if setting.model is None:
+            raise ConfigError("sft needs a model")
+        tokenizer = load_tokenizer(setting.model)
+        examples = self._examples(setting, setting.model, int(tokenizer.eos_token_id))
+        out = held_apart([example.key for example in examples], self.held_out_share)
+        train = [example for example, held in zip(examples, out, strict=True) if not held]
+        measured = [example for example, held in zip(examples, out, strict=True) if held][: self.limit]
+        if not train or not measured:
+            raise ConfigError(f"sft: {len(examples)} examples are too few to hold some out; raise held_out_share")
+        setting.log(f"{len(train)} examples, {len(measured)} held out")
+        model, start = load_model(setting.model, setting.device), load_model(setting.model, setting.device)
+        pad_id = int(tokenizer.pad_token_id)
+        before = probabilities(start, measured, pad_id)
+        del start
+        objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
+        updater = Updater(model, Optimiser(model, self.schedule), objective)
+        longest = max(len(example.token_ids) for example in train)
+
+        def update(rows: Sequence[int]) -> dict[str, float]:
+            batch = imitation_batch([train[row] for row in rows], pad_id, self.normaliser, longest)
+            found = updater.step(batch)
+            return {name: found[name] for name in ("loss", "grad_norm", "entropy")}
+
+        def evaluate() -> dict[str, float]:
+            return {"held_out_loss": mean_loss(model, measured, pad_id)}
+
+        fit = Fit(model, updater.optimiser, len(train), update, evaluate)
+        last, stopped = fit.run(self.pace, self.rules, setting)
+        folder = setting.folder / "model"
+        save_model(model, tokenizer, folder)
+        keys = [example.key for example in measured]
+        numbers = {**last, **gains("likelihood", before, probabilities(model, measured, pad_id), setting.seed, keys)}
+        if self.task is not None:
+            items = self.task.items(self.limit, 0)
+            first = answered(self.task, items, setting.model, setting)
+            numbers |= gains("held_out", first, answered(self.task, items, folder, setting), setting.seed)
+        return Result(str(folder), numbers, stopped)
+
+    def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:
+        per_problem, shortest, corpus_rows = self.picked
+        if self.data is not None:
+            return read_examples(self.data, Text(source), end)
+        if self.rollouts is not None:
+            return right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
+        if self.corpus is None:
+            raise ConfigError("sft: give data, corpus or rollouts")
+        rng, encode = random.Random(seeds.derive(setting.seed, "corpus")), Text(source).encode
+        texts = [self.corpus.sample(rng) for _ in range(corpus_rows)]
+        # a text is held out by its number: what is measured is fresh texts of the language, not unseen questions
+        return [Example(str(i), encode(text)[:1], (*encode(text)[1:], end)) for i, text in enumerate(texts)]
