@@ -12,6 +12,7 @@ from ttc.errors import ConfigError
 from ttc.verifiers.choice import choice
 from ttc.verifiers.exact import exact
 from ttc.verifiers.format import format as form
+from ttc.verifiers.math import math
 
 
 def judge(verifier: Any, target: Target, text: str, thinking: str = "", finish: Any = "stop") -> Verdict:
@@ -111,3 +112,10 @@ def test_forms_are_judged_part_by_part(options: dict[str, Any], text: str, think
 def test_impossible_lengths_are_refused() -> None:
     with pytest.raises(ConfigError, match="min_chars"):
         form(min_chars=5, max_chars=4)
+
+
+def test_a_text_of_more_than_a_million_characters_is_not_searched() -> None:
+    for verifier, target in ((choice(), "C"), (exact(), "C"), (math(), "4")):
+        verdict = judge(verifier, target, "x" * 1_000_001 + r"\boxed{C}")
+        assert (verdict.status, verdict.score, verdict.reason) == ("limit", None, "text_too_long")
+        assert verdict.seconds < 0.5

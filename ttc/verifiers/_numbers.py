@@ -19,7 +19,7 @@ from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers._targets import known_fields, naming
 from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.reading import Clock, read_answer
+from ttc.verifiers.reading import MAX_S, Clock, read_answer
 
 VERSION = "1"
 MAX_TEXT = MAX_NUMBERS * (MAX_DIGITS + 2)
@@ -50,7 +50,7 @@ class NumbersVerifier:
             name,
             self.version,
             inputs='target {"numbers", "target"}, perhaps with a "solution"; reads the final answer as an expression',
-            max_s=1.0,
+            max_s=MAX_S,
             limits=f"{MAX_NUMBERS} numbers of {MAX_DIGITS} digits, 1000 characters (limit); linear in the text",
             partial_credit=ALL_OR_NOTHING + "; `parts` tells numbers and value apart",
             correct_when=f"the expression uses {once} and is worth the target, exactly; + - * / and parentheses only",

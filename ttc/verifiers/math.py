@@ -38,7 +38,7 @@ from ttc.errors import ConfigError
 from ttc.verifiers.comparing import Comparison, Decide, Percent, Policy, Ternary
 from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.pool import Pool, Reply
-from ttc.verifiers.reading import MAX_S, Clock, Gold, decided, read_answer, read_gold
+from ttc.verifiers.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, read_answer, read_gold
 
 VERSION = "1"
 LONG_TEXT = 50_000
@@ -188,7 +188,8 @@ def _card(name: str, version: str, pool: Pool) -> Card:
         max_s=pool.timeout_s + MAX_S,
         limits=(
             f"{pool.timeout_s:g} s of wall and {pool.memory_mb} MB in a worker for each alternative that takes one "
-            "(`timeout`, `limit`); caps on length, nesting and digits before anything is parsed (`limit`)"
+            f"(`timeout`, `limit`); caps on the text ({MAX_TEXT:,} characters) and on length, nesting and digits of the "
+            "answer before anything is parsed (`limit`)"
         ),
         partial_credit=ALL_OR_NOTHING,
         correct_when="the final answer is equal to the target or to an alternative under the policy",

@@ -20,10 +20,13 @@ from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.comparing import Reading
 
-MAX_S = 1.0
-"""Seconds within which a verifier that works in this process decides on a text of a million characters."""
+MAX_TEXT = 1_000_000
+"""Characters of a text beyond which it is not searched for an answer."""
+MAX_S = 3.0
+"""Seconds within which a verifier that works in this process decides on the longest text."""
 PLAIN_LIMITS = (
-    f"a final answer of more than {MAX_FINAL} characters is `limit`; time grows in proportion to the text; no processes"
+    f"a text of more than {MAX_TEXT:,} characters or a final answer of more than {MAX_FINAL:,} is `limit`; time grows "
+    "in proportion to the text; no processes"
 )
 """What those verifiers say of their limits."""
 
@@ -101,6 +104,8 @@ def read_answer(submission: Submission, kind: str, allow_truncated: bool) -> Ext
     """The final answer of a submission, or the verdict that there is none."""
     if cut := unfinished(submission, allow_truncated):
         return Verdict("no_answer", reason=cut)
+    if len(submission.text) > MAX_TEXT:
+        return Verdict("limit", reason="text_too_long")
     extraction = extract(submission.text, kind)
     return extraction if extraction.final is not None else without_answer(extraction)
 
