@@ -16,21 +16,20 @@ from __future__ import annotations
 import inspect
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serve.keys import Key, read_keys
 from serve.thinking import EFFORTS, ThinkingPolicy
+from ttc.answers import KINDS
 from ttc.config import build, load_toml
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, UnknownName
 from ttc.options import PartChoice
 from ttc.registry import ENGINES, SCORERS, Registry
 from ttc.signatures import bind
 from ttc.values import nearest
 
 __all__ = ["Limits", "ModelSpec", "PresetSpec", "ServeConfig", "load_config", "part"]
-
-PRESET_KEYS = ("model", "strategy", "scorer", "max_total_tokens", "answer_kind", "thinking_budget", "reasoning_effort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,6 @@ class ServeConfig:
     answer_kind: str = "math"
     auto: Mapping[str, str] = field(default_factory=dict)
     log_prompts: bool = False
-    cors_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse names that lead nowhere."""
@@ -120,6 +118,8 @@ class ServeConfig:
         ]:
             if name not in models:
                 raise ConfigError(f"{where}: no model {name!r}{nearest(name, models)} (known: {', '.join(models)})")
+        if self.answer_kind not in KINDS:
+            raise UnknownName("answer kind", self.answer_kind, KINDS)
         for level, name in self.auto.items():
             if level not in EFFORTS:
                 raise ConfigError(f"auto.{level}: no effort of that name{nearest(level, EFFORTS)}")
@@ -127,41 +127,84 @@ class ServeConfig:
                 raise ConfigError(f"auto.{level}: no model or preset {name!r}{nearest(name, names)}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Top:
+    """The plain values at the top of a file."""
+
+    default: str | None = None
+    strategies: tuple[str, ...] | None = None
+    answer_kind: str = "math"
+    log_prompts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The plain values of a [models.NAME] table."""
+
+    engine: str = "embedded"
+    model: str | None = None
+    cost: float = 1.0
+    fallback: str | None = None
+    fallback_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Preset:
+    """The values of a [presets.NAME] table that are not parameters of its strategy."""
+
+    model: str
+    strategy: str = "direct"
+    scorer: str | None = None
+    max_total_tokens: int | None = None
+    answer_kind: str | None = None
+    thinking_budget: int | None = None
+    reasoning_effort: str | None = None
+
+
+TABLES = ("models", "presets", "limits", "thinking", "keys", "auto")
+
+
 def load_config(path: pathlib.Path) -> ServeConfig:
     """Read a TOML file.
 
     Raises:
-        ConfigError: names the file, the key and the nearest known one.
+        ConfigError: names the key and the nearest known one.
     """
     values = load_toml(path)
-    known = ("models", "presets", "limits", "thinking", "keys", "default", "strategies", "answer_kind", "auto")
-    for key in values:
-        if key not in (*known, "log_prompts", "cors_origins"):
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")
-    tables = values.get("models") or {}
-    if not tables:
+    tables = {name: _table(name, values.pop(name, {})) for name in TABLES}
+    known = (*TABLES, *_Top.__dataclass_fields__)
+    _refuse_unknown(str(path), values, known)
+    top = build(_Top, values)
+    if not tables["models"]:
         raise ConfigError(f"{path}: no [models.NAME] table")
-    models = tuple(_model(name, table) for name, table in tables.items())
-    thinking = dict(values.get("thinking", {}))
-    efforts = thinking.pop("efforts", None)
-    policy = build(ThinkingPolicy, thinking, where="thinking.")
-    if efforts is not None:
-        policy = ThinkingPolicy(
-            **{**{k: getattr(policy, k) for k in thinking}, "efforts": {**policy.efforts, **efforts}}
-        )
+    models = tuple(_model(name, _table(f"models.{name}", table)) for name, table in tables["models"].items())
+    presets = tables["presets"].items()
     return ServeConfig(
         models=models,
-        default=values.get("default", models[0].name),
-        presets=tuple(_preset(name, table) for name, table in values.get("presets", {}).items()),
-        limits=build(Limits, values.get("limits", {}), where="limits."),
-        thinking=policy,
-        keys=read_keys(values.get("keys", {}), str(path)),
-        strategies=None if "strategies" not in values else tuple(values["strategies"]),
-        answer_kind=values.get("answer_kind", "math"),
-        auto=values.get("auto", {}),
-        log_prompts=bool(values.get("log_prompts", False)),
-        cors_origins=tuple(values.get("cors_origins", ())),
+        default=models[0].name if top.default is None else top.default,
+        presets=tuple(_preset(name, _table(f"presets.{name}", table)) for name, table in presets),
+        limits=build(Limits, tables["limits"], where="limits."),
+        thinking=_thinking(tables["thinking"]),
+        keys=read_keys({name: _table(f"keys.{name}", table) for name, table in tables["keys"].items()}, str(path)),
+        strategies=top.strategies,
+        answer_kind=top.answer_kind,
+        auto=tables["auto"],
+        log_prompts=top.log_prompts,
     )
+
+
+def _table(where: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} must be a table, got {value!r}")
+    return dict(value)
+
+
+def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
+    """The policy; its table of efforts is laid over the default one."""
+    efforts = _table("thinking.efforts", table.get("efforts", {}))
+    plain = {key: value for key, value in table.items() if key != "efforts"}
+    policy = build(ThinkingPolicy, plain, where="thinking.")
+    return replace(policy, efforts={**policy.efforts, **efforts})
 
 
 def part(registry: Registry, name: str, model: str | None, params: Mapping[str, Any]) -> PartChoice:
@@ -178,28 +221,38 @@ def part(registry: Registry, name: str, model: str | None, params: Mapping[str, 
     return PartChoice(registry.kind, name, model, factory, {k: v for k, v in checked.items() if k not in supply})
 
 
-def _model(name: str, table: Mapping[str, Any]) -> ModelSpec:
-    known = ("engine", "model", "params", "scorers", "cost", "fallback", "fallback_after_s")
-    _refuse_unknown(f"models.{name}", table, known)
+def _model(name: str, table: dict[str, Any]) -> ModelSpec:
+    params = _table(f"models.{name}.params", table.pop("params", {}))
     scorers = {}
-    for label, inner in table.get("scorers", {}).items():
+    for label, given in _table(f"models.{name}.scorers", table.pop("scorers", {})).items():
+        inner = _table(f"models.{name}.scorers.{label}", given)
         _refuse_unknown(f"models.{name}.scorers.{label}", inner, ("kind", "model", "params"))
         scorers[label] = part(SCORERS, inner.get("kind", label), inner.get("model"), inner.get("params", {}))
+    plain = build(_Model, table, where=f"models.{name}.")
     return ModelSpec(
         name=name,
-        engine=part(ENGINES, table.get("engine", "embedded"), table.get("model"), table.get("params", {})),
+        engine=part(ENGINES, plain.engine, plain.model, params),
         scorers=scorers,
-        cost=float(table.get("cost", 1.0)),
-        fallback=table.get("fallback"),
-        fallback_after_s=table.get("fallback_after_s"),
+        cost=plain.cost,
+        fallback=plain.fallback,
+        fallback_after_s=plain.fallback_after_s,
     )
 
 
-def _preset(name: str, table: Mapping[str, Any]) -> PresetSpec:
-    if "model" not in table:
-        raise ConfigError(f"presets.{name}.model is required")
-    given = {key: table[key] for key in PRESET_KEYS if key in table}
-    return PresetSpec(name=name, params={k: v for k, v in table.items() if k not in PRESET_KEYS}, **given)
+def _preset(name: str, table: dict[str, Any]) -> PresetSpec:
+    own = {key: table.pop(key) for key in list(table) if key in _Preset.__dataclass_fields__}
+    plain = build(_Preset, own, where=f"presets.{name}.")
+    return PresetSpec(
+        name=name,
+        model=plain.model,
+        strategy=plain.strategy,
+        params=table,
+        scorer=plain.scorer,
+        max_total_tokens=plain.max_total_tokens,
+        answer_kind=plain.answer_kind,
+        thinking_budget=plain.thinking_budget,
+        reasoning_effort=plain.reasoning_effort,
+    )
 
 
 def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:

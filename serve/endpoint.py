@@ -15,6 +15,7 @@ from serve.schema import Schema, parse_json, read
 from serve.service import Job, Service
 from serve.sse import HEARTBEAT
 from serve.transport import ClientGone, Receive, Scope, Send, read_body, send_json, stream_job, unless_gone, whole_reply
+from ttc.config import dump
 
 __all__ = ["Dialect", "Encoder", "Endpoint"]
 
@@ -60,7 +61,8 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            raw = await read_body(scope, receive, self._service.config.limits.max_body_bytes)
+            limits = self._service.config.limits
+            raw = await read_body(scope, receive, limits.max_body_bytes, limits.stall_s)
             body = read(parse_json(raw), {"type": "object", **self.schema})
             await unless_gone(receive, self._answer(scope, send, body))
         except ClientGone:
@@ -82,6 +84,8 @@ class Endpoint:
                 await self._send(job, send, body, encoder)
         finally:
             _note(scope, job)
+            if self._service.config.log_prompts:
+                scope[NOTES]["messages"] = [dump(message) for message in request.messages]
 
     async def _send(self, job: Job, send: Send, body: Mapping[str, Any], encoder: Encoder) -> None:
         if not job.plan.request.stream:
@@ -92,7 +96,7 @@ class Endpoint:
 
 
 def _note(scope: Scope, job: Job) -> None:
-    """What the access log says of a request: no text of it."""
+    """What the access log says of a request; no text of it, unless the operator asked for that."""
     plan = job.plan
     scope[NOTES].update(
         model=plan.model.name,

@@ -30,6 +30,7 @@ POST_ERRORS = {
     "400": "The request is malformed, contradicts itself, or asks for what this server or model cannot do.",
     "401": "A key is needed.",
     "404": "No such model.",
+    "408": "The body came too slowly.",
     "413": "The body is too large.",
     "429": "Busy, or the key has used what it may; see Retry-After.",
     "503": "The engine is down, or the server is shutting down.",

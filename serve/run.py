@@ -138,7 +138,8 @@ def _close(plan: Plan, index: int, session: Watched, own: RequestEngine, answer:
     drawn = [] if path is None else session.along(path)
     chosen = next((candidate for candidate in answer.candidates if candidate.path == path), None)
     thinking = answer.thinking.lstrip() if chat else answer.thinking
-    text, stop = cut_at_stop(answer.text.lstrip() if chat else answer.text, plan.sampling.stop)
+    text, stop = cut_at_stop(answer.text, plan.sampling.stop)
+    text = text.lstrip() if chat else text
     tokens = _Tokens(plan, session, drawn)
     prompt = plan.prompt
     generated = sum(completion.usage.generated for completion in drawn)

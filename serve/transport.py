@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
-from serve.errors import ApiError, unavailable
+from serve.errors import ApiError
 from serve.events import Done, Failed, Finish, Outcome, Started
 from serve.service import Job
 from serve.sse import HEARTBEAT
@@ -24,21 +24,31 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+BATCH_BYTES = 1 << 16
+"""Most that is sent at once, so that a slow client holds the stream back and not the server's memory."""
 EARLY_S = 1.0
 """How long a stream waits for its first event before it commits to status 200."""
 
 
 class ClientGone(Exception):
-    """The client closed the connection."""
+    """The client closed the connection, or reads nothing any more."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limit: int, within_s: float) -> bytes:
     """Read the whole body.
 
     Raises:
-        ApiError: 413 when it is longer than `limit` bytes, by its header or in truth.
+        ApiError: 413 when it is longer than `limit` bytes, by its header or in truth; 408 when it takes too long.
         ClientGone: the client went away meanwhile.
     """
+    try:
+        async with asyncio.timeout(within_s):
+            return await _read_body(scope, receive, limit)
+    except TimeoutError as exc:
+        raise ApiError(408, "body_too_slow", f"the body did not come within {within_s:g} s") from exc
+
+
+async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     refusal = ApiError(413, "body_too_large", f"the body is larger than this server's limit of {limit} bytes")
     length = dict(scope["headers"]).get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > limit:
@@ -126,28 +136,28 @@ async def stream_job(
     event = first if isinstance(first, Failed) else await job.next(min(EARLY_S, heartbeat_s))
     if isinstance(event, Failed):
         raise event.error
-    chunks = encode(first)
     head = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
     head.append((b"x-accel-buffering", b"no"))
     await send({"type": "http.response.start", "status": 200, "headers": head})
-    while True:
-        ended = False
-        while event is not None and not ended:
-            chunks += encode(event)
+    chunks, ended = [encode(first)], False
+    while not ended:
+        size = 0
+        while event is not None:
+            chunks.append(encode(event))
+            size += len(chunks[-1])
             ended = isinstance(event, Done | Failed)
-            event = None if ended else job.ready()
-        if chunks:
-            await _send_body(send, chunks, not ended, stall_s)
-        if ended:
-            return
-        event = await job.next(heartbeat_s)
-        chunks = heartbeat if event is None else b""
+            event = None if ended or size > BATCH_BYTES else job.ready()
+        await _send_body(send, b"".join(chunks), not ended, stall_s)
+        chunks = []
+        if not ended:
+            event = await job.next(heartbeat_s)
+            chunks = [heartbeat] if event is None else []
 
 
 async def _send_body(send: Send, chunks: bytes, more: bool, stall_s: float) -> None:
-    """Send, but wait for a client that does not read only so long."""
+    """Send, but wait for a client that does not read only so long; then it counts as gone."""
     try:
         async with asyncio.timeout(stall_s):
             await send({"type": "http.response.body", "body": chunks, "more_body": more})
     except TimeoutError as exc:
-        raise unavailable("client_stalled", "the client reads nothing") from exc
+        raise ClientGone from exc

@@ -76,8 +76,9 @@ def running(
     )
     catalogue = Catalogue(config, {model.name: model for model in models})
     service = Service(config, catalogue)
+    app = create_app(config, catalogue, service)
     server = uvicorn.Server(
-        uvicorn.Config(create_app(config, catalogue, service), log_config=None, access_log=False, ws="none")
+        uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=3)
     )
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -167,3 +168,27 @@ def test_the_command_serves_the_packaged_model_and_ends_cleanly_on_sigterm() -> 
     line = json.loads(logged.splitlines()[0])
     assert (line["status"], line["model"], line["strategy"]) == (200, "nano-teacher", "direct")
     assert "12+30*2" not in logged
+
+
+def test_a_client_that_reads_nothing_is_let_go() -> None:
+    engine = SlowEngine(0, text="x" * 60_000)
+    limits = Limits(stall_s=0.3, max_tokens=70_000)
+    with running(served(engine), limits=limits) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        body = json.dumps(chat(stream=True, max_tokens=65_000, enable_thinking=False)).encode()
+        with socket.create_connection((host, int(port))) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            assert until(lambda: not server.service.idle, 5)
+            assert until(lambda: server.service.idle, 20)
+        assert server.ask(chat(enable_thinking=False, max_tokens=5)).status_code == 200
+
+
+def test_a_body_that_trickles_in_is_refused() -> None:
+    with running(served(SlowEngine(0)), limits=Limits(stall_s=0.2)) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            client.settimeout(5)
+            assert b"408" in client.recv(200)

@@ -1,0 +1,86 @@
+"""The configuration file: what it says is checked, and what is wrong is named."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from serve.config import load_config
+from ttc.errors import ConfigError
+
+FULL = """
+default = "big"
+strategies = ["direct", "majority", "tree"]
+log_prompts = true
+[models.big]
+engine = "simulated"
+params = { p = 0.9 }
+cost = 4
+fallback = "small"
+fallback_after_s = 2.5
+[models.big.scorers.sim]
+kind = "simulated"
+[models.small]
+engine = "simulated"
+[presets."big:tree"]
+model = "big"
+strategy = "tree"
+n = 8
+scorer = "sim"
+[limits]
+max_width = 32
+[thinking]
+max_thinking_tokens = 4000
+efforts = { low = 300 }
+[auto]
+high = "big:tree"
+"""
+
+
+def test_a_full_file_is_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(FULL)
+    config = load_config(path)
+    big = config.models[0]
+    assert (config.default, big.cost, big.fallback, big.fallback_after_s) == ("big", 4.0, "small", 2.5)
+    assert big.engine.params["p"] == 0.9 and list(big.scorers) == ["sim"]
+    (preset,) = config.presets
+    assert (preset.strategy, preset.params, preset.scorer) == ("tree", {"n": 8}, "sim")
+    assert (config.thinking.efforts["low"], config.thinking.efforts["high"]) == (300, 24576)
+    assert (config.limits.max_width, config.thinking.max_thinking_tokens, config.log_prompts) == (32, 4000, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"no \[models"),
+        ("model = 3", "did you mean 'models'"),
+        ("models = 3", "models must be a table"),
+        ("[models]\nm = 3", "models.m must be a table"),
+        ("[models.m]\nengin = 'simulated'", "did you mean 'engine'"),
+        ("[models.m]\nengine = 'simulate'", "did you mean 'simulated'"),
+        ("[models.m]\nengine = 'simulated'\nparams = { q = 1 }", "no parameter 'q'"),
+        ("[models.m]\nengine = 'simulated'\ncost = 'dear'", "models.m.cost must be float"),
+        ("[models.m]\nengine = 'simulated'\nfallback = 'n'", "models.m.fallback"),
+        ("[models.m]\nengine = 'simulated'\n[models.m.scorers.prn]", "did you mean 'prm'"),
+        ("default = 'n'\n[models.m]\nengine = 'simulated'", "default"),
+        ("answer_kind = 'maths'\n[models.m]\nengine = 'simulated'", "did you mean 'math'"),
+        ("[models.auto]\nengine = 'simulated'", "auto"),
+        ("[models.m]\nengine = 'simulated'\n[presets.p]\nstrategy = 'tree'", "'presets.p.model' is required"),
+        ("[models.m]\nengine = 'simulated'\n[presets.m]\nmodel = 'm'", "must differ"),
+        ("[models.m]\nengine = 'simulated'\n[limits]\nmax_n = 3", "limits.max_n"),
+        ("[models.m]\nengine = 'simulated'\n[limits]\nstall_s = 0", "stall_s must be > 0"),
+        ("[models.m]\nengine = 'simulated'\n[thinking]\nefforts = { huge = 3 }", "efforts must name"),
+        ("[models.m]\nengine = 'simulated'\n[thinking]\nefforts = { low = 0 }", "efforts.low"),
+        ("[models.m]\nengine = 'simulated'\n[thinking]\nhandover = 'now'", "</think>"),
+        ("[models.m]\nengine = 'simulated'\n[thinking]\nreserve_share = 1.5", "reserve_share"),
+        ("[models.m]\nengine = 'simulated'\n[auto]\nhuge = 'm'", "auto.huge"),
+        ("[models.m]\nengine = 'simulated'\n[auto]\nhigh = 'n'", "auto.high"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: pathlib.Path, text: str, message: str) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)

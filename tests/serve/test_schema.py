@@ -1,0 +1,91 @@
+"""The schema subset: what is read is what fits, and refusals name the place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.dialects import chat as chat_dialect
+from serve.errors import ApiError, from_error
+from serve.schema import nullable, parse_json, read
+from serve.search import Offers
+from ttc.errors import ConfigError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+OFFERS = Offers(None, ["prm"], 128)
+SCHEMA = chat_dialect.schema(OFFERS.schema())
+
+
+def refused(value: Any, schema: dict[str, Any]) -> tuple[str | None, str]:
+    with pytest.raises(ApiError) as failure:
+        read(value, schema)
+    return failure.value.param, failure.value.message
+
+
+@given(JSON)
+def test_no_json_value_breaks_the_reader(value: Any) -> None:
+    try:
+        read(value, SCHEMA)
+    except ApiError as error:
+        assert error.status == 400 and len(error.message) <= 1000
+
+
+@given(st.sampled_from(sorted(SCHEMA["properties"])), JSON)
+def test_no_value_of_a_known_field_breaks_the_reader_or_the_dialect(name: str, value: Any) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: value}
+    try:
+        chat_dialect.parse(read(body, SCHEMA))
+    except ApiError as error:
+        assert error.status == 400
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_parser(raw: bytes) -> None:
+    try:
+        json.dumps(parse_json(raw))
+    except ApiError as error:
+        assert error.code == "invalid_json"
+
+
+def test_integers_may_be_written_as_floats_and_booleans_are_no_numbers() -> None:
+    schema = {"type": "integer", "minimum": 1, "maximum": 9}
+    assert read(3.0, schema) == 3 and isinstance(read(3.0, schema), int)
+    for wrong in (True, 3.5, "3", 0, 10, None):
+        refused(wrong, schema)
+    assert read(None, nullable(schema)) is None
+
+
+def test_refusals_name_the_place_and_the_nearest_field() -> None:
+    schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["a"],
+        "properties": {"a": {"type": "array", "items": {"type": "object", "required": ["b"]}}, "colour": {}},
+    }
+    assert refused({"a": [{"b": 1}, {}]}, schema)[0] == "a[1].b"
+    assert refused({}, schema)[0] == "a"
+    param, message = refused({"a": [], "color": 1}, schema)
+    assert (param, "did you mean 'colour'" in message) == ("color", True)
+
+
+def test_every_installed_strategy_is_described_by_its_signature() -> None:
+    offered = {offer["name"]: offer for offer in OFFERS.to_json()}
+    assert {"direct", "majority", "best_of_n", "tree"} <= set(offered)
+    assert offered["majority"]["parameters"]["n"]["default"] == 16
+    assert offered["tree"]["parameters"]["policy"]["enum"]
+    assert "scorer" not in offered["tree"]["parameters"]
+    assert all(parameter["description"] for offer in offered.values() for parameter in offer["parameters"].values())
+
+
+def test_errors_of_the_toolkit_lose_their_folders() -> None:
+    error = from_error(ConfigError("/secret/models/qwen/config.json lacks x; see http://host/a/b"))
+    assert error.message == "config.json lacks x; see http://host/a/b"
+    assert from_error(ValueError("/secret")).message == "an error of the server itself; its log says more"
