@@ -188,8 +188,8 @@ def _card(name: str, version: str, pool: Pool) -> Card:
         max_s=pool.timeout_s + MAX_S,
         limits=(
             f"{pool.timeout_s:g} s of wall and {pool.memory_mb} MB in a worker for each alternative that takes one "
-            f"(`timeout`, `limit`); caps on the text ({MAX_TEXT:,} characters) and on length, nesting and digits of the "
-            "answer before anything is parsed (`limit`)"
+            f"(`timeout`, `limit`); caps on the text ({MAX_TEXT:,} characters) and on length, nesting and digits of "
+            "the answer before anything is parsed (`limit`)"
         ),
         partial_credit=ALL_OR_NOTHING,
         correct_when="the final answer is equal to the target or to an alternative under the policy",
