@@ -108,7 +108,8 @@ class _Recorded:
             answer = record.answer
             if answer is None or record.verdict is None:
                 continue
-            pairs: list[tuple[Answer | Candidate, Verdict]] = [(answer, record.verdict), *zip(answer.candidates, record.verdicts, strict=True)]
+            pairs: list[tuple[Answer | Candidate, Verdict]] = [(answer, record.verdict)]
+            pairs += zip(answer.candidates, record.verdicts, strict=True)
             for path, verdict in pairs:
                 self._known[_key(record.target, path.text, path.finish_reason)] = verdict
 

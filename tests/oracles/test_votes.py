@@ -123,3 +123,10 @@ def test_keys_are_total_and_stable_so_that_equality_of_keys_is_an_equivalence(te
         key = answers.key(text, kind)
         assert isinstance(key, str) and key == answers.key(text, kind)
         assert answers.key(f" {text} ", kind) == answers.key(text.strip(), kind)
+
+
+def test_a_tie_goes_to_the_class_with_the_shortest_path_then_to_the_first() -> None:
+    assert vote(ballots(["1", "2"], lengths=[9, 3]), "exact").final == "2"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[3, 9]), "exact").final == "1"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[3, 3]), "exact").final == "1"  # type: ignore[union-attr]
+    assert vote(ballots([None, "2"], lengths=[1, 9]), "exact").final == "2"  # type: ignore[union-attr]

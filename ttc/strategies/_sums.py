@@ -14,9 +14,8 @@ from fractions import Fraction
 from types import MappingProxyType
 
 _NUMBER = r"\(*-?\d{1,15}(?:\.\d{1,15})?\)*"
-_EQUALITY = re.compile(
-    rf"(?<![\w.^*/+=)-])(?<![-^*/+=)] )({_NUMBER}(?: ?[-+*/] ?{_NUMBER}){{1,12}}) ?= ?({_NUMBER})(?![\w(]|\.\d)(?! ?[-+*/^])"
-)
+_SUM = rf"{_NUMBER}(?: ?[-+*/] ?{_NUMBER}){{1,12}}"
+_EQUALITY = re.compile(rf"(?<![\w.^*/+=)-])(?<![-^*/+=)] )({_SUM}) ?= ?({_NUMBER})(?![\w(]|\.\d)(?! ?[-+*/^])")
 _OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = MappingProxyType(
     {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 )
