@@ -107,7 +107,7 @@ def test_a_stage_in_the_wrong_place_is_refused_before_work(tmp_path):
 
 def test_training_on_the_held_out_problems_is_refused_and_shows_one(tmp_path):
     recipe = read_recipe(write(tmp_path, GOOD.replace(",split=train", "")))
-    with pytest.raises(ConfigError, match="held-out problems are training problems too, such as 's"):
+    with pytest.raises(ConfigError, match="training problems are held-out problems too, such as 's"):
         run_recipe(recipe, Options(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from evals.decontamination import answer_leaks, overlaps, prompt_text
 from evals.task import Task
 from train.alarm_file import AlarmFile
 from train.asynchronous import learn_async
@@ -195,10 +196,15 @@ class Grpo:
         for spec in self.shaping:
             shaping_part(spec)
         train, measured = self._items()
-        both = {item.problem.messages for item in train} & {item.problem.messages for item in measured}
-        if both:
-            text = next(iter(both))[-1].content
-            raise ConfigError(f"grpo: {len(both)} held-out problems are training problems too, such as {text[:80]!r}")
+        found = list(overlaps([prompt_text(item) for item in train], map(prompt_text, measured)))
+        if found:
+            raise ConfigError(
+                f"grpo: {len(found)} training problems are held-out problems too, such as {found[0].shared[:80]!r}; "
+                "take another split, or leave them out of the task"
+            )
+        told = next(answer_leaks(train), None)
+        if told is not None:
+            raise ConfigError(f"grpo: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""

@@ -1,0 +1,101 @@
+"""Are training prompts free of evaluation problems, and of their own answers?
+
+Two detectors, because each misses what the other finds: equality of normalised texts (case, spaces, punctuation and
+Unicode forms aside), and a shared run of `n` words (13, as GPT-3 and its followers use). A text shorter than n words is
+compared as a whole. Training, distillation and their pre-flight checks share this file. Cost: linear in the texts.
+Left out: paraphrases and translations; numbers changed in an otherwise equal problem.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from evals.task import Item
+
+__all__ = ["Leak", "Overlap", "answer_leaks", "normalised", "overlaps", "prompt_text"]
+
+_GAPS = re.compile(r"[^\w+\-*/=<>^%.]+")
+_MARKS = r"(?:\\boxed\{{\s*{0}\s*\}}|####\s*{0}\b|answer(?:\s+is)?\s*[:=]?\s*\$?{0}\b(?!\s*[-+*/^=]))"
+_LONG = 20
+"""Characters from which a target that stands in its prompt word for word counts as given away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two texts that are too alike: their places, what they share, and which detector found it."""
+
+    train: int
+    held_out: int
+    shared: str
+    how: Literal["equal", "ngram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """A problem whose prompt tells its answer: its id and the telling part."""
+
+    problem_id: str
+    shared: str
+
+
+def normalised(text: str) -> str:
+    """Lower case, one Unicode form, words and operators separated by single spaces."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return _GAPS.sub(" ", plain).strip()
+
+
+def overlaps(train: Sequence[str], held_out: Iterable[str], *, n: int = 13) -> Iterator[Overlap]:
+    """Yield one overlap per training text that is too like a held-out one, in the order of the training texts.
+
+    Args:
+        train: texts that would be trained on.
+        held_out: texts that something is measured on.
+        n: words of a shared run that count as the same text; at least 1.
+    """
+    whole: dict[str, int] = {}
+    grams: dict[tuple[str, ...], int] = {}
+    for place, text in enumerate(held_out):
+        plain = normalised(text)
+        whole.setdefault(plain, place)
+        for gram in _grams(plain, n):
+            grams.setdefault(gram, place)
+    for place, text in enumerate(train):
+        plain = normalised(text)
+        if plain in whole:
+            yield Overlap(place, whole[plain], text, "equal")
+            continue
+        found = next((gram for gram in _grams(plain, n) if gram in grams), None)
+        if found is not None:
+            yield Overlap(place, grams[found], " ".join(found), "ngram")
+
+
+def answer_leaks(items: Iterable[Item]) -> Iterator[Leak]:
+    """Yield the problems whose prompt gives the target away: behind an answer mark, or a long one word for word.
+
+    A short target may stand in a problem by chance (the 12 of `12 + 30`), so it counts only where a prompt says that it
+    is the answer.
+    """
+    for item in items:
+        if not isinstance(item.target, str) or not item.target.strip():
+            continue
+        text, target = prompt_text(item), item.target.strip()
+        marked = re.search(_MARKS.format(re.escape(target)), text, re.IGNORECASE)
+        if marked is not None:
+            yield Leak(item.problem.id, marked.group(0))
+        elif len(target) >= _LONG and target in text:
+            yield Leak(item.problem.id, target)
+
+
+def prompt_text(item: Item) -> str:
+    """Everything that a problem says to the model."""
+    return "\n".join(message.content for message in item.problem.messages)
+
+
+def _grams(plain: str, n: int) -> Iterator[tuple[str, ...]]:
+    words = plain.split(" ")
+    for start in range(len(words) - n + 1):
+        yield tuple(words[start : start + n])
