@@ -9,7 +9,7 @@ the tasks that are refused and why, are in `_procedural/methods`. Cost: 0.05 ms 
 Left out: curricula, the 9 refused tasks, and the package's partial credit.
 
 Args:
-    timeout_s: Wall limit of one verdict in the worker, in seconds.
+    timeout_s: Wall limit of one verdict in the worker, in seconds; it may have to make the problem again first.
     workers: Worker processes, started when first needed.
     allow_truncated: Whether a text that was cut may have an answer.
 """
@@ -53,8 +53,17 @@ class Drawn:
     target: Mapping[str, Any]
 
 
-def problems(task: str, *, seed: int, count: int, config: Mapping[str, Any] | None = None) -> Iterator[Drawn]:
+def gym_pool(workers: int = 1, timeout_s: float = GENERATE_S) -> Pool:
+    """A pool of workers that hold reasoning-gym; nothing starts before the first request."""
+    return Pool(workers=workers, timeout_s=timeout_s, memory_mb=MEMORY_MB, program=_WORKER)
+
+
+def problems(
+    task: str, *, seed: int, count: int, config: Mapping[str, Any] | None = None, pool: Pool | None = None
+) -> Iterator[Drawn]:
     """Yield the first `count` problems of a task; problem i of a seed is the same whatever the count.
+
+    They are made by `pool` (see `gym_pool`), or by one that lives as long as the iteration.
 
     Raises:
         MissingExtra: reasoning-gym is not installed.
@@ -67,16 +76,17 @@ def problems(task: str, *, seed: int, count: int, config: Mapping[str, Any] | No
         raise MissingExtra("reasoning-gym", "procedural")
     if count > MAX_INDEX:
         raise ConfigError(f"reasoning-gym: at most {MAX_INDEX} problems of one seed, got {count}")
-    pool = Pool(workers=1, timeout_s=GENERATE_S, memory_mb=MEMORY_MB, program=_WORKER)
+    used = pool or gym_pool()
     base = {"task": task, "seed": seed, "config": dict(config or {})}
     try:
         for first in range(0, count, BATCH):
             request = {"call": "generate", **base, "first": first, "count": min(BATCH, count - first)}
-            for i, made in enumerate(_made(pool, request)):
+            for i, made in enumerate(_made(used, request)):
                 target = {**base, "index": first + i, "answer": made["answer"], "digest": made["digest"]}
                 yield Drawn(made["question"], target)
     finally:
-        pool.close()
+        if pool is None:
+            used.close()
 
 
 def _made(pool: Pool, request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -91,10 +101,9 @@ def _made(pool: Pool, request: Mapping[str, Any]) -> list[dict[str, Any]]:
     return made
 
 
-def procedural(*, timeout_s: float = 5.0, workers: int = 1, allow_truncated: bool = False) -> ProceduralVerifier:
+def procedural(*, timeout_s: float = 10.0, workers: int = 1, allow_truncated: bool = False) -> ProceduralVerifier:
     """Return the verifier of reasoning-gym's problems."""
-    pool = Pool(workers=workers, timeout_s=timeout_s, memory_mb=MEMORY_MB, program=_WORKER)
-    return ProceduralVerifier(pool, allow_truncated)
+    return ProceduralVerifier(gym_pool(workers, timeout_s), allow_truncated)
 
 
 class ProceduralVerifier:
