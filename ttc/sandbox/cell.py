@@ -30,10 +30,10 @@ _CLEAR_OF = 32
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a cell does to itself: Landlock's version (0: none), seccomp, the user to become, the limits."""
+    """What a cell does to itself: Landlock's version (0: none), a prepared filter, the user to become, the limits."""
 
     landlock: int
-    seccomp: bool
+    filter: bytes | None
     user: int | None
     max_threads: int | None
     limits: limits.Limits
@@ -54,7 +54,7 @@ def enter(descriptors: tuple[int, ...], parent: int, confinement: Confinement, m
         except OSError as exc:
             wire.write(REPORT, wire.REFUSED, str(exc).encode())
             os._exit(status)
-        _forget()
+        _open_streams()
         wire.write(REPORT, wire.READY, b"")
         modes[job["mode"]](job)
     finally:
@@ -93,8 +93,7 @@ def _input(text: str | None) -> None:
 
 def _confine(parent: int, confinement: Confinement) -> None:
     os.chdir("/")
-    if confinement.seccomp:
-        _volunteer()
+    _volunteer()
     limits.apply(confinement.limits, confinement.max_threads)
     if confinement.user is not None:
         limits.drop_user(confinement.user)
@@ -106,8 +105,8 @@ def _confine(parent: int, confinement: Confinement) -> None:
             os._exit(0)
     if confinement.landlock:
         landlock.confine(confinement.landlock)
-    if confinement.seccomp:
-        seccomp.confine(os.getpid())
+    if confinement.filter is not None:
+        seccomp.confine(confinement.filter, os.uname().machine, os.getpid())
 
 
 def _volunteer() -> None:
@@ -116,12 +115,8 @@ def _volunteer() -> None:
         file.write("1000")
 
 
-def _forget() -> None:
-    """Leave the program nothing of this package's modules to import by name, and fresh standard streams."""
-    for name in [name for name in sys.modules if name == "ttc" or name.startswith("ttc.")]:
-        del sys.modules[name]
-    os.environ.clear()
-    sys.argv[:] = ["program.py"]
+def _open_streams() -> None:
+    """Give the program standard streams on its own descriptors."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)  # noqa: SIM115

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.machinery
 import importlib.util
+import mmap
 import os
 import sys
 import types
@@ -37,21 +38,27 @@ class Library(MetaPathFinder, Loader):
     """Imports modules from sources held in memory."""
 
     def __init__(self, sources: Mapping[str, tuple[str, bool, bytes]]) -> None:
-        self._sources = sources
+        # In one shared mapping, which a fork does not copy.
+        self._memory = mmap.mmap(-1, sum(len(source) for _, _, source in sources.values()))
+        self._places: dict[str, tuple[str, bool, slice]] = {}
+        for name, (origin, is_package, source) in sources.items():
+            start = self._memory.tell()
+            self._memory.write(source)
+            self._places[name] = origin, is_package, slice(start, start + len(source))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return where the module is; None when it is not of the standard library."""
-        if fullname not in self._sources:
+        if fullname not in self._places:
             return None
-        origin, is_package, _ = self._sources[fullname]
+        origin, is_package, _ = self._places[fullname]
         return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=is_package)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Run the module's source."""
-        origin, _, source = self._sources[module.__name__]
-        exec(compile(source, origin, "exec", dont_inherit=True), module.__dict__)
+        origin, _, place = self._places[module.__name__]
+        exec(compile(self._memory[place], origin, "exec", dont_inherit=True), module.__dict__)
 
 
 def install() -> None:

@@ -54,6 +54,9 @@ _NEW_NAMESPACES = 0x7E020080
 _PRCTL_ALLOWED = (15, 16)  # set and get the name of a thread
 _FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030, 1032)  # duplicate, flags, size of a pipe; not F_SETOWN, which sends signals
 
+_ANY_PID = 0x5EC0DE5A
+"""Stands for the process id in a prepared filter; no number or flag in it looks like it."""
+
 _LOAD, _EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -65,10 +68,14 @@ def is_supported() -> bool:
     return platform.system() == "Linux" and platform.machine() in _AUDIT
 
 
-def confine(pid: int) -> None:
+def prepare() -> bytes:
+    """Return the filter of this machine for `confine`, so that each process only has to enter its own id."""
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program(platform.machine(), _ANY_PID))
+
+
+def confine(prepared: bytes, machine: str, pid: int) -> None:
     """Allow this process, whose id is `pid`, the calls of the list and nothing else, for good; raises OSError."""
-    machine = platform.machine()
-    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program(machine, pid))
+    code = prepared.replace(struct.pack("=I", _ANY_PID), struct.pack("=I", pid))
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
     prctl(PR_SET_NO_NEW_PRIVS, 1)

@@ -39,13 +39,14 @@ class Zygote:
     """Forks cells and ends them; one thread, one loop."""
 
     def __init__(self, control: socket.socket) -> None:
-        from ttc.sandbox import cell, limits
+        from ttc.sandbox import cell, limits, seccomp
         from ttc.sandbox.driving import drive
         from ttc.sandbox.script import script
         from ttc.sandbox.serving import serve
 
         self._cell, self._limits = cell, limits
         self._modes = {"script": script, "serve": serve, "drive": drive}
+        self._filter = seccomp.prepare() if seccomp.is_supported() else None
         self._control = control
         self._cells: dict[int, _Cell] = {}
         self._descriptors: list[int] = []
@@ -103,7 +104,11 @@ class Zygote:
         limits = self._limits.Limits(**request["limits"])
         user = self._user(request["role"], request["users"]) if request["confined"] else None
         confinement = self._cell.Confinement(
-            request["landlock"], request["seccomp"], user, self._max_threads(request, limits.threads, user), limits
+            request["landlock"],
+            self._filter if request["seccomp"] else None,
+            user,
+            self._max_threads(request, limits.threads, user),
+            limits,
         )
         parent = os.getpid()
         pid = os.fork()
@@ -167,6 +172,14 @@ def _nothing(_number: int, _frame: types.FrameType | None) -> None:
     """A handler, so that the end of a cell wakes the loop."""
 
 
+def _forget() -> None:
+    """Leave programs nothing of this package to import by name, no environment and no arguments."""
+    for name in [name for name in sys.modules if name == "ttc" or name.startswith("ttc.")]:
+        del sys.modules[name]
+    os.environ.clear()
+    sys.argv[:] = ["program.py"]
+
+
 def main() -> None:
     """Load what cells need, forget where it came from, and serve."""
     root, descriptor = sys.argv[1], int(sys.argv[2])
@@ -176,7 +189,7 @@ def main() -> None:
     zygote = Zygote(socket.socket(fileno=descriptor))
     sys.path.remove(root)
     library.install()
-    os.environ.clear()
+    _forget()
     gc.collect()
     gc.freeze()
     zygote.run()
