@@ -9,6 +9,7 @@ so a resumed run draws what it would have drawn. Left out: items that depend on 
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,16 +66,16 @@ class Frontier:
     def draw(self, number: int, step: int, round_: int = 0, exclude: Sequence[str] = ()) -> list[Item]:
         """Return up to `number` different items, none of them in `exclude` (ids)."""
         barred = set(exclude)
+        key = seeds.derive(self._seed, "draw", step, round_)
         keyed = []
-        for name, item in self._items.items():
+        for place, (name, item) in enumerate(self._items.items()):
             if name in barred or self._retired(name):
                 continue
             weight = self._explore + (1 - self._explore) * self._weight(self.rate(item))
-            noise = seeds.uniform(seeds.derive(self._seed, "draw", step, round_, name), 0)
+            noise = seeds.uniform(key, place)
             # the largest keys are a weighted draw without replacement (Efraimidis & Spirakis 2006)
             keyed.append((math.log(max(noise, 1e-300)) / max(weight, 1e-9), name))
-        keyed.sort(reverse=True)
-        return [self._items[name] for _, name in keyed[:number]]
+        return [self._items[name] for _, name in heapq.nlargest(number, keyed)]
 
     def rate(self, item: Item) -> float:
         """Posterior mean of the success rate of `item`; one half before anything is known."""
