@@ -12,7 +12,7 @@ declare -A packages=(
   [litellm]="litellm" [lmeval]="lm_eval[api]" [anthropic]="anthropic"
 )
 declare -A tests=(
-  [openai2]="test_openai.py" [openai3]="test_openai.py" [schemathesis]="test_schema.py" [langchain]="test_langchain.py"
+  [openai2]="test_openai*.py" [openai3]="test_openai*.py" [schemathesis]="test_schema.py" [langchain]="test_langchain.py"
   [litellm]="test_litellm.py" [lmeval]="test_lm_eval.py" [anthropic]="test_anthropic.py"
 )
 names=("$@")
@@ -32,7 +32,7 @@ export TTC_SERVE_URL
 
 failed=0
 for name in "${names[@]}"; do
-  [ -f "$here/${tests[$name]}" ] || continue
+  compgen -G "$here/${tests[$name]}" >/dev/null || continue
   if [ ! -f "$root/$name/.stamp" ]; then
     python3 -m venv "$root/$name"
     # shellcheck disable=SC2086
@@ -40,7 +40,8 @@ for name in "${names[@]}"; do
     touch "$root/$name/.stamp"
   fi
   echo "== $name: $("$root/$name/bin/pip" list 2>/dev/null | grep -iE '^(openai|anthropic|langchain-(tests|openai)|litellm|lm_eval|schemathesis) ' | tr -s ' ' | paste -sd, -)"
-  (cd "$root" && "$root/$name/bin/python" -m pytest -c "$here/pytest.ini" -p no:cacheprovider "$here/${tests[$name]}") || failed=1
+  # shellcheck disable=SC2086
+  (cd "$root" && "$root/$name/bin/python" -m pytest -c "$here/pytest.ini" -p no:cacheprovider "$here"/${tests[$name]}) || failed=1
 done
 kill -0 $server || { echo "the server died"; failed=1; }
 exit $failed
