@@ -1,0 +1,220 @@
+"""The preference stage: pairs from files and rollouts, a reference kept on disk, updates that do what losses say."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from tests.train.cipher_base import STEPS, SYMBOLS
+from train.examples import Example
+from train.health import Health, configured
+from train.models import load_model
+from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
+from train.preference_update import PairUpdater, Reference, mismatched
+from train.preferences.dpo import dpo
+from train.preferences.kto import kto
+from train.reference import reference_sums
+from train.rollout import Rollout
+from train.rollout_file import RolloutFile
+from train.stage import Setting
+from train.stages.preference import preference
+from train.stages.sample import sample
+from train.update import Optimiser, Schedule
+from ttc.core import Verdict
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError, RecordError
+
+TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
+ROW = {"prompt": "s1n1=", "chosen": "s2", "rejected": "s3"}
+
+
+@pytest.fixture(scope="module")
+def run(cipher_model, tmp_path_factory):
+    """A run folder with judged rollouts of the base."""
+    root = tmp_path_factory.mktemp("run")
+    sample(task=f"{TASK},split=train", n=8).run(setting(root / "1-sample", cipher_model))
+    return root
+
+
+def setting(folder, base, log=lambda text: None):
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Setting(folder, base, 1, "cpu", 1, log)
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_rows_become_pairs_through_the_chat_template(cipher_model, tmp_path):
+    rows = [ROW, {**ROW, "chosen_thinking": "s2n0", "mode": "on", "weight": 2, "id": "mine"}]
+    text = Text(cipher_model)
+    plain, thinking = read_pairs(write(tmp_path / "pairs.jsonl", rows), text, 1)
+    assert text.decode(plain.chosen.token_ids) == "s2<|end|>" and plain.weight == 1.0
+    assert text.decode(thinking.chosen.prompt_ids) == "s1n1=<think>"
+    assert text.decode(thinking.chosen.token_ids) == "s2n0</think>s2<|end|>"
+    assert text.decode(thinking.rejected.token_ids) == "</think>s3<|end|>"
+    assert (thinking.key, thinking.weight) == ("mine", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rejected": None}, "rejected must be a text"),
+        ({"rejected": "s2"}, "chosen and rejected are the same"),
+        ({"weight": -1}, "weight must be a number above 0"),
+        ({"margin": 1}, "unknown field 'margin'"),
+    ],
+)
+def test_a_broken_pair_is_refused_with_its_line_and_field(cipher_model, tmp_path, change, message):
+    with pytest.raises(RecordError, match=f"line 1: .*{message}"):
+        read_pairs(write(tmp_path / "pairs.jsonl", [{**ROW, **change}]), Text(cipher_model), 1)
+
+
+def rollout(problem, ids, reward, finish="stop"):
+    verdict = Verdict("correct" if reward else "incorrect") if reward is not None else Verdict("timeout")
+    return Rollout(
+        step=0, group=0, problem_id=problem, difficulty="", target="", path=(ids[0],), prompt_ids=(5, 6),
+        token_ids=ids, sampled=(True,) * len(ids), logprobs=(-1.0,) * len(ids), text="", thinking="", final=None,
+        finish_reason=finish, version=0, seed=0, verdict=verdict, reward=reward,
+    )  # fmt: skip
+
+
+def test_rollouts_are_ranked_within_their_problem_and_share_one_unit_of_weight(tmp_path):
+    file = RolloutFile(tmp_path / "rollouts.jsonl")
+    file.append([
+        rollout("a", (10, 1), 1.0), rollout("a", (11, 1), 0.5), rollout("a", (12, 1), 0.0),
+        rollout("a", (13, 1), None), rollout("a", (14, 15), 1.0, "length"),
+        rollout("b", (20, 1), 1.0), rollout("b", (21, 1), 1.0),
+    ])  # fmt: skip
+    file.close()
+    pairs = pairs_of_rollouts(tmp_path / "rollouts.jsonl")
+    seen = {(pair.chosen.token_ids[0], pair.rejected.token_ids[0]) for pair in pairs}
+    assert seen == {(10, 11), (10, 12), (11, 12), (10, 14), (11, 14), (12, 14)}  # cut: worst; no verdict: nowhere
+    assert sum(pair.weight for pair in pairs) == pytest.approx(1.0) and {pair.key for pair in pairs} == {"a"}
+    (one,) = pairs_of_rollouts(tmp_path / "rollouts.jsonl", per_problem=1)
+    assert (one.rejected.token_ids, one.weight) == ((14, 15), 1.0)
+
+
+def make_updater(model_folder, **more):
+    pairs = [
+        Preferred("a", Example("a", (5, 6), (8, 9, 1)), Example("a", (5, 6), (10, 1))),
+        Preferred("b", Example("b", (7,), (11, 1)), Example("b", (7,), (12, 13, 14, 1)), 2.0),
+        Preferred("c", Example("c", (5, 7, 6), (9, 1)), Example("c", (5, 7, 6), (8, 1))),
+    ]
+    model = load_model(model_folder, "cpu")
+    sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs), *mismatched(pairs)]
+    folder = model_folder.parent
+    sums = reference_sums(model_folder, sides, folder, "cpu", 0)
+    reference = Reference(sums[:3], sums[3:6], sums[6:])
+    return PairUpdater(model, Optimiser(model, Schedule(1e-3, 10)), pairs, reference, 0, **more)
+
+
+def weights(updater):
+    return torch.cat([parameter.detach().flatten() for parameter in updater.model.parameters()])
+
+
+@pytest.mark.parametrize("loss", [{"pair_loss": dpo()}, {"labelled_loss": kto()}], ids=["dpo", "kto"])
+def test_an_update_raises_the_margin_and_does_not_depend_on_how_it_is_cut(cipher_model, loss):
+    whole = make_updater(cipher_model, **loss)
+    first = whole.step([0, 1, 2])
+    assert first["margin"] == pytest.approx(0.0, abs=1e-4) and first["chosen_falls"] == pytest.approx(0.0, abs=1e-4)
+    parts = make_updater(cipher_model, micro_rows=1, **loss)
+    assert parts.step([0, 1, 2])["loss"] == pytest.approx(first["loss"], abs=1e-6)
+    assert torch.allclose(weights(whole), weights(parts), atol=1e-6)
+    for _ in range(5):
+        last = whole.step([0, 1, 2])
+    assert last["margin"] > 0.1 and last["pair_accuracy"] == 1.0 and last["loss"] < first["loss"]
+
+
+def test_kto_measures_its_reference_point_on_mismatched_prompts(cipher_model):
+    updater = make_updater(cipher_model, labelled_loss=kto())
+    assert updater._divergence([0, 1, 2]).item() == pytest.approx(0.0, abs=1e-5)
+    with torch.no_grad():
+        for parameter in updater.model.parameters():
+            parameter.mul_(1.1)
+    moved = updater._divergence([0, 1, 2]).item()
+    by_hand = updater._sums(updater._others)[0] - updater.reference.mismatched
+    assert moved == pytest.approx(by_hand.mean().item(), abs=1e-4) and abs(moved) > 1e-3
+
+
+def test_a_likelihood_term_holds_the_chosen_completion_up(cipher_model):
+    bare = make_updater(cipher_model, pair_loss=dpo())
+    held = make_updater(cipher_model, pair_loss=dpo(), likelihood=1.0)
+    for updater in (bare, held):
+        for _ in range(6):
+            updater.step([0, 1, 2])
+    assert held.step([0])["chosen_logprob"] > bare.step([0])["chosen_logprob"]
+
+
+def test_the_reference_is_computed_once_and_never_taken_for_another_models(cipher_model, tmp_path):
+    examples = [Example("a", (5, 6), (8, 9, 1)), Example("b", (7,), (11, 1))]
+    first = reference_sums(cipher_model, examples, tmp_path, "cpu", 0)
+    (path,) = tmp_path.glob("reference-*.safetensors")
+    from safetensors.torch import save_file
+
+    save_file({"sums": first + 1}, str(path))
+    assert torch.equal(reference_sums(cipher_model, examples, tmp_path, "cpu", 0), first + 1)  # read, not computed
+    assert torch.equal(reference_sums(cipher_model, examples[:1], tmp_path, "cpu", 0), first[:1])
+    other = tmp_path / "other"
+    model = load_model(cipher_model, "cpu")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.2)
+    model.save_pretrained(other)
+    assert not torch.allclose(reference_sums(other, examples, tmp_path, "cpu", 0), first, atol=1e-3)
+
+
+def test_pairs_of_its_own_rollouts_make_the_model_better(cipher_model, run):
+    stage = preference(rollouts="1-sample", loss="dpo:beta=0.1", likelihood=0.2, steps=50, rows=24, lr=1e-3,
+                       held_out=TASK, eval_every=25)  # fmt: skip
+    stage.check(True)
+    found = stage.run(setting(run / "2-preference", cipher_model)).metrics
+    assert found["held_out_gain_low"] > 0 and found["held_out_after"] > 0.6
+    assert found["ranked_after"] >= found["ranked_before"] > 0
+    rows = [json.loads(line) for line in (run / "2-preference" / "metrics.jsonl").read_text().splitlines()]
+    assert {"chosen_logprob", "rejected_logprob", "margin", "pair_accuracy", "chosen_falls"} <= rows[-1].keys()
+
+
+@pytest.mark.parametrize("loss", ["dpo", "kto"])
+def test_a_killed_stage_goes_on_bit_for_bit(cipher_model, run, loss):
+    def final(folder, *stops):
+        for steps in stops:
+            made = preference(rollouts="1-sample", loss=loss, steps=steps, rows=8, lr=1e-3, save_every=3)
+            made.run(setting(run / folder, cipher_model))
+        return list(load_model(run / folder / "model", "cpu").parameters())
+
+    whole, halves = final(f"3-{loss}-whole", 6), final(f"3-{loss}-halves", 3, 6)
+    assert all(torch.equal(a, b) for a, b in zip(whole, halves, strict=True))
+
+
+def test_both_log_probabilities_falling_raises_its_alarm(cipher_model, run):
+    """A rate far too high throws both completions down; the rule sees it and halves the rate."""
+    told = []
+    stage = preference(
+        rollouts="1-sample", loss="dpo:beta=1", steps=12, rows=16, lr=1e-2,
+        health={"gradient_spike": {"enabled": False}},
+    )  # fmt: skip
+    stage.run(dataclasses.replace(setting(run / "4-preference", cipher_model), log=told.append))
+    alarms = [json.loads(line) for line in (run / "4-preference" / "alarms.jsonl").read_text().splitlines()]
+    assert "both_fall" in {alarm["rule"] for alarm in alarms}
+    assert any("health rule both_fall" in text for text in told)
+    calm = Health(configured({}))
+    assert not any(calm.check({"chosen_falls": -0.1}, step) for step in range(20))
+
+
+def test_what_cannot_work_is_refused_by_field(cipher_model, tmp_path):
+    for fields, message in [
+        ({}, "exactly one of data, rollouts"),
+        ({"rollouts": "x", "loss": "dppo"}, "dpo"),
+        ({"rollouts": "x", "loss": "dpo:beta=0"}, "dpo.beta"),
+        ({"rollouts": "x", "likelihood": -1}, "likelihood"),
+        ({"rollouts": "x", "per_problem": 0}, "per_problem"),
+        ({"rollouts": "x", "held_out_share": 0.0}, "held_out_share"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            preference(**{"steps": 2, "lr": 1e-3, **fields})
+    same = write(tmp_path / "pairs.jsonl", [{**ROW, "id": "one"}] * 4)
+    with pytest.raises(ConfigError, match="too few to hold some out"):
+        preference(data=str(same), steps=1, lr=1e-3).run(setting(tmp_path / "p", cipher_model))

@@ -1,0 +1,197 @@
+"""Preference optimisation: DPO, IPO, SimPO, ORPO or KTO on pairs from a file or from a run's rollouts.
+
+Pairs of rollouts make it on-policy and repeatable: sample, prefer, sample again is iterative DPO (Yuan et al. 2024,
+arXiv:2401.10020; Pang et al. 2024, arXiv:2404.19733, whose likelihood term is `likelihood`). The reference is the model
+that the stage starts from, its log-probabilities computed once and kept on disk. Held out are whole prompts; measured
+are the share of their pairs in which the chosen completion is the likelier one and, with `held_out`, the accuracy on a
+task, both before and after. The health rule `both_fall` watches the known failure: chosen and rejected completions
+both becoming less likely. Left out: judges and learnt rewards as the source of pairs.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.task import Task
+from train.epochs import Fit, Pace
+from train.examples import held_apart
+from train.health import Rule, configured
+from train.imitation import completion_sums
+from train.measure import answered, gains
+from train.models import load_model, load_tokenizer, save_model
+from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
+from train.pairs import LabelledLoss, PairLoss
+from train.preference_update import PairUpdater, Reference, mismatched
+from train.reference import reference_sums
+from train.registries import PREFERENCES
+from train.sources import one_of, rollouts_path
+from train.specs import make, make_task
+from train.stage import Result, Setting, Stage
+from train.update import Optimiser, Schedule
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+from ttc.specs import parse_spec
+
+__all__ = ["preference"]
+
+
+def preference(
+    *,
+    data: str | None = None,
+    rollouts: str | None = None,
+    loss: str = "dpo",
+    steps: int,
+    lr: float,
+    rows: int = 32,
+    likelihood: float = 0.0,
+    per_problem: int | None = 4,
+    held_out_share: float = 0.1,
+    held_out: str | None = None,
+    held_out_limit: int = 128,
+    warmup: int = 0,
+    decay: bool = False,
+    eval_every: int = 20,
+    save_every: int = 50,
+    health: Mapping[str, Any] | None = None,
+) -> Stage:
+    """Learn from comparisons.
+
+    Args:
+        data: a JSON-lines file of pairs.
+        rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl.
+        loss: NAME or NAME:KEY=VALUE,... of train/preferences.
+        steps: updates.
+        lr: highest learning rate.
+        rows: pairs per update.
+        likelihood: weight of the chosen completion's own cross-entropy per token, against both falling.
+        per_problem: most pairs of one problem's rollouts; None is all.
+        held_out_share: share of prompts that are held out and measured.
+        held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
+        held_out_limit: most problems of that task.
+        warmup: steps over which the rate rises.
+        decay: let the rate fall to 0.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        health: changes of health rules by name.
+    """
+    one_of("preference", data=data, rollouts=rollouts)
+    if not 0 < held_out_share < 1:
+        raise ConfigError(f"preference: held_out_share must be in (0, 1), got {held_out_share}")
+    if likelihood < 0:
+        raise ConfigError(f"preference: likelihood must be at least 0, got {likelihood}")
+    if per_problem is not None and per_problem < 1:
+        raise ConfigError(f"preference: per_problem must be at least 1, got {per_problem}")
+    return _Preference(
+        data=None if data is None else Path(data).expanduser(),
+        rollouts=rollouts,
+        loss=make(PREFERENCES, loss),
+        on_single=_on_single(loss),
+        likelihood=likelihood,
+        per_problem=per_problem,
+        pace=Pace(steps, rows, eval_every, save_every),
+        schedule=Schedule(lr, steps, warmup, decay),
+        held_out_share=held_out_share,
+        task=None if held_out is None else make_task(held_out),
+        limit=held_out_limit,
+        rules=configured(health or {}),
+    )
+
+
+def _on_single(spec: str) -> bool:
+    """Whether a loss says by its type that it takes single completions instead of pairs."""
+    factory = PREFERENCES.load(parse_spec(spec)[0])
+    return bool(typing.get_type_hints(factory).get("return") == LabelledLoss)
+
+
+@dataclass(frozen=True, slots=True)
+class _Preference:
+    data: Path | None
+    rollouts: str | None
+    loss: Any
+    on_single: bool
+    likelihood: float
+    per_problem: int | None
+    pace: Pace
+    schedule: Schedule
+    held_out_share: float
+    task: Task | None
+    limit: int
+    rules: tuple[Rule, ...]
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if not has_model:
+            raise ConfigError("preference needs a model: put other stages before it, or give --model FOLDER")
+        if self.data is not None and not self.data.is_file():
+            raise ConfigError(f"preference: data {self.data} does not exist")
+        if self.task is not None:
+            self.task.items(self.limit, 0)
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`."""
+        if setting.model is None:
+            raise ConfigError("preference needs a model")
+        tokenizer = load_tokenizer(setting.model)
+        pairs = self._pairs(setting, setting.model, int(tokenizer.eos_token_id))
+        out = held_apart([pair.key for pair in pairs], self.held_out_share)
+        train = [pair for pair, held in zip(pairs, out, strict=True) if not held]
+        measured = [pair for pair, held in zip(pairs, out, strict=True) if held][: 4 * self.limit]
+        if not train or not measured:
+            raise ConfigError(f"preference: {len(pairs)} pairs are too few to hold some out; raise held_out_share")
+        setting.log(f"{len(train)} pairs, {len(measured)} held out")
+        pad_id = int(tokenizer.pad_token_id)
+        model = load_model(setting.model, setting.device)
+        before = ranked_right(load_model(setting.model, setting.device), measured, pad_id)
+        pair_loss: PairLoss | None = None if self.on_single else self.loss
+        updater = PairUpdater(
+            model,
+            Optimiser(model, self.schedule),
+            train,
+            self._reference(setting, setting.model, train, pad_id),
+            pad_id,
+            pair_loss=pair_loss,
+            labelled_loss=self.loss if self.on_single else None,
+            likelihood=self.likelihood,
+        )
+
+        def evaluate() -> dict[str, float]:
+            right = ranked_right(model, measured, pad_id)
+            return {"held_out_accuracy": sum(right) / len(right)}
+
+        fit = Fit(model, updater.optimiser, len(train), updater.step, evaluate)
+        last, stopped = fit.run(self.pace, self.rules, setting)
+        folder = setting.folder / "model"
+        save_model(model, tokenizer, folder)
+        keys = [pair.key for pair in measured]
+        numbers = {**last, **gains("ranked", before, ranked_right(model, measured, pad_id), setting.seed, keys)}
+        if self.task is not None:
+            items = self.task.items(self.limit, 0)
+            first = answered(self.task, items, setting.model, setting)
+            numbers |= gains("held_out", first, answered(self.task, items, folder, setting), setting.seed)
+        return Result(str(folder), numbers, stopped)
+
+    def _pairs(self, setting: Setting, source: Path, end: int) -> list[Preferred]:
+        if self.data is not None:
+            return read_pairs(self.data, Text(source), end)
+        if self.rollouts is None:
+            raise ConfigError("preference: give data or rollouts")
+        return pairs_of_rollouts(rollouts_path(self.rollouts, setting), per_problem=self.per_problem)
+
+    def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:
+        sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]
+        if self.on_single:
+            sides += mismatched(pairs)
+        sums = reference_sums(source, sides, setting.folder, setting.device, pad_id)
+        num = len(pairs)
+        return Reference(sums[:num], sums[num : 2 * num], sums[2 * num :] if self.on_single else None)
+
+
+def ranked_right(model: Any, pairs: Sequence[Preferred], pad_id: int) -> list[float]:
+    """1 per pair whose chosen completion the model would give more often than the rejected one, else 0."""
+    chosen = completion_sums(model, [pair.chosen for pair in pairs], pad_id)
+    rejected = completion_sums(model, [pair.rejected for pair in pairs], pad_id)
+    return [float(first > second) for (first, _), (second, _) in zip(chosen, rejected, strict=True)]
