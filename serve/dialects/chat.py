@@ -9,28 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from serve.dialects._chunks import USAGE, ChunkStream, body_of
 from serve.errors import invalid
-from serve.events import (
-    AnswerDelta,
-    Counts,
-    Done,
-    Failed,
-    Finish,
-    Outcome,
-    Progress,
-    ServeEvent,
-    Started,
-    ThinkingDelta,
-)
-from serve.fields import SHARED, max_tokens_of, sampling_of, stream_options, text_of
+from serve.events import Finish, Outcome, Started
+from serve.fields import SHARED, max_tokens_of, sampling_of, text_of
 from serve.request import ServeRequest
 from serve.schema import Schema, described, nullable, without_nulls
 from serve.search import read_search
-from serve.sse import DONE, data, openai_failure
 from serve.thinking import read_thinking
 from ttc.core import Message
 
-__all__ = ["RESULT", "USAGE", "Stream", "parse", "reply", "schema", "usage_of"]
+__all__ = ["RESULT", "Stream", "parse", "reply", "schema"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLES = {"developer": "system"}
@@ -92,12 +81,6 @@ _MESSAGE: Schema = {
 _TOKENS: Schema = nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31})
 
 
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-USAGE: Schema = {
-    "type": "object",
-    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
-    "properties": {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
-}
 RESULT: Schema = {
     "type": "object",
     "required": ["id", "object", "created", "model", "choices", "usage", "ttc"],
@@ -218,31 +201,14 @@ def _forward(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "messages": [without_nulls(message) for message in body["messages"]]}
 
 
-def usage_of(counts: Counts) -> dict[str, Any]:
-    """OpenAI's usage object."""
-    return {
-        "prompt_tokens": counts.prompt,
-        "completion_tokens": counts.completion,
-        "total_tokens": counts.prompt + counts.completion,
-        "prompt_tokens_details": {"cached_tokens": counts.cached},
-        "completion_tokens_details": {"reasoning_tokens": counts.reasoning},
-    }
-
-
 def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
     """The body of a reply that is not streamed; nothing of the checked `request` is repeated in it."""
-    body: dict[str, Any] = {
-        "id": f"chatcmpl-{outcome.started.id}",
-        "object": "chat.completion",
-        "created": outcome.started.created,
-        "model": outcome.started.model,
-        "choices": [_choice(finish) for finish in outcome.choices],
-        "usage": usage_of(outcome.done.counts),
-        "ttc": outcome.done.ttc,
-    }
-    if outcome.done.prompt_token_ids is not None:
-        body["prompt_token_ids"] = outcome.done.prompt_token_ids
-    return body
+    head = _head(outcome.started, "chat.completion")
+    return body_of(outcome, head, [_choice(finish) for finish in outcome.choices])
+
+
+def _head(started: Started, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{started.id}", "object": kind, "created": started.created, "model": started.model}
 
 
 def _choice(finish: Finish) -> dict[str, Any]:
@@ -272,77 +238,29 @@ def _logprob_object(finish: Finish) -> dict[str, Any] | None:
     return {"content": content, "refusal": None}
 
 
-class Stream:
-    """Events to chunks, in the order in which clients expect them."""
+class Stream(ChunkStream):
+    """Chunks of a chat; tool calls come whole, in the chunk that ends their choice."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        """`body` is the checked request."""
-        self._num_choices, self._usage = body.get("n") or 1, stream_options(body)
-        self._head: dict[str, Any] = {}
-        self._last: Finish | None = None
+    def head(self, started: Started) -> Mapping[str, Any]:
+        """See `ChunkStream`."""
+        return _head(started, "chat.completion.chunk")
 
-    def encode(self, event: ServeEvent) -> bytes:
-        """The chunks of one event; may be empty."""
-        match event:
-            case Started():
-                chunks = self._started(event)
-            case ThinkingDelta():
-                chunks = self._thinking(event)
-            case AnswerDelta():
-                chunks = self._answer(event)
-            case Progress():
-                chunks = self._progress(event)
-            case Finish():
-                chunks = self._finish(event)
-            case Done():
-                chunks = self._done(event)
-            case Failed():
-                chunks = [openai_failure(event.error)]
-        return b"".join(chunks)
+    def first(self, index: int) -> dict[str, Any]:
+        """See `ChunkStream`."""
+        return _delta(index, {"role": "assistant", "content": ""})
 
-    def _started(self, event: Started) -> list[bytes]:
-        self._head = {
-            "id": f"chatcmpl-{event.id}",
-            "object": "chat.completion.chunk",
-            "created": event.created,
-            "model": event.model,
-        }
-        return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._num_choices)]
+    def piece(self, index: int, thinking: str, answer: str) -> dict[str, Any]:
+        """See `ChunkStream`."""
+        thought = {"reasoning": thinking, "reasoning_content": thinking} if thinking else {}
+        return _delta(index, {**thought, **({"content": answer} if answer else {})})
 
-    def _thinking(self, event: ThinkingDelta) -> list[bytes]:
-        return [self._chunk(event.index, {"reasoning": event.text, "reasoning_content": event.text})]
-
-    def _answer(self, event: AnswerDelta) -> list[bytes]:
-        return [self._chunk(event.index, {"content": event.text})]
-
-    def _progress(self, event: Progress) -> list[bytes]:
-        return [self._chunk(0, {}, ttc=event.data)]
-
-    def _finish(self, event: Finish) -> list[bytes]:
-        """End a choice; the chunk of the last one waits for the `ttc` object."""
-        ended, self._last = self._last, event
-        return [] if ended is None else [self._end(ended)]
-
-    def _end(self, finish: Finish, **extra: Any) -> bytes:
+    def end(self, finish: Finish) -> dict[str, Any]:
+        """See `ChunkStream`."""
         calls = [{"index": i, **call} for i, call in enumerate(finish.tool_calls)]
-        delta = {"tool_calls": calls} if calls else {}
-        choice: dict[str, Any] = {"finish_reason": finish.reason, "logprobs": _logprob_object(finish)}
-        if finish.token_ids is not None:
-            choice["token_ids"] = finish.token_ids
-        return self._chunk(finish.index, delta, choice, **extra)
+        choice = _delta(finish.index, {"tool_calls": calls} if calls else {})
+        choice |= {"finish_reason": finish.reason, "logprobs": _logprob_object(finish)}
+        return choice if finish.token_ids is None else {**choice, "token_ids": finish.token_ids}
 
-    def _done(self, event: Done) -> list[bytes]:
-        extra: dict[str, Any] = {"ttc": event.ttc}
-        if event.prompt_token_ids is not None:
-            extra["prompt_token_ids"] = event.prompt_token_ids
-        chunks = [] if self._last is None else [self._end(self._last, **extra)]
-        if self._usage:
-            chunks.append(data({**self._head, "choices": [], "usage": usage_of(event.counts)}))
-        return [*chunks, DONE]
 
-    def _chunk(
-        self, index: int, delta: Mapping[str, Any], choice: Mapping[str, Any] | None = None, **extra: Any
-    ) -> bytes:
-        whole = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **(choice or {})}
-        usage = {"usage": None} if self._usage else {}
-        return data({**self._head, "choices": [whole], **usage, **extra})
+def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

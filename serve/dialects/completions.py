@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serve.dialects.chat import USAGE, usage_of
+from serve.dialects._chunks import USAGE, ChunkStream, body_of
 from serve.errors import invalid
-from serve.events import AnswerDelta, Done, Failed, Finish, Outcome, Progress, ServeEvent, Started, ThinkingDelta
-from serve.fields import SHARED, max_tokens_of, sampling_of, stream_options
+from serve.events import Finish, Outcome, Started
+from serve.fields import SHARED, max_tokens_of, sampling_of
 from serve.request import ServeRequest
 from serve.schema import Schema, nullable
 from serve.search import read_search
-from serve.sse import DONE, data, openai_failure
 from serve.thinking import read_thinking
 from ttc.core import Message
 
@@ -93,15 +92,8 @@ def parse(body: Mapping[str, Any]) -> ServeRequest:
 
 def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
     """The body of a reply that is not streamed; nothing of the checked `request` is repeated in it."""
-    body: dict[str, Any] = {
-        **_head(outcome.started),
-        "choices": [_choice(finish, finish.answer, finish.thinking) for finish in outcome.choices],
-        "usage": usage_of(outcome.done.counts),
-        "ttc": outcome.done.ttc,
-    }
-    if outcome.done.prompt_token_ids is not None:
-        body["prompt_token_ids"] = outcome.done.prompt_token_ids
-    return body
+    choices = [_choice(finish, finish.answer, finish.thinking) for finish in outcome.choices]
+    return body_of(outcome, _head(outcome.started), choices)
 
 
 def _head(started: Started) -> dict[str, Any]:
@@ -142,63 +134,21 @@ def _logprobs(finish: Finish) -> dict[str, Any] | None:
     }
 
 
-class Stream:
-    """Events to chunks."""
+class Stream(ChunkStream):
+    """Chunks of a completion."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        """`body` is the checked request."""
-        self._usage = stream_options(body)
-        self._head: dict[str, Any] = {}
-        self._last: Finish | None = None
+    def head(self, started: Started) -> Mapping[str, Any]:
+        """See `ChunkStream`."""
+        return _head(started)
 
-    def encode(self, event: ServeEvent) -> bytes:
-        """The chunks of one event; may be empty."""
-        match event:
-            case Started():
-                chunks = self._started(event)
-            case ThinkingDelta():
-                chunks = self._thinking(event)
-            case AnswerDelta():
-                chunks = self._answer(event)
-            case Progress():
-                chunks = self._progress(event)
-            case Finish():
-                chunks = self._finish(event)
-            case Done():
-                chunks = self._done(event)
-            case Failed():
-                chunks = [openai_failure(event.error)]
-        return b"".join(chunks)
+    def first(self, index: int) -> None:
+        """See `ChunkStream`: there is none."""
 
-    def _started(self, event: Started) -> list[bytes]:
-        self._head = _head(event)
-        return []
+    def piece(self, index: int, thinking: str, answer: str) -> dict[str, Any]:
+        """See `ChunkStream`."""
+        thought = {"reasoning": thinking} if thinking else {}
+        return {"index": index, "text": answer, "logprobs": None, "finish_reason": None, **thought}
 
-    def _thinking(self, event: ThinkingDelta) -> list[bytes]:
-        return [self._chunk(event.index, reasoning=event.text)]
-
-    def _answer(self, event: AnswerDelta) -> list[bytes]:
-        return [self._chunk(event.index, text=event.text)]
-
-    def _progress(self, event: Progress) -> list[bytes]:
-        return [self._whole({"index": 0, "text": "", "logprobs": None, "finish_reason": None}, ttc=event.data)]
-
-    def _finish(self, event: Finish) -> list[bytes]:
-        ended, self._last = self._last, event
-        return [] if ended is None else [self._whole(_choice(ended, "", ""))]
-
-    def _done(self, event: Done) -> list[bytes]:
-        extra: dict[str, Any] = {"ttc": event.ttc}
-        if event.prompt_token_ids is not None:
-            extra["prompt_token_ids"] = event.prompt_token_ids
-        chunks = [] if self._last is None else [self._whole(_choice(self._last, "", ""), **extra)]
-        if self._usage:
-            chunks.append(data({**self._head, "choices": [], "usage": usage_of(event.counts)}))
-        return [*chunks, DONE]
-
-    def _chunk(self, index: int, **fields: str) -> bytes:
-        return self._whole({"index": index, "text": "", "logprobs": None, "finish_reason": None, **fields})
-
-    def _whole(self, choice: Mapping[str, Any], **extra: Any) -> bytes:
-        usage = {"usage": None} if self._usage else {}
-        return data({**self._head, "choices": [choice], **usage, **extra})
+    def end(self, finish: Finish) -> dict[str, Any]:
+        """See `ChunkStream`."""
+        return _choice(finish, "", "")

@@ -1,0 +1,108 @@
+"""What the two OpenAI dialects with choices share: usage, and streams of chunks with one choice each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from serve.events import (
+    AnswerDelta,
+    Counts,
+    Done,
+    Failed,
+    Finish,
+    Outcome,
+    Progress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+)
+from serve.fields import stream_options
+from serve.schema import Schema
+from serve.sse import DONE, data, openai_failure
+
+__all__ = ["USAGE", "ChunkStream", "body_of"]
+
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+USAGE: Schema = {
+    "type": "object",
+    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
+    "properties": {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
+}
+
+
+def _usage_of(counts: Counts) -> dict[str, Any]:
+    """OpenAI's usage object."""
+    return {
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.completion,
+        "total_tokens": counts.prompt + counts.completion,
+        "prompt_tokens_details": {"cached_tokens": counts.cached},
+        "completion_tokens_details": {"reasoning_tokens": counts.reasoning},
+    }
+
+
+def body_of(outcome: Outcome, head: Mapping[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """The body of a reply that is not streamed."""
+    done = outcome.done
+    ids = {} if done.prompt_token_ids is None else {"prompt_token_ids": done.prompt_token_ids}
+    return {**head, "choices": choices, "usage": _usage_of(done.counts), "ttc": done.ttc, **ids}
+
+
+class ChunkStream:
+    """Events to chunks, in the order in which clients expect them; a dialect says how a choice looks."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        """`body` is the checked request."""
+        self._num_choices, self._usage = body.get("n") or 1, stream_options(body)
+        self._head: Mapping[str, Any] = {}
+        self._last: Finish | None = None
+
+    def head(self, started: Started) -> Mapping[str, Any]:
+        """What every chunk begins with."""
+        raise NotImplementedError
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """The choice that opens a stream, if there is one."""
+        raise NotImplementedError
+
+    def piece(self, index: int, thinking: str, answer: str) -> dict[str, Any]:
+        """The choice of a chunk with new text; both texts may be empty."""
+        raise NotImplementedError
+
+    def end(self, finish: Finish) -> dict[str, Any]:
+        """The choice of the chunk that ends it."""
+        raise NotImplementedError
+
+    def encode(self, event: ServeEvent) -> bytes:
+        """The chunks of one event; may be empty."""
+        match event:
+            case Started():
+                self._head = self.head(event)
+                opening = [self.first(index) for index in range(self._num_choices)]
+                return b"".join(self._chunk(choice) for choice in opening if choice is not None)
+            case ThinkingDelta():
+                return self._chunk(self.piece(event.index, event.text, ""))
+            case AnswerDelta():
+                return self._chunk(self.piece(event.index, "", event.text))
+            case Progress():
+                return self._chunk(self.piece(0, "", ""), ttc=event.data)
+            case Finish():
+                ended, self._last = self._last, event  # the chunk of the last choice waits for the `ttc` object
+                return b"" if ended is None else self._chunk(self.end(ended))
+            case Done():
+                return self._done(event)
+            case Failed():
+                return openai_failure(event.error)
+
+    def _done(self, event: Done) -> bytes:
+        extra: dict[str, Any] = {"ttc": event.ttc}
+        if event.prompt_token_ids is not None:
+            extra["prompt_token_ids"] = event.prompt_token_ids
+        last = b"" if self._last is None else self._chunk(self.end(self._last), **extra)
+        usage = {**self._head, "choices": [], "usage": _usage_of(event.counts)}
+        return last + (data(usage) if self._usage else b"") + DONE
+
+    def _chunk(self, choice: Mapping[str, Any], **extra: Any) -> bytes:
+        usage = {"usage": None} if self._usage else {}
+        return data({**self._head, "choices": [choice], **usage, **extra})
