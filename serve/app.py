@@ -46,7 +46,7 @@ DIALECTS = (
         responses.parse,
         responses_reply.reply,
         responses_reply.Stream,
-        ApiError.to_json,
+        responses_reply.refusal,
         responses_reply.RESULT,
     ),
     Dialect(

@@ -28,7 +28,7 @@ from serve.schema import Schema
 from serve.sse import named
 from ttc.core import Sampling
 
-__all__ = ["RESULT", "Stream", "reply"]
+__all__ = ["RESULT", "Stream", "refusal", "reply"]
 
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 RESULT: Schema = {
@@ -60,6 +60,14 @@ RESULT: Schema = {
     },
 }
 """What a reply is sure to have."""
+
+
+def refusal(error: ApiError) -> dict[str, Any]:
+    """OpenAI's error object; what the server calls the messages is called input here."""
+    told: dict[str, Any] = error.to_json()["error"]
+    if error.param == "messages":
+        told |= {"param": "input", "message": told["message"].replace("messages", "input", 1)}
+    return {"error": told}
 
 
 def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:

@@ -86,6 +86,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(server: Running, body: dict[
     assert response.json()["error"]["message"]
 
 
+def test_an_input_that_is_too_long_is_called_input() -> None:
+    with running(served(scripted(max_context=200))) as server:
+        told = server.ask(asked("x" * 500), PATH).json()["error"]
+    assert (told["code"], told["param"]) == ("context_length_exceeded", "input")
+    assert told["message"].startswith("input has ")
+
+
 def test_fields_without_effect_are_accepted(server: Running) -> None:
     idle = {"store": False, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "truncation": "disabled"}
     more = {"text": {"format": {"type": "text"}}, "service_tier": "auto", "user": "u", "previous_response_id": None}
