@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import platform
 
 import pytest
 
@@ -112,3 +113,10 @@ def test_attributes_and_limits_of_the_process_stay(machine: str) -> None:
     assert [decide(machine, SPECIAL[machine]["prctl"], option) for option in (1, 4, 22, 38, 36)] == [DENY] * 5
     assert decide(machine, SPECIAL[machine]["prlimit64"], 0) == ALLOW
     assert decide(machine, SPECIAL[machine]["prlimit64"], 1) == DENY
+
+
+@pytest.mark.parametrize("pid", [1, 2, 77, 4_194_303])
+def test_a_prepared_filter_is_that_of_the_process_which_enters_it(pid: int) -> None:
+    if not seccomp.is_supported():
+        pytest.skip("another system")
+    assert seccomp.enter(seccomp.prepare(), pid) == seccomp.encode(seccomp.program(platform.machine(), pid))

@@ -1,7 +1,7 @@
 """What is run in the sandbox: a script with its input, or a program together with its tests.
 
-    Script("print(input())", stdin="4")       -> Ran(output, end, ...)
-    Suite(source, groups)                     -> Tested(notes per group, finished, ...)
+    Script("print(input())", limits, stdin="4")     -> Ran(output, errors, cause, cpu_s)
+    Suite(source, groups, limits)                   -> Tested(notes per group, cause, cpu_s)
 
 A test's process and its program's are two cells; the host carries calls and replies between them as bytes that it does
 not read. The cell with the tests holds the expected values, the cell with the program never does.

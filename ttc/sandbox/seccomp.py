@@ -70,12 +70,22 @@ def is_supported() -> bool:
 
 def prepare() -> bytes:
     """Return the filter of this machine for `confine`, so that each process only has to enter its own id."""
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program(platform.machine(), _ANY_PID))
+    return encode(program(platform.machine(), _ANY_PID))
+
+
+def enter(prepared: bytes, pid: int) -> bytes:
+    """Return a prepared filter for the process `pid`."""
+    return prepared.replace(struct.pack("=I", _ANY_PID), struct.pack("=I", pid))
+
+
+def encode(instructions: Sequence[_Instruction]) -> bytes:
+    """Return a filter as the kernel takes it: an array of `struct sock_filter`."""
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
 def confine(prepared: bytes, machine: str, pid: int) -> None:
     """Allow this process, whose id is `pid`, the calls of the list and nothing else, for good; raises OSError."""
-    code = prepared.replace(struct.pack("=I", _ANY_PID), struct.pack("=I", pid))
+    code = enter(prepared, pid)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
