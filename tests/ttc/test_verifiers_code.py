@@ -266,6 +266,26 @@ def test_the_program_of_a_text_is_its_last_python_block(text: str, final: str | 
     assert extract(text, "code").final == final
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```" + "a" * 10**6 + "`",
+        "`" * 10**6,
+        "```\n" * 10**5,
+        " " * 10**6,
+        "~~~ " * 10**5,
+        "(" * 10**5,
+        "```py\n" + "-" * 60_000,
+    ],
+    ids=["a long tag", "ticks", "fences", "spaces", "one line", "brackets", "signs"],
+)
+def test_a_program_is_looked_for_in_linear_time(text: str) -> None:
+    began = time.perf_counter()
+    final = extract(text, "code").final
+    key(final or "", "code")
+    assert time.perf_counter() - began < 2
+
+
 def test_programs_with_one_tree_are_one_class() -> None:
     assert key("x = 'a'  # note\n", "code") == key('x = (\n    "a")', "code")
     assert key("x = 1", "code") != key("y = 1", "code")

@@ -18,7 +18,8 @@ from ttc.answers.extract import Extraction, Hit, cascade
 
 MAX_CODE = 65_536
 """Characters of a program beyond which it is reported as `too_long`."""
-_FENCE = re.compile(r"^[ \t]{0,3}(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[^\s`]*)[^\n`]*(?:\n|\Z)", re.MULTILINE)
+# Possessive throughout: no line is read twice.
+_FENCE = re.compile(r"^[ \t]{0,3}+(?P<mark>`{3,}+|~{3,}+)[ \t]*+(?P<tag>[^\s`]*+)[^\n`]*+(?:\n|\Z)", re.MULTILINE)
 _PYTHON = ("python", "python3", "py", "py3")
 
 
