@@ -5,7 +5,7 @@ Only names of the server's own table are looked up, never a file or an address f
 operator configured, by name. A parameter that JSON cannot hold (a scorer object) cannot be set.
 
 Left out: `budget_forcing`, since the thinking parameters do what it does, for every strategy, under the server's
-ceilings.
+ceilings; `auto`, since its plan is a file, which a request must not name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ttc.values import nearest
 
 __all__ = ["Offer", "Offers", "read_search"]
 
-NOT_SERVED = frozenset({"budget_forcing"})
+NOT_SERVED = frozenset({"auto", "budget_forcing"})
 MAX_TEXT = 200
 MAX_SEED = (1 << 63) - 1
 

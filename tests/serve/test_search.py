@@ -150,3 +150,11 @@ def test_the_packaged_tree_answers_over_the_wire() -> None:
     assert reply["ttc"]["final"] == "72"
     assert reply["ttc"]["usage"]["scored"] > 0
     assert reply["progress"][-1]["best_score"] > 0.5
+
+
+def test_no_strategy_reads_a_file_that_a_request_names(server: Running) -> None:
+    offers = server.service.offers.to_json()
+    assert {"direct", "majority", "tree"} <= {offer["name"] for offer in offers}
+    assert not [offer["name"] for offer in offers if {"plan", "path", "file"} & set(offer["parameters"])]
+    reply = server.ask(chat("q", ttc={"strategy": "auto", "plan": "/etc/passwd", "tokens": 9}))
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "ttc.strategy")
