@@ -48,6 +48,7 @@ CHECKS: Mapping[str, Check] = {
     "choice": Check("choice"),
     "exact": Check("exact"),
     "format": Check("format"),
+    "expression": Check("countdown"),
 }
 """The verifier of each answer kind."""
 

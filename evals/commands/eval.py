@@ -73,7 +73,12 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     task = parser.add_argument_group("task")
-    task.add_argument("--task", default="arithmetic", metavar="NAME|FILE.jsonl", help="default: arithmetic")
+    task.add_argument(
+        "--task",
+        default="arithmetic",
+        metavar="NAME[:ARG]|FILE",
+        help="a task, or a .jsonl or .toml file (default: arithmetic)",
+    )
     task.add_argument("--level", metavar="L", help="difficulty, where the task has levels")
     task.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N", help="problems, or all (default: 100)")
     task.add_argument(

@@ -120,8 +120,14 @@ def _texts() -> list[str]:
     except importlib.metadata.PackageNotFoundError:
         project = _project()
         extras = project["optional-dependencies"]
-        optional = [f"{text}; extra == '{name}'" for name, texts in extras.items() for text in texts]
+        optional = [_for_extra(text, name) for name, texts in extras.items() for text in texts]
         return [*project["dependencies"], *optional]
+
+
+def _for_extra(text: str, extra: str) -> str:
+    """A requirement of an extra as installed metadata has it: its own marker, if any, and that of the extra."""
+    plain, separator, marker = text.partition(";")
+    return f"{plain.strip()}; ({marker.strip()}) and extra == '{extra}'" if separator else f"{text}; extra == '{extra}'"
 
 
 def _project() -> dict[str, Any]:
