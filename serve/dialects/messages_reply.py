@@ -13,19 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from serve import events
 from serve.errors import ApiError
-from serve.events import (
-    AnswerDelta,
-    Counts,
-    Done,
-    Failed,
-    Finish,
-    Outcome,
-    Progress,
-    ServeEvent,
-    Started,
-    ThinkingDelta,
-)
 from serve.schema import Schema
 from serve.sse import named
 
@@ -91,7 +80,7 @@ def refusal(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": told}
 
 
-def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+def reply(request: Mapping[str, Any], outcome: events.Outcome) -> dict[str, Any]:
     """The message of a request that is not streamed; nothing of the checked `request` is repeated in it."""
     finish = outcome.choices[0]
     blocks = [_thought(finish.thinking, _signature(finish.thinking))] if finish.thinking else []
@@ -109,7 +98,7 @@ def _signature(thought: str) -> str:
     return hashlib.sha256(thought.encode()).hexdigest()
 
 
-def _message(started: Started, usage: Mapping[str, Any]) -> dict[str, Any]:
+def _message(started: events.Started, usage: Mapping[str, Any]) -> dict[str, Any]:
     """A message without content."""
     return {
         "id": f"msg_{started.id}",
@@ -123,14 +112,14 @@ def _message(started: Started, usage: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _stop(finish: Finish) -> dict[str, Any]:
+def _stop(finish: events.Finish) -> dict[str, Any]:
     """Why it ended."""
     if finish.reason == "length":
         return {"stop_reason": "max_tokens", "stop_sequence": None}
     return {"stop_reason": "end_turn" if finish.stop is None else "stop_sequence", "stop_sequence": finish.stop}
 
 
-def _usage(counts: Counts) -> dict[str, Any]:
+def _usage(counts: events.Counts) -> dict[str, Any]:
     """Anthropic counts cached tokens of the prompt apart."""
     return {
         "input_tokens": counts.prompt - counts.cached,
@@ -149,27 +138,27 @@ class Stream:
         self._index = -1
         self._open: str | None = None
         self._thinking: list[str] = []
-        self._finish: Finish | None = None
+        self._finish: events.Finish | None = None
 
-    def encode(self, event: ServeEvent) -> bytes:
+    def encode(self, event: events.ServeEvent) -> bytes:
         """The events of one event; may be empty."""
         match event:
-            case Started():
-                events = [_event("message_start", message=_message(event, _usage(Counts())))]
-            case ThinkingDelta():
+            case events.Started():
+                sent = [_event("message_start", message=_message(event, _usage(events.Counts())))]
+            case events.ThinkingDelta():
                 self._thinking.append(event.text)
-                events = self._delta("thinking", "thinking_delta", event.text)
-            case AnswerDelta():
-                events = self._delta("text", "text_delta", event.text)
-            case Progress():
-                events = [_event("ttc.progress", ttc=event.data)]
-            case Finish():
-                events = self._end(event)
-            case Done():
-                events = self._done(event)
-            case Failed():
-                events = [named("error", refusal(event.error))]
-        return b"".join(events)
+                sent = self._delta("thinking", "thinking_delta", event.text)
+            case events.AnswerDelta():
+                sent = self._delta("text", "text_delta", event.text)
+            case events.Progress():
+                sent = [_event("ttc.progress", ttc=event.data)]
+            case events.Finish():
+                sent = self._end(event)
+            case events.Done():
+                sent = self._done(event)
+            case events.Failed():
+                sent = [named("error", refusal(event.error))]
+        return b"".join(sent)
 
     def _delta(self, block: str, kind: str, text: str) -> list[bytes]:
         return [*self._enter(block), self._block("delta", delta={"type": kind, block: text})]
@@ -196,12 +185,12 @@ class Stream:
             signed = [self._block("delta", delta={"type": "signature_delta", "signature": signature})]
         return [*signed, self._block("stop")]
 
-    def _end(self, finish: Finish) -> list[bytes]:
+    def _end(self, finish: events.Finish) -> list[bytes]:
         self._finish = finish
         begun = self._enter("text") if self._index < 0 else []
         return [*begun, *self._leave()]
 
-    def _done(self, event: Done) -> list[bytes]:
+    def _done(self, event: events.Done) -> list[bytes]:
         if self._finish is None:
             return []
         usage = _usage(event.counts)

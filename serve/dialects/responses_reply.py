@@ -11,19 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from serve import events
 from serve.errors import ApiError
-from serve.events import (
-    AnswerDelta,
-    Counts,
-    Done,
-    Failed,
-    Finish,
-    Outcome,
-    Progress,
-    ServeEvent,
-    Started,
-    ThinkingDelta,
-)
 from serve.schema import Schema
 from serve.sse import named
 from ttc.core import Sampling
@@ -70,7 +59,7 @@ def refusal(error: ApiError) -> dict[str, Any]:
     return {"error": told}
 
 
-def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+def reply(request: Mapping[str, Any], outcome: events.Outcome) -> dict[str, Any]:
     """The response object of a request that is not streamed."""
     finish = outcome.choices[0]
     items = _Items(request, outcome.started.id)
@@ -101,7 +90,7 @@ class _Items:
             "status": "in_progress" if text is None else "completed",
         }
 
-    def message(self, finish: Finish | None) -> dict[str, Any]:
+    def message(self, finish: events.Finish | None) -> dict[str, Any]:
         """The message; None: one that begins."""
         return {
             "id": self.message_id,
@@ -117,11 +106,11 @@ def text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _status(finish: Finish) -> str:
+def _status(finish: events.Finish) -> str:
     return "incomplete" if finish.reason == "length" else "completed"
 
 
-def _response(request: Mapping[str, Any], started: Started, status: str) -> dict[str, Any]:
+def _response(request: Mapping[str, Any], started: events.Started, status: str) -> dict[str, Any]:
     """A response without output, with what the client asked for."""
     default, reasoning = Sampling(), request.get("reasoning") or {}
     return {
@@ -159,7 +148,11 @@ def _response(request: Mapping[str, Any], started: Started, status: str) -> dict
 
 
 def _final(
-    request: Mapping[str, Any], started: Started, finish: Finish, done: Done, output: list[dict[str, Any]]
+    request: Mapping[str, Any],
+    started: events.Started,
+    finish: events.Finish,
+    done: events.Done,
+    output: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The response once it is complete."""
     incomplete = {"reason": "max_output_tokens"} if finish.reason == "length" else None
@@ -173,7 +166,7 @@ def _final(
     }
 
 
-def _usage(counts: Counts) -> dict[str, Any]:
+def _usage(counts: events.Counts) -> dict[str, Any]:
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
@@ -189,37 +182,37 @@ class Stream:
     def __init__(self, request: Mapping[str, Any]) -> None:
         """`request` is the checked body."""
         self._request, self._number = request, 0
-        self._started = Started("", "", 0)
+        self._started = events.Started("", "", 0)
         self._items = _Items(request, "")
         self._output: list[dict[str, Any]] = []
         self._thinking: list[str] | None = None
         self._answering = False
-        self._finish: Finish | None = None
+        self._finish: events.Finish | None = None
 
-    def encode(self, event: ServeEvent) -> bytes:
+    def encode(self, event: events.ServeEvent) -> bytes:
         """The events of one event; may be empty."""
         match event:
-            case Started():
-                events = self._begin(event)
-            case ThinkingDelta():
-                events = self._think(event.text)
-            case AnswerDelta():
-                events = [*self._answer(), self._text("response.output_text.delta", delta=event.text, logprobs=[])]
-            case Progress():
-                events = [self._event("ttc.progress", ttc=event.data)]
-            case Finish():
-                events = self._end(event)
-            case Done():
-                events = self._done(event)
-            case Failed():
-                events = [self._failed(event.error)]
-        return b"".join(events)
+            case events.Started():
+                sent = self._begin(event)
+            case events.ThinkingDelta():
+                sent = self._think(event.text)
+            case events.AnswerDelta():
+                sent = [*self._answer(), self._text("response.output_text.delta", delta=event.text, logprobs=[])]
+            case events.Progress():
+                sent = [self._event("ttc.progress", ttc=event.data)]
+            case events.Finish():
+                sent = self._end(event)
+            case events.Done():
+                sent = self._done(event)
+            case events.Failed():
+                sent = [self._failed(event.error)]
+        return b"".join(sent)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._number = self._number, self._number + 1
         return named(kind, {"type": kind, "sequence_number": number, **fields})
 
-    def _begin(self, event: Started) -> list[bytes]:
+    def _begin(self, event: events.Started) -> list[bytes]:
         self._started, self._items = event, _Items(self._request, event.id)
         response = _response(self._request, event, "in_progress")
         return [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
@@ -279,7 +272,7 @@ class Stream:
             self._text("response.content_part.added", part=text_part("")),
         ]
 
-    def _end(self, finish: Finish) -> list[bytes]:
+    def _end(self, finish: events.Finish) -> list[bytes]:
         self._finish = finish
         item = self._items.message(finish)
         ended = [
@@ -291,7 +284,7 @@ class Stream:
         self._output.append(item)
         return ended
 
-    def _done(self, event: Done) -> list[bytes]:
+    def _done(self, event: events.Done) -> list[bytes]:
         if self._finish is None:
             return []
         response = _final(self._request, self._started, self._finish, event, self._output)

@@ -45,11 +45,12 @@ export class Tree {
   /** Take over nodes as the server tells them: each whole, new or changed. */
   update(nodes) {
     for (const told of nodes) {
+      if (told.path.length === 0) continue; // the question itself, which is always there
       const key = told.path.join(".");
       const known = this.#nodes.get(key) ?? this.#create(key);
       known.told = told;
     }
-    if (nodes.length === 0) return;
+    if (nodes.length === 0 || this.size === 0) return;
     this.#layout();
     this.#paint();
     if (this.#selected !== null) this.#describe();
