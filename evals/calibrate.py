@@ -15,27 +15,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evals.metrics import powers_of_two
+from ttc import answers
 from ttc.aggregate import aggregate
-from ttc.allocation import Arm, Kind, Plan, allocate, kind_of
+from ttc.allocation import Arm, Kind, Plan, allocate, kind_of, share_of
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
-from ttc.replay import pool_of
+from ttc.replay import Draw, pool_of
 from ttc.selection import Select, choose
 
-__all__ = ["Sampled", "fit", "read_pools", "worth"]
+__all__ = ["Sampled", "fit", "read_pools", "spend", "worth"]
 
 ORDERS = 16
 PRIOR = 4.0
 LEVELS = 4
+CLASSES = "exact"
+"""Answer kind of class names."""
 RULES: tuple[Select, ...] = ("majority",)
 SCORED_RULES: tuple[Select, ...] = ("majority", "weighted", "argmax")
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One problem's pool: its candidates, whether each is right, and what each cost in tokens."""
+    """One problem's pool: its candidates, whether each is right, and what each cost in tokens.
 
-    kind: str
+    Finals are the names of their answer classes, so that a vote over them needs to read no answer again.
+    """
+
     candidates: tuple[Candidate, ...]
     right: tuple[bool, ...]
     tokens: tuple[float, ...]
@@ -49,13 +54,10 @@ def read_pools(records: Sequence[Record]) -> list[Sampled]:
             continue
         draws = pool_of(record)
         right = {c.path: v.correct for c, v in zip(record.answer.candidates, record.verdicts, strict=True)}
-        candidates = tuple(
-            replace(draw.candidate, score=None if draw.score is None else aggregate(draw.score))
-            for draw in draws.values()
-        )
+        names: dict[str, str] = {}
+        candidates = tuple(_named(draw, record.problem.kind, names) for draw in draws.values())
         found.append(
             Sampled(
-                record.problem.kind,
                 candidates,
                 tuple(right[candidate.path] for candidate in candidates),
                 tuple(float(draw.num_tokens + draw.num_scored) for draw in draws.values()),
@@ -64,6 +66,13 @@ def read_pools(records: Sequence[Record]) -> list[Sampled]:
     if not found:
         raise ConfigError("the run holds no solved problem, so there is nothing to calibrate on")
     return found
+
+
+def _named(draw: Draw, kind: str, names: dict[str, str]) -> Candidate:
+    """The candidate with the name of its answer class for its answer, and the score that `auto` will see."""
+    final = draw.candidate.final
+    name = None if final is None else names.setdefault(answers.key(final, kind), f"class{len(names)}")
+    return replace(draw.candidate, final=name, score=None if draw.score is None else aggregate(draw.score))
 
 
 def fit(pools: Sequence[Sampled], *, pilot: int, seed: int, source: Mapping[str, object]) -> Plan:
@@ -85,7 +94,7 @@ def fit(pools: Sequence[Sampled], *, pilot: int, seed: int, source: Mapping[str,
     for pool in pools:
         for _ in range(ORDERS):
             order = rng.permutation(len(pool.candidates))
-            kind = kind_of([pool.candidates[i] for i in order[:pilot]], pool.kind, cuts)
+            kind = kind_of([pool.candidates[i] for i in order[:pilot]], CLASSES, cuts)
             for n in ladder:
                 taken = [int(i) for i in order[:n]]
                 cost = sum(pool.tokens[i] for i in taken)
@@ -108,26 +117,33 @@ def fit(pools: Sequence[Sampled], *, pilot: int, seed: int, source: Mapping[str,
 def worth(pools: Sequence[Sampled], tokens: float, *, pilot: int, seed: int) -> tuple[list[float], list[float]]:
     """Return for each problem the cross-fitted (expected accuracy, expected tokens) of spending by plan."""
     accuracy, spent = [0.0] * len(pools), [0.0] * len(pools)
-    rng = np.random.default_rng(seed)
-    half = rng.permutation(len(pools)) % 2
+    half = np.random.default_rng(seed).permutation(len(pools)) % 2
     for fold in (0, 1):
         plan = fit([p for p, h in zip(pools, half, strict=True) if h != fold], pilot=pilot, seed=seed, source={})
-        shares = allocate(plan.kinds, tokens)
-        for at in np.flatnonzero(half == fold):
-            pool = pools[at]
-            for _ in range(ORDERS):
-                order = [int(i) for i in rng.permutation(len(pool.candidates))]
-                name = kind_of([pool.candidates[i] for i in order[:pilot]], pool.kind, plan.cuts)
-                share = shares.get(name) or next(iter(shares.values()))
-                for arm, chance in ((share.arm, 1 - share.fraction), (share.more, share.fraction)):
-                    taken = order[: arm.n]
-                    accuracy[at] += chance * _is_right(pool, taken, arm.select) / ORDERS
-                    spent[at] += chance * sum(pool.tokens[i] for i in taken) / ORDERS
+        places = [int(at) for at in np.flatnonzero(half == fold)]
+        outcome = spend(plan, [pools[at] for at in places], tokens, seed=seed)
+        for at, right, cost in zip(places, *outcome, strict=True):
+            accuracy[at], spent[at] = right, cost
+    return accuracy, spent
+
+
+def spend(plan: Plan, pools: Sequence[Sampled], tokens: float, *, seed: int) -> tuple[list[float], list[float]]:
+    """Return for each problem the (expected accuracy, expected tokens) of spending `tokens` by `plan`."""
+    shares, rng = allocate(plan.kinds, tokens), np.random.default_rng(seed)
+    accuracy, spent = [0.0] * len(pools), [0.0] * len(pools)
+    for at, pool in enumerate(pools):
+        for _ in range(ORDERS):
+            order = [int(i) for i in rng.permutation(len(pool.candidates))]
+            share = share_of(shares, kind_of([pool.candidates[i] for i in order[: plan.pilot]], CLASSES, plan.cuts))
+            for arm, chance in ((share.arm, 1 - share.fraction), (share.more, share.fraction)):
+                taken = order[: arm.n]
+                accuracy[at] += chance * _is_right(pool, taken, arm.select) / ORDERS
+                spent[at] += chance * sum(pool.tokens[i] for i in taken) / ORDERS
     return accuracy, spent
 
 
 def _is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
-    chosen = choose([pool.candidates[i] for i in taken], pool.kind, rule)
+    chosen = choose([pool.candidates[i] for i in taken], CLASSES, rule)
     return chosen is not None and any(pool.right[i] for i in taken if pool.candidates[i].path == chosen.path)
 
 

@@ -21,7 +21,7 @@ from ttc.errors import ConfigError
 from ttc.selection import Select
 from ttc.voting import tally
 
-__all__ = ["Arm", "Kind", "Plan", "Share", "allocate", "hull", "kind_of", "load_plan", "save_plan"]
+__all__ = ["Arm", "Kind", "Plan", "Share", "allocate", "hull", "kind_of", "load_plan", "save_plan", "share_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,13 @@ def kind_of(pilot: Sequence[Candidate], kind: str, cuts: Sequence[float]) -> str
     scores = [candidate.score for candidate in pilot if candidate.score is not None]
     mean = sum(scores) / len(scores) if scores else 0.0
     return f"{leading} agree, score level {sum(mean >= cut for cut in cuts)}"
+
+
+def share_of(shares: Mapping[str, Share], name: str) -> Share:
+    """Return what a kind gets; one that the calibration never saw gets that of the kind beside it in order."""
+    ordered = sorted(shares)
+    at = min(sum(known < name for known in ordered), len(ordered) - 1)
+    return shares.get(name) or shares[ordered[at]]
 
 
 def save_plan(plan: Plan, path: pathlib.Path) -> None:

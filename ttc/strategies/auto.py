@@ -11,7 +11,7 @@ Left out: arms that search or think longer; learning while it runs.
 from __future__ import annotations
 
 from ttc.aggregate import aggregate
-from ttc.allocation import Share, allocate, kind_of, load_plan
+from ttc.allocation import allocate, kind_of, load_plan, share_of
 from ttc.core import Answer, Candidate, Problem, Prompt, Scorer
 from ttc.errors import BudgetExceeded, ConfigError
 from ttc.selection import choose
@@ -42,7 +42,7 @@ async def auto(problem: Problem, session: Session, *, plan: str, tokens: float, 
     try:
         await draws.up_to(made.pilot)
         name = kind_of(draws.candidates, problem.kind, made.cuts)
-        share = shares.get(name) or _nearest(shares, name)
+        share = share_of(shares, name)
         arm = share.more if session.chance("auto") < share.fraction else share.arm
         session.note("note", (), pilot=name, select=arm.select, n=arm.n)
         await draws.up_to(arm.n)
@@ -74,10 +74,3 @@ class _Draws:
             self._session.candidate(self._prompt, completion, value)
             for completion, value in zip(drawn, values, strict=True)
         ]
-
-
-def _nearest(shares: dict[str, Share], name: str) -> Share:
-    """What a kind gets that the calibration never saw: that of the kinds beside it in order."""
-    ordered = sorted(shares)
-    at = sum(known < name for known in ordered)
-    return shares[ordered[min(at, len(ordered) - 1)]]
