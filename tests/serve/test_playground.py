@@ -224,7 +224,7 @@ def test_every_text_is_readable(chromium: Any, server: Running, scheme: Any, tmp
     assert "max_tokens must be at least 1" in view.page.locator(".output .error").nth(1).text_content()
     view.page.locator(".ledger summary").first.click()
     assert view.page.evaluate(CONTRAST) == []
-    view.page.locator("h1").evaluate("el => el.style.setProperty('color', '#888')")
+    view.page.locator("h1").evaluate("el => el.style.setProperty('color', '#777')")
     assert len(view.page.evaluate(CONTRAST)) == 1, "the check itself can fail"
     view.page.locator("h1").evaluate("el => el.style.removeProperty('color')")
     view.page.screenshot(path=str(tmp_path / f"{scheme}.png"), full_page=True)
