@@ -11,6 +11,8 @@
     [stage.nano]                     what `--scale nano` sets instead
     steps = 10
 
+    [gates]                          what the model must show to be promoted; see `train.gates`
+
 Everything is bound and checked before a model is loaded. Names of packaged recipes are the files in `train/recipes/`.
 """
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train.gates import read_gates
 from train.registries import STAGES
 from train.stage import Stage
 from ttc.config import load_toml
@@ -31,7 +34,7 @@ from ttc.registry import bind
 
 __all__ = ["Recipe", "Step", "packaged", "read_recipe"]
 
-_TOP = {"about", "stage"}
+_TOP = {"about", "stage", "gates"}
 _FOLDER = Path(__file__).parent / "recipes"
 
 
@@ -52,11 +55,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A name, what it is about, and its steps."""
+    """A name, what it is about, its steps, and the table of its gates, checked."""
 
     name: str
     about: str
     steps: tuple[Step, ...]
+    gates: Mapping[str, Any] | None = None
 
 
 def packaged() -> dict[str, Path]:
@@ -90,7 +94,18 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     steps = tuple(_bind(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
     if scale is not None and not any(scale in table for table in data["stage"]):
         raise ConfigError(f"{path.name} has no scale {scale!r}: no stage has a table [stage.{scale}]")
-    return Recipe(path.stem, str(data.get("about", "")), steps)
+    return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name))
+
+
+def _gates(data: Mapping[str, Any], scale: str | None, where: str) -> Mapping[str, Any] | None:
+    """The table of gates at this scale, checked; None without one."""
+    table = data.get("gates")
+    if table is None:
+        return None
+    if isinstance(table, Mapping):
+        table = _scaled(table, scale)
+    read_gates(table, where)
+    return dict(table)
 
 
 def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:

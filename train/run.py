@@ -77,12 +77,14 @@ def stage_folders(out: Path) -> list[Path]:
 
 def _claim(recipe: Recipe, options: Options) -> None:
     """Write what is asked, or compare it with what the folder was made for."""
-    asked = {
+    asked: dict[str, object] = {
         "recipe": recipe.name,
         "seed": options.seed,
         "model": options.model.name if options.model else None,
         "stages": [{"kind": step.kind, "digest": step.digest, "fields": step.fields} for step in recipe.steps],
     }
+    if recipe.gates is not None:
+        asked["gates"] = dict(recipe.gates)
     text = json.dumps(asked, indent=1, default=str)
     path = options.out / RUN
     if path.is_file():

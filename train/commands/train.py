@@ -1,9 +1,10 @@
-"""`ttc train`: run a recipe, list recipes, repeat an update from its records, report a run.
+"""`ttc train`: run a recipe, list recipes, repeat an update from its records, report or promote a run.
 
 ttc train run cipher-grpo --seed 1 --out runs/cipher
 ttc train list
 ttc train replay runs/cipher --step 3
 ttc train report runs/cipher
+ttc train gate runs/cipher
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ def register(subparsers: Any) -> None:
     report.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write the metrics for TensorBoard")
     report.add_argument("--wandb", metavar="PROJECT", help="also send the metrics to Weights & Biases")
     report.set_defaults(run=_report)
+    gate = verbs.add_parser("gate", help="measure the recipe's gates, and promote the model when all of them pass")
+    gate.add_argument("folder", type=Path, help="folder of a finished run")
+    gate.add_argument("--gates", type=Path, metavar="FILE", help="a TOML file with a table [gates]; else the recipe's")
+    gate.add_argument("--model", type=Path, help="model folder the run started from, when it is not in the run")
+    gate.add_argument("--seed", type=int, required=True, help="seed of what is sampled and of the intervals")
+    gate.add_argument("--device", default="cpu", help="cpu or cuda")
+    gate.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
+    gate.set_defaults(run=_gate)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -110,3 +119,31 @@ def _report(args: argparse.Namespace) -> int:
     print(render_summary(found), end="")
     print(f"wrote {page}", file=sys.stderr)
     return 0
+
+
+def _gate(args: argparse.Namespace) -> int:
+    import torch
+
+    from train.gate import judge, promote
+    from train.gates import read_gates
+    from train.run import RUN, stage_folders
+    from train.stage import Setting
+    from ttc.config import load_toml
+
+    stage_folders(args.folder)  # refuses a folder that is no run
+    where = args.gates or args.folder / RUN
+    tables = load_toml(args.gates) if args.gates is not None else json.loads(where.read_text())
+    if "gates" not in tables:
+        raise ConfigError(f"{where} declares no gates; write a table [gates] into the recipe, or give --gates FILE")
+    torch.set_num_threads(args.threads)
+
+    def log(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    setting = Setting(args.folder, args.model, args.seed, args.device, args.threads, log)
+    checks = judge(read_gates(tables["gates"], str(where)), args.folder, args.model, setting)
+    for check in checks:
+        print(f"{'pass' if check.passed else 'FAIL'}  {check.gate:16} {check.text}")
+    pointer = promote(args.folder, checks)
+    print("not promoted" if pointer is None else f"promoted: {pointer}")
+    return 3 if pointer is None else 0

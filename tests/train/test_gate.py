@@ -1,0 +1,167 @@
+"""A model is promoted only when every gate passes, and each gate fails for its own reason."""
+
+import json
+
+import pytest
+import torch
+
+from tests.train.cipher_base import STEPS, SYMBOLS
+from train.gate import Check, judge, promote
+from train.gates import read_gates
+from train.models import load_model, load_tokenizer, save_model
+from train.recipe import read_recipe
+from train.stage import Result, Setting, write_result
+from train.stages.sample import sample
+from train.stages.sft import sft
+from ttc.cli import main
+from ttc.errors import ConfigError
+
+TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
+TRAIN = f"{TASK},split=train"
+
+
+@pytest.fixture(scope="module")
+def run(cipher_model, tmp_path_factory):
+    """A finished run: the base as if pretrained, its rollouts, and the model that learnt from the right ones."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("run")
+    first = root / "1-pretrain"
+    first.mkdir()
+    save_model(load_model(cipher_model, "cpu"), load_tokenizer(cipher_model), first / "model")
+    write_result(first, Result(str(first / "model"), {"seconds": 40.0}))
+    for name, stage in (("2-sample", sample(task=TRAIN, n=6)), ("3-sft", sft(rollouts="2-sample", steps=40, lr=3e-3))):
+        (root / name).mkdir()
+        write_result(root / name, stage.run(Setting(root / name, first / "model", 1, "cpu", 1, lambda text: None)))
+    (root / "model").symlink_to("3-sft/model")
+    asked = {"recipe": "tiny", "seed": 1, "stages": [], "gates": {"held_out": TASK, "min_gain": 0.0}}
+    (root / "run.json").write_text(json.dumps(asked))
+    return root
+
+
+def checked(run, **table):
+    found = judge(read_gates({"held_out": TASK, **table}, "x"), run, None, Setting(run, None, 1, "cpu", 1, print))
+    return {check.gate: check for check in found}
+
+
+def test_a_better_model_passes_and_the_pointer_moves_to_it(run, capsys):
+    assert main(["train", "gate", str(run), "--seed", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "pass  min_gain" in told and "promoted: " in told
+    assert (run / "promoted").resolve() == (run / "3-sft" / "model").resolve()
+    assert load_model(run / "promoted", "cpu") is not None
+    assert json.loads((run / "gate.json").read_text())["passed"] is True
+
+
+def test_a_failed_gate_leaves_the_last_promoted_model_in_place(run, tmp_path, capsys):
+    pointer = run / "promoted"
+    pointer.unlink(missing_ok=True)
+    pointer.symlink_to("1-pretrain/model")
+    (tmp_path / "gates.toml").write_text(f'[gates]\nheld_out = "{TASK}"\nmin_accuracy = 1.0\n')
+    assert main(["train", "gate", str(run), "--seed", "1", "--gates", str(tmp_path / "gates.toml")]) == 3
+    told = capsys.readouterr().out
+    assert "FAIL  min_accuracy" in told and "not promoted" in told
+    assert pointer.resolve() == (run / "1-pretrain" / "model").resolve()
+    assert json.loads((run / "gate.json").read_text())["passed"] is False
+
+
+@pytest.mark.parametrize(
+    ("gate", "tight", "loose"),
+    [
+        ("min_accuracy", 1.0, 0.2),
+        ("min_gain", 0.99, 0.0),
+        ("max_length", 2.0, 20.0),
+        ("max_kl", 1e-6, 50.0),
+        ("max_mflops", 1e-3, 100.0),
+        ("max_seconds", 39.0, 41.0),
+    ],
+)
+def test_each_gate_fails_on_one_side_of_its_bound_and_passes_on_the_other(run, gate, tight, loose):
+    failed, passed = checked(run, **{gate: tight})[gate], checked(run, **{gate: loose})[gate]
+    assert not failed.passed and passed.passed
+    assert failed.value == passed.value and (failed.bound, passed.bound) == (tight, loose)
+
+
+def test_the_divergence_of_a_model_from_itself_is_zero(run):
+    from evals.tasks.cipher import cipher
+    from train.gate import divergence
+
+    items = cipher(symbols=SYMBOLS, max_steps=STEPS).items(4, 0)
+    base, setting = run / "1-pretrain" / "model", Setting(run, None, 1, "cpu", 1, print)
+    assert divergence(base, base, items, 14, setting) == pytest.approx(0.0, abs=1e-7)
+    assert divergence(run / "3-sft" / "model", base, items, 14, setting) > 0.01
+
+
+def test_canaries_that_were_trained_on_are_found_and_named(run):
+    clean = checked(run, canaries=TASK, max_canary_drop=1.0)
+    assert clean["canaries_unseen"].passed and clean["canaries"].passed
+    leaked = checked(run, canaries=TRAIN, max_canary_drop=1.0)["canaries_unseen"]
+    assert not leaked.passed and leaked.value > 30 and "such as 's" in leaked.text
+
+
+def test_retention_is_no_worse_beyond_doubt_so_few_problems_do_not_pass_by_luck(run):
+    few = checked(run, retention=(TASK,), max_drop=0.02, limit=3)["retention"]
+    assert not few.passed and few.value > 0.02
+    assert checked(run, retention=(TASK,), max_drop=1.0)["retention"].passed
+
+
+def test_a_run_that_a_health_rule_stopped_is_never_promoted(run, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy, symlinks=True)
+    done = copy / "3-sft" / "done.json"
+    done.write_text(json.dumps({**json.loads(done.read_text()), "stopped": "health rule repetition: x"}))
+    found = checked(copy, min_gain=-1.0)
+    assert not found["finished"].passed
+    (copy / "promoted").unlink(missing_ok=True)
+    assert promote(copy, list(found.values())) is None and not (copy / "promoted").exists()
+    done.unlink()
+    with pytest.raises(ConfigError, match="not finished"):
+        checked(copy, min_gain=-1.0)
+
+
+def test_the_pointer_is_moved_in_one_step(run):
+    (run / ".promoted").unlink(missing_ok=True)
+    (run / ".promoted").symlink_to("nowhere")  # a promotion that was killed
+    assert promote(run, [Check("x", True, 1.0, 1.0, "")]) == run / "promoted"
+    assert not (run / ".promoted").is_symlink() and (run / "promoted" / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "held_out"),
+        ({"held_out": TASK}, "holds no gate"),
+        ({"held_out": TASK, "min_acuracy": 0.5}, "min_accuracy"),
+        ({"held_out": TASK, "min_accuracy": 1.5}, r"gates\.min_accuracy must be in \[0, 1\]"),
+        ({"held_out": TASK, "max_kl": -1.0}, r"gates\.max_kl must be above 0"),
+        ({"held_out": "ciper", "min_gain": 0.0}, "cipher"),
+        ({"held_out": TASK, "retention": ["nothing"]}, "nothing"),
+        ("strict", "must be a table"),
+    ],
+)
+def test_a_broken_table_is_refused_by_field(table, message):
+    with pytest.raises(ConfigError, match=message):
+        read_gates(table, "r.toml")
+
+
+def test_gates_are_checked_with_the_recipe_before_anything_runs(tmp_path):
+    path = tmp_path / "recipe.toml"
+    stage = f'about = "x"\n[[stage]]\nkind = "pretrain"\ncorpus = "{TASK}"\nsteps = 1\n'
+    path.write_text(f'{stage}[gates]\nheld_out = "{TASK}"\nmin_acuracy = 0.5\n')
+    with pytest.raises(ConfigError, match="min_accuracy"):
+        read_recipe(str(path))
+    table = f'[gates]\nheld_out = "{TASK}"\nmin_accuracy = 0.5\n[gates.small]\nlimit = 9\n'
+    path.write_text(f"{stage}[stage.small]\nrows = 2\n{table}")
+    assert read_recipe(str(path)).gates == {"held_out": TASK, "min_accuracy": 0.5}
+    assert read_recipe(str(path), scale="small").gates == {"held_out": TASK, "min_accuracy": 0.5, "limit": 9}
+
+
+def test_a_run_without_gates_or_with_an_outside_start_says_what_to_give(run, tmp_path, capsys):
+    (tmp_path / "run.json").write_text('{"recipe": "x", "seed": 1, "stages": []}')
+    assert main(["train", "gate", str(tmp_path), "--seed", "1"]) == 2
+    assert "declares no gates" in capsys.readouterr().err
+    (tmp_path / "1-sft").mkdir()
+    write_result(tmp_path / "1-sft", Result(str(run / "3-sft" / "model")))
+    with pytest.raises(ConfigError, match="give --model"):
+        checked(tmp_path, min_gain=0.0)
