@@ -160,9 +160,9 @@ def test_plain_words_of_any_text_are_words_between_single_spaces(text: str) -> N
     ],
 )
 def test_hostile_texts_take_no_longer_than_others(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     judge(text, {"refusal": "forbidden"})
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 1
 
 
 def test_a_phrase_finds_its_alternatives_and_gaps() -> None:

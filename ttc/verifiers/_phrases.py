@@ -34,7 +34,8 @@ def plain_words(text: str) -> str:
 def _without_marks(text: str) -> str:
     if text.isascii():
         return text
-    return "".join(c for c in text if not unicodedata.combining(c) and unicodedata.category(c) not in ("Mn", "Cf"))
+    marks = [c for c in set(text) if unicodedata.combining(c) or unicodedata.category(c) in ("Mn", "Cf")]
+    return text.translate(dict.fromkeys(map(ord, marks)))
 
 
 def compiled(phrase: str, where: str) -> re.Pattern[str]:
