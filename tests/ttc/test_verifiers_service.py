@@ -113,7 +113,7 @@ def test_a_broken_verifier_is_told_to_the_caller() -> None:
 
 def test_a_verdict_that_waits_too_long_is_a_timeout() -> None:
     began = time.perf_counter()
-    verdicts, _ = ask(Probe(), ["sleep 60", "one"], wall_s=0.4)
+    verdicts, _ = ask(Probe(), ["sleep 60", "one"], wall_s=1.0)
     assert [verdict.status for verdict in verdicts] == ["timeout", "correct"]
     assert "wall limit of the service" in verdicts[0].reason
     assert time.perf_counter() - began < 5
@@ -122,7 +122,7 @@ def test_a_verdict_that_waits_too_long_is_a_timeout() -> None:
 def test_code_that_holds_the_loop_costs_only_its_own_verdict() -> None:
     probe = Probe()
     texts = ["sleep 0.2", "hold", "sleep 0.3", *(f"text {i}" for i in range(20))]
-    verdicts, _ = ask(probe, texts, wall_s=0.6)
+    verdicts, _ = ask(probe, texts, wall_s=1.2)
     probe.freed.set()
     assert [verdict.status for verdict in verdicts] == ["correct", "timeout", *["correct"] * 21]
 
@@ -137,7 +137,7 @@ def test_no_more_than_the_set_number_run_at_once() -> None:
 def test_what_was_asked_before_is_remembered_but_no_timeout_and_no_error() -> None:
     async def main() -> tuple[Probe, Service]:
         probe = Probe()
-        async with serving(probe, wall_s=0.2, memory=2) as service:
+        async with serving(probe, wall_s=0.8, memory=2) as service:
             for text in ("one", "one", "raise x", "raise x", "sleep 9", "sleep 9", "status limit", "status limit"):
                 await service.verify("t", Submission(text))
             await service.verify("another target", Submission("one"))
@@ -152,12 +152,12 @@ def test_what_was_asked_before_is_remembered_but_no_timeout_and_no_error() -> No
 
 
 def test_metrics_count_statuses_and_measure_latency() -> None:
-    verdicts, service = ask(Probe(), ["one", "two", "raise x", "sleep 30"], wall_s=0.4)
+    verdicts, service = ask(Probe(), ["one", "two", "raise x", "sleep 30"], wall_s=1.0)
     found = service.metrics()
     assert found.count == len(verdicts) == 4
     assert found.by_status == {"correct": 2, "error": 1, "timeout": 1}
     assert (found.timeout_rate, found.error_rate) == (0.25, 0.25)
-    assert found.latency_s.p50 < 0.2 < found.latency_s.max
+    assert found.latency_s.p50 < 0.9 < found.latency_s.max
     assert found.work_s.p50 == 0.01
     assert Service(Probe()).metrics().latency_s.p99 == 0.0
 
