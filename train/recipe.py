@@ -13,6 +13,8 @@
 
     [gates]                          what the model must show to be promoted; see `train.gates`
 
+A stage with `only = "nano"` is there at that scale alone: a toy run makes the base model that a real run is given.
+
 Everything is bound and checked before a model is loaded. Names of packaged recipes are the files in `train/recipes/`.
 """
 
@@ -89,11 +91,13 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     tables = data.get("stage", [])
     if not isinstance(tables, list) or not tables:
         raise ConfigError(f"{path.name} has no [[stage]]")
-    tables = [_scaled(table, scale) for table in tables]
+    tables = [_scaled(table, scale) for table in tables if table.get("only") in (None, scale)]
     _override(tables, overrides or {}, path.name)
     steps = tuple(_bind(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
-    if scale is not None and not any(scale in table for table in data["stage"]):
+    if scale is not None and not any(scale in table or table.get("only") == scale for table in data["stage"]):
         raise ConfigError(f"{path.name} has no scale {scale!r}: no stage has a table [stage.{scale}]")
+    if not steps:
+        raise ConfigError(f"{path.name} has stages for other scales only; give --scale")
     return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name))
 
 
@@ -110,7 +114,11 @@ def _gates(data: Mapping[str, Any], scale: str | None, where: str) -> Mapping[st
 
 def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
     """The stage's fields with those of the chosen scale; tables other than `health` are scales."""
-    plain = {key: value for key, value in table.items() if key == "health" or not isinstance(value, Mapping)}
+    plain = {
+        key: value
+        for key, value in table.items()
+        if key == "health" or (key != "only" and not isinstance(value, Mapping))
+    }
     return {**plain, **(table.get(scale, {}) if scale is not None else {})}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from evals.arithmetic import DEFAULT_LEVEL, LEVELS, sample_expression
+from evals.arithmetic import DEFAULT_LEVEL, LEVELS, Split, sample_expression
 from evals.task import Item, Task
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
@@ -19,28 +19,29 @@ DEFAULT_LIMIT = 1000
 MAX_REPEATS = 1000
 
 
-def arithmetic(*, level: int = DEFAULT_LEVEL) -> Task:
+def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval") -> Task:
     """Evaluate expressions of +, - and * over whole numbers.
 
     Args:
         level: difficulty, 1 (one operation) to 7 (nine or ten).
+        split: eval (what is measured on) or train; no expression is in both.
     """
     if level not in LEVELS:
         raise ConfigError(f"arithmetic: level must be one of {sorted(LEVELS)}, got {level}")
     return Task(
         name="arithmetic",
         kind="number",
-        load=lambda limit, seed: _items(level, DEFAULT_LIMIT if limit is None else limit, seed),
+        load=lambda limit, seed: _items(level, split, DEFAULT_LIMIT if limit is None else limit, seed),
         sampling=Sampling(max_tokens=512),
-        params={"level": level},
+        params={"level": level} if split == "eval" else {"level": level, "split": split},
     )
 
 
-def _items(level: int, limit: int, seed: int) -> Iterator[Item]:
+def _items(level: int, split: Split, limit: int, seed: int) -> Iterator[Item]:
     seen: set[str] = set()
     repeats = index = 0
     while len(seen) < limit:
-        expression = sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, index)), level, "eval")
+        expression = sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, index)), level, split)
         index += 1
         if expression.text in seen:
             repeats += 1
@@ -49,6 +50,6 @@ def _items(level: int, limit: int, seed: int) -> Iterator[Item]:
             continue
         repeats = 0
         seen.add(expression.text)
-        name = f"arithmetic-l{level}-s{seed}-{len(seen) - 1}"
+        name = f"arithmetic-l{level}-s{seed}-{'' if split == 'eval' else 'train-'}{len(seen) - 1}"
         problem = Problem(name, (Message("user", expression.prompt),), "number", {"level": level})
         yield Item(problem, str(expression.value), expression.text, str(level))

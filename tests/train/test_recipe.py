@@ -41,7 +41,7 @@ def write(tmp_path, text):
 def test_every_packaged_recipe_is_short_says_what_it_deviates_in_and_binds(name):
     path = packaged()[name]
     assert len(path.read_text().splitlines()) < 60
-    recipe = read_recipe(name)
+    recipe = read_recipe(name, scale="nano" if 'only = "nano"' in path.read_text() else None)
     assert "eviation" in recipe.about
     has_model = False
     for step in recipe.steps:
@@ -122,6 +122,12 @@ def test_the_command_line_and_a_scale_change_single_fields(tmp_path):
         read_recipe(path, scale="big")
     with pytest.raises(UnknownName, match="cipher-grpo"):
         read_recipe("cipher-gpro")
+
+
+def test_a_stage_for_one_scale_is_left_out_of_the_others(tmp_path):
+    path = write(tmp_path, GOOD.replace('kind = "pretrain"', 'kind = "pretrain"\nonly = "nano"'))
+    assert [step.kind for step in read_recipe(path).steps] == ["grpo"]
+    assert [step.kind for step in read_recipe(path, scale="nano").steps] == ["pretrain", "grpo"]
 
 
 def test_a_broken_result_file_says_what_to_delete(tmp_path):
