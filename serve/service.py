@@ -184,6 +184,8 @@ class Job:
             if isinstance(exc, TimeoutError) and limit.expired():
                 return ApiError(504, "deadline_exceeded", f"no answer within {left_s:.3g} s")
             error = from_error(exc)
+            if error.status == 400 and not self.plan.direct:
+                error.param = error.param or "ttc"  # a strategy refuses its parameters before it draws
             if error.status == 500:
                 _log.exception("internal error", extra={"request_id": self._name})
             return error

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from serve.config import Limits, PresetSpec
+from serve.search import Offers
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import same, streamed, whole
 from ttc.engines.embedded import embedded
@@ -15,6 +16,7 @@ from ttc.scorers.constant import constant
 from ttc.scorers.prm import prm
 from ttc.scorers.simulated import simulated as simulated_scorer
 
+OFFERED = Offers(None, (), 128).names
 PRESETS = [
     PresetSpec("m:vote-of-5", "m", "majority", {"n": 5}),
     PresetSpec("m:tree", "m", "tree", {"n": 8, "beam_width": 4}),
@@ -143,18 +145,28 @@ def test_log_probabilities_are_those_of_the_answers_tokens() -> None:
         same(reply, streamed(server, body))
 
 
-def test_the_packaged_tree_answers_over_the_wire() -> None:
-    engine = embedded()
-    with running(served(engine, scorers={"prm": prm()})) as server:
-        reply = streamed(server, chat("12+30*2", ttc={"strategy": "tree", "n": 8, "seed": 1, "progress": "full"}))
+@pytest.fixture(scope="module")
+def nano() -> Iterator[Running]:
+    with running(served(embedded(), scorers={"prm": prm()})) as found:
+        yield found
+
+
+@pytest.mark.parametrize("strategy", OFFERED)
+def test_every_strategy_that_is_offered_answers_streamed_or_not(nano: Running, strategy: str) -> None:
+    body = chat("12+30*2", max_tokens=300, ttc={"strategy": strategy, "seed": 1})
+    reply, stream = whole(nano, body), streamed(nano, body)
+    assert reply["ttc"]["final"] == stream["ttc"]["final"] == "72"
+    assert reply["choices"][0]["content"] == stream["choices"][0]["content"]
+
+
+def test_parameters_that_a_strategy_itself_refuses_are_a_400_before_anything_is_sent(nano: Running) -> None:
+    for stream in (False, True):
+        response = nano.ask(chat("1+1", stream=stream, ttc={"strategy": "confidence", "n": 4, "warmup": 9}))
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "ttc")
+
+
+def test_the_packaged_tree_tells_of_its_scores(nano: Running) -> None:
+    reply = streamed(nano, chat("12+30*2", ttc={"strategy": "tree", "n": 8, "seed": 1, "progress": "full"}))
     assert reply["ttc"]["final"] == "72"
     assert reply["ttc"]["usage"]["scored"] > 0
     assert reply["progress"][-1]["best_score"] > 0.5
-
-
-def test_no_strategy_reads_a_file_that_a_request_names(server: Running) -> None:
-    offers = server.service.offers.to_json()
-    assert {"direct", "majority", "tree"} <= {offer["name"] for offer in offers}
-    assert not [offer["name"] for offer in offers if {"plan", "path", "file"} & set(offer["parameters"])]
-    reply = server.ask(chat("q", ttc={"strategy": "auto", "plan": "/etc/passwd", "tokens": 9}))
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "ttc.strategy")
