@@ -1,6 +1,6 @@
 """How many programs a second the verifier of programs judges, and whether it lasts among hostile ones.
 
-    python -m benchmarks.code_throughput [--data DIR] [--save benchmarks/results/code_throughput.json]
+    python -m benchmarks.code_throughput [--data DIR] [--only PART] [--save benchmarks/results/code_throughput.json]
 
 First 1,000 programs, warm, two workers: the references of HumanEval and sanitised MBPP from --data (TTC_DATA), or
 without it a small program with thirteen checks, each under its own tests; and 1,000 script runs. Then 10,000 requests,
@@ -21,7 +21,7 @@ import random
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,24 +48,35 @@ SUM = "```python\nprint(sum(map(int, input().split())))\n```"
 
 
 def main() -> None:
-    """Run both parts."""
+    """Run the parts that are asked for; saved results of the others stay."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("TTC_DATA"), metavar="DIR")
+    parser.add_argument(
+        "--only", choices=["programs", "scripts", "mixed"], action="append", help="a part; several may be given"
+    )
     parser.add_argument("--save", metavar="FILE.json")
     args = parser.parse_args()
-    result = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "cores": os.cpu_count(),
-        "workers": WORKERS,
-        "load_before": round(os.getloadavg()[0], 2),
-        "programs": rate(references(args.data)),
-        "scripts": rate(itertools.repeat((SCRIPT, SUM))),
-        "mixed": mixed(),
-        "load_after": round(os.getloadavg()[0], 2),
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "programs": lambda: rate(references(args.data)),
+        "scripts": lambda: rate(itertools.repeat((SCRIPT, SUM))),
+        "mixed": mixed,
     }
+    saved = Path(args.save) if args.save else None
+    result = json.loads(saved.read_text(encoding="utf-8")) if saved and saved.exists() else {}
+    for name, part in parts.items():
+        if name in (args.only or parts):
+            load = round(os.getloadavg()[0], 2)
+            result[name] = {
+                "date": datetime.now(UTC).date().isoformat(),
+                "cores": os.cpu_count(),
+                "workers": WORKERS,
+                "load_before": load,
+                **part(),
+                "load_after": round(os.getloadavg()[0], 2),
+            }
     print(json.dumps(result, indent=1))
-    if args.save:
-        Path(args.save).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if saved:
+        saved.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 # -- the rate ----------------------------------------------------------------------------------------------------------
