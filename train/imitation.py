@@ -16,7 +16,7 @@ from train.examples import Example
 from train.normalise import Normaliser, token_weights
 from train.policy import token_logprobs
 
-__all__ = ["completion_sums", "imitation_batch", "mean_loss", "probabilities"]
+__all__ = ["completion_sums", "imitation_batch", "mean_loss", "probabilities", "ranked_right"]
 
 _ROWS = 32
 """Rows of a forward pass without a gradient."""
@@ -57,3 +57,9 @@ def mean_loss(model: Any, examples: Sequence[Example], pad_id: int) -> float:
 def probabilities(model: Any, examples: Sequence[Example], pad_id: int) -> list[float]:
     """Per completion the geometric mean of its tokens' probabilities: a share in [0, 1]."""
     return [float(torch.tensor(total / length).exp()) for total, length in completion_sums(model, examples, pad_id)]
+
+
+def ranked_right(model: Any, chosen: Sequence[Example], rejected: Sequence[Example], pad_id: int) -> list[float]:
+    """1 per pair whose chosen completion the model would give more often than the rejected one, else 0."""
+    pairs = zip(completion_sums(model, chosen, pad_id), completion_sums(model, rejected, pad_id), strict=True)
+    return [float(first > second) for (first, _), (second, _) in pairs]

@@ -20,7 +20,7 @@ from evals.task import Task
 from train.epochs import Fit, Pace
 from train.examples import held_apart
 from train.health import Rule, configured
-from train.imitation import completion_sums
+from train.imitation import ranked_right
 from train.measure import answered, gains
 from train.models import load_model, load_tokenizer, save_model
 from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
@@ -145,7 +145,8 @@ class _Preference:
         setting.log(f"{len(train)} pairs, {len(measured)} held out")
         pad_id = int(tokenizer.pad_token_id)
         model = load_model(setting.model, setting.device)
-        before = ranked_right(load_model(setting.model, setting.device), measured, pad_id)
+        sides = [pair.chosen for pair in measured], [pair.rejected for pair in measured]
+        before = ranked_right(load_model(setting.model, setting.device), *sides, pad_id)
         pair_loss: PairLoss | None = None if self.on_single else self.loss
         updater = PairUpdater(
             model,
@@ -159,7 +160,7 @@ class _Preference:
         )
 
         def evaluate() -> dict[str, float]:
-            right = ranked_right(model, measured, pad_id)
+            right = ranked_right(model, *sides, pad_id)
             return {"held_out_accuracy": sum(right) / len(right)}
 
         fit = Fit(model, updater.optimiser, len(train), updater.step, evaluate)
@@ -167,7 +168,7 @@ class _Preference:
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
         keys = [pair.key for pair in measured]
-        numbers = {**last, **gains("ranked", before, ranked_right(model, measured, pad_id), setting.seed, keys)}
+        numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
         if self.task is not None:
             items = self.task.items(self.limit, 0)
             first = answered(self.task, items, setting.model, setting)
@@ -188,10 +189,3 @@ class _Preference:
         sums = reference_sums(source, sides, setting.folder, setting.device, pad_id)
         num = len(pairs)
         return Reference(sums[:num], sums[num : 2 * num], sums[2 * num :] if self.on_single else None)
-
-
-def ranked_right(model: Any, pairs: Sequence[Preferred], pad_id: int) -> list[float]:
-    """1 per pair whose chosen completion the model would give more often than the rejected one, else 0."""
-    chosen = completion_sums(model, [pair.chosen for pair in pairs], pad_id)
-    rejected = completion_sums(model, [pair.rejected for pair in pairs], pad_id)
-    return [float(first > second) for (first, _), (second, _) in zip(chosen, rejected, strict=True)]

@@ -1,0 +1,142 @@
+"""TRL's own trainers on our rows: it gets the ids that were sampled, trains, goes on after a kill, and is measured."""
+
+import dataclasses
+import importlib.util
+import json
+
+import pytest
+import torch
+
+from tests.train.cipher_base import STEPS, SYMBOLS
+from train.examples import Example, right_rollouts
+from train.models import load_model
+from train.offline import METHODS, Job, run_trl
+from train.pair_data import Preferred, pairs_of_rollouts
+from train.stage import Setting
+from train.stages.sample import sample
+from train.stages.trl import trl
+from ttc.errors import ConfigError, UnknownName
+
+TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: ttckit[train]"),
+    pytest.mark.filterwarnings("default"),  # what TRL warns of is not ours
+]
+
+
+@pytest.fixture(scope="module")
+def run(cipher_model, tmp_path_factory):
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("run")
+    sample(task=f"{TASK},split=train", n=6).run(setting(root / "1-sample", cipher_model))
+    return root
+
+
+def setting(folder, base):
+    folder.mkdir(parents=True, exist_ok=True)
+    return Setting(folder, base, 1, "cpu", 1, lambda text: None)
+
+
+def job(folder, base, **more):
+    folder.mkdir(parents=True, exist_ok=True)
+    return dataclasses.replace(Job(base, folder, 2, 4, 1e-3, 1, "cpu", 100, {}), **more)
+
+
+PAIRS = [
+    Preferred("a", Example("a", (5, 6), (8, 9, 1)), Example("a", (5, 6), (10, 1))),
+    Preferred("b", Example("b", (7,), (11, 1)), Example("b", (7,), (12, 13, 14, 1))),
+]
+
+
+def collated(method, rows, batch=4):
+    """What TRL's own collator makes of our rows: its ids and completion masks, as lists without padding."""
+    import trl as library
+
+    columns = METHODS[method].columns(rows, batch)
+    if method == "sft":
+        from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+        return DataCollatorForLanguageModeling(pad_token_id=0)(columns)
+    if method == "kto":
+        from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
+
+        return DataCollatorForUnpairedPreference(pad_token_id=0)(columns)
+    from trl.trainer import dpo_trainer, reward_trainer
+
+    assert library.__version__.startswith("1.16.")
+    module = dpo_trainer if method == "dpo" else reward_trainer
+    return module.DataCollatorForPreference(pad_token_id=0)(columns)
+
+
+def shown(batch, mask):
+    return [[i for i, keep in zip(ids, kept, strict=True) if keep]
+            for ids, kept in zip(batch["input_ids"].tolist(), mask.tolist(), strict=True)]  # fmt: skip
+
+
+def test_trl_is_given_the_very_ids_with_only_completions_learnt():
+    batch = collated("sft", [PAIRS[0].chosen, PAIRS[1].rejected])
+    assert shown(batch, batch["attention_mask"]) == [[5, 6, 8, 9, 1], [7, 12, 13, 14, 1]]
+    assert shown(batch, batch["labels"] != -100) == [[8, 9, 1], [12, 13, 14, 1]]
+    batch = collated("dpo", PAIRS)
+    assert shown(batch, batch["completion_mask"]) == [[8, 9, 1], [11, 1], [10, 1], [12, 13, 14, 1]]
+    batch = collated("kto", PAIRS)
+    assert batch["label"] == [True, False, True, False] or batch["label"].tolist() == [True, False, True, False]
+    assert shown(batch, batch["completion_mask"]) == [[8, 9, 1], [10, 1], [11, 1], [12, 13, 14, 1]]
+    mixed = {"input_ids": batch["KL_input_ids"]}
+    assert shown(mixed, batch["KL_completion_mask"]) == [[12, 13, 14, 1], [8, 9, 1], [10, 1], [11, 1]]
+    batch = collated("reward", PAIRS)
+    assert shown(batch, batch["attention_mask"])[:2] == [[5, 6, 8, 9, 1], [7, 11, 1]]
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo", "kto"])
+def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, method):
+    stage = trl(method=method, rollouts="1-sample", steps=25, lr=1e-3, rows=24, held_out=TASK)
+    stage.check(True)
+    folder = run / f"2-{method}"
+    found = stage.run(setting(folder, cipher_model)).metrics
+    assert found["held_out_after"] > found["held_out_before"]
+    if method == "sft":
+        assert found["likelihood_gain"] > 0
+    assert load_model(folder / "model", "cpu") is not None
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 26)) and "loss" in rows[0]
+
+
+def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(cipher_model, run):
+    stage = trl(method="reward", rollouts="1-sample", steps=60, lr=2e-3, rows=24, held_out_share=0.2)
+    folder = run / "2-reward"
+    result = stage.run(setting(folder, cipher_model))
+    assert result.metrics["ranked_before"] == 0.5 and result.metrics["ranked_after"] > 0.7
+    assert (folder / "reward_model" / "config.json").is_file()
+    assert (folder / "model").resolve() == cipher_model.resolve()
+    before = (cipher_model / "model.safetensors").read_bytes()
+    stage.run(setting(folder, cipher_model))  # as after a kill before the stage was marked as done
+    assert (cipher_model / "model.safetensors").read_bytes() == before
+
+
+def test_a_killed_job_goes_on_from_trls_checkpoint(cipher_model, run, tmp_path):
+    rows = right_rollouts(run / "1-sample" / "rollouts.jsonl")
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    run_trl("sft", rows, job(whole, cipher_model, steps=4))
+    run_trl("sft", rows, job(halves, cipher_model, steps=2, save_every=2))
+    run_trl("sft", rows, job(halves, cipher_model, steps=4, save_every=2))
+    pairs = zip(*(load_model(folder / "model", "cpu").parameters() for folder in (whole, halves)), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+
+
+def test_options_reach_trls_configuration(cipher_model, run, tmp_path):
+    pairs = pairs_of_rollouts(run / "1-sample" / "rollouts.jsonl")
+    gentle = run_trl("dpo", pairs, job(tmp_path / "a", cipher_model, steps=3, options={"beta": 0.01}))
+    strong = run_trl("dpo", pairs, job(tmp_path / "b", cipher_model, steps=3, options={"beta": 5.0}))
+    assert abs(strong["rewards/margins"]) > 10 * abs(gentle["rewards/margins"])
+
+
+def test_what_cannot_work_is_refused_by_field():
+    with pytest.raises(UnknownName, match="beta"):
+        trl(method="dpo", rollouts="x", steps=1, lr=1e-3, options=("betta=1",)).check(True)
+    with pytest.raises(ConfigError, match="max_steps is set by the stage"):
+        trl(method="dpo", rollouts="x", steps=1, lr=1e-3, options=("max_steps=1",)).check(True)
+    with pytest.raises(ConfigError, match="exactly one of data, rollouts"):
+        trl(method="dpo", steps=1, lr=1e-3)
+    with pytest.raises(ConfigError, match="lr must be above 0"):
+        trl(method="dpo", rollouts="x", steps=1, lr=0.0)

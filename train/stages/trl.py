@@ -1,0 +1,200 @@
+"""SFT, DPO, KTO or a Bradley-Terry reward model through TRL's own trainers, for models beyond this package's loops.
+
+The rows, what is held out and how it is measured are those of the stages `sft` and `preference`; only the updates are
+TRL's (`train.offline`), with its checkpoints. A reward model is written to `reward_model`, and the policy passes
+through. Needs the extra `train`. Left out: health rules, which TRL's loop does not ask.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evals.task import Task
+from train.epochs import Pace
+from train.examples import Example, held_apart, read_examples, right_rollouts
+from train.imitation import probabilities, ranked_right
+from train.measure import answered, gains
+from train.models import load_model, load_tokenizer
+from train.offline import Job, Method, check_options, run_trl
+from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
+from train.sources import one_of, rollouts_path
+from train.specs import make_task
+from train.stage import Result, Setting, Stage
+from train.update import Schedule
+from ttc.config import overrides
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+
+__all__ = ["trl"]
+
+
+def trl(
+    *,
+    method: Method,
+    data: str | None = None,
+    rollouts: str | None = None,
+    steps: int,
+    lr: float,
+    rows: int = 32,
+    per_problem: int | None = 4,
+    held_out_share: float = 0.1,
+    held_out: str | None = None,
+    held_out_limit: int = 128,
+    save_every: int = 100,
+    options: tuple[str, ...] = (),
+) -> Stage:
+    """Train with TRL.
+
+    Args:
+        method: sft, dpo, kto or reward.
+        data: a JSON-lines file: completions for sft, pairs for the others.
+        rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl.
+        steps: updates.
+        lr: learning rate.
+        rows: rows per update and device.
+        per_problem: most rows of one problem's rollouts; None is all.
+        held_out_share: share of prompts that are held out and measured.
+        held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
+        held_out_limit: most problems of that task.
+        save_every: steps between checkpoints.
+        options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
+    """
+    one_of("trl", data=data, rollouts=rollouts)
+    Schedule(lr, steps)
+    if not 0 < held_out_share < 1:
+        raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
+    return _Trl(
+        method=method,
+        data=None if data is None else Path(data).expanduser(),
+        rollouts=rollouts,
+        pace=Pace(steps, rows, steps, save_every),
+        lr=lr,
+        per_problem=per_problem,
+        held_out_share=held_out_share,
+        task=None if held_out is None else make_task(held_out),
+        limit=held_out_limit,
+        options={key: _value(text) for key, text in overrides(options).items()},
+    )
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Trl:
+    method: Method
+    data: Path | None
+    rollouts: str | None
+    pace: Pace
+    lr: float
+    per_problem: int | None
+    held_out_share: float
+    task: Task | None
+    limit: int
+    options: Mapping[str, Any]
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`; TRL must be there, and its configuration must have the options."""
+        if not has_model:
+            raise ConfigError("trl needs a model: put other stages before it, or give --model FOLDER")
+        if self.data is not None and not self.data.is_file():
+            raise ConfigError(f"trl: data {self.data} does not exist")
+        check_options(self.method, self.options)
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`."""
+        if setting.model is None:
+            raise ConfigError("trl needs a model")
+        tokenizer = load_tokenizer(setting.model)
+        rows = self._rows(setting, setting.model, int(tokenizer.eos_token_id))
+        out = held_apart([row.key for row in rows], self.held_out_share)
+        train: list[Any] = [row for row, held in zip(rows, out, strict=True) if not held]
+        measured: list[Any] = [row for row, held in zip(rows, out, strict=True) if held]
+        if not train or not measured:
+            raise ConfigError(f"trl: {len(rows)} rows are too few to hold some out; raise held_out_share")
+        pace = self.pace
+        job = Job(
+            setting.model, setting.folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
+            pace.save_every, self.options,
+        )  # fmt: skip
+        last = run_trl(self.method, train, job)
+        pad_id, folder = int(tokenizer.pad_token_id), setting.folder / "model"
+        measure = _MEASURES[self.method]
+        before, after = (measure(path, measured, pad_id, setting.device) for path in (setting.model, folder))
+        keys = [row.key for row in measured]
+        numbers = {
+            **last,
+            **gains("ranked" if self.method != "sft" else "likelihood", before, after, setting.seed, keys),
+        }
+        if self.method == "reward":
+            return Result(str(_pass_through(setting.folder, setting.model)), numbers)
+        if self.task is not None:
+            items = self.task.items(self.limit, 0)
+            first = answered(self.task, items, setting.model, setting)
+            numbers |= gains("held_out", first, answered(self.task, items, folder, setting), setting.seed)
+        return Result(str(folder), numbers)
+
+    def _rows(self, setting: Setting, source: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
+        if self.data is not None:
+            read: Callable[[Path, Text, int], Sequence[Any]] = read_examples if self.method == "sft" else read_pairs
+            return read(self.data, Text(source), end)
+        if self.rollouts is None:
+            raise ConfigError("trl: give data or rollouts")
+        path = rollouts_path(self.rollouts, setting)
+        if self.method == "sft":
+            return right_rollouts(path, most=self.per_problem)
+        return pairs_of_rollouts(path, per_problem=self.per_problem)
+
+
+def _pass_through(folder: Path, source: Path) -> Path:
+    """Put the reward model aside, and a link to the policy in its place."""
+    shutil.rmtree(folder / "reward_model", ignore_errors=True)
+    (folder / "model").rename(folder / "reward_model")
+    (folder / "model").symlink_to(os.path.relpath(source, folder), target_is_directory=True)
+    return folder / "model"
+
+
+def _likelihoods(model: Path, rows: Sequence[Example], pad_id: int, device: str) -> list[float]:
+    return probabilities(load_model(model, device), rows, pad_id)
+
+
+def _ranks(model: Path, rows: Sequence[Preferred], pad_id: int, device: str) -> list[float]:
+    network = load_model(model, device)
+    chosen, rejected = [row.chosen for row in rows], [row.rejected for row in rows]
+    return ranked_right(network, chosen, rejected, pad_id)
+
+
+@torch.no_grad()
+def _rewarded(model: Path, rows: Sequence[Preferred], pad_id: int, device: str) -> list[float]:
+    """1 per pair whose chosen completion has the higher reward; one half before there is a reward model."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    if not any("SequenceClassification" in name for name in AutoConfig.from_pretrained(model).architectures or ()):
+        return [0.5] * len(rows)
+    network = AutoModelForSequenceClassification.from_pretrained(model, dtype=torch.float32).to(device).eval()
+
+    def reward(example: Example) -> float:
+        ids = torch.tensor([[*example.prompt_ids, *example.token_ids]], device=device)
+        return float(network(input_ids=ids).logits[0, 0])
+
+    return [float(reward(row.chosen) > reward(row.rejected)) for row in rows]
+
+
+_MEASURES: Mapping[str, Callable[[Path, Sequence[Any], int, str], list[float]]] = {
+    "sft": _likelihoods,
+    "dpo": _ranks,
+    "kto": _ranks,
+    "reward": _rewarded,
+}
