@@ -129,7 +129,7 @@ def main() -> None:
                 base = float(np.mean([np.mean(pool.tokens) for pool in test])) * PILOT
                 right, spent = spend(plan, test, base * multiple, seed=seed)
                 best, uniform = oracle(test, float(np.mean(spent)), seed)
-                floor = oracle(test, base * 1.0001, seed)[1]
+                floor = oracle(test, base * 1.03, seed)[1]
                 reached = float(np.mean(right))
                 shares.append((reached - floor) / (best - floor))
                 table.append(

@@ -125,6 +125,16 @@ def test_pessimistic_weights_average_one_and_solve_their_equation(scores, beta) 
     assert max(weights) <= (max(scores) - level) / beta + 1e-9
 
 
+def test_pessimistic_selection_has_the_frequencies_of_its_weights() -> None:
+    scores, beta, runs = [0.1, 0.5, 0.9, 0.7], 0.5, 4000
+    law = [weight / len(scores) for weight in pessimistic_weights(scores, beta)]
+    drawn = Counter(
+        choose(ballots(["1"] * 4, scores), "math", "pessimistic", beta=beta, u=(i + 0.5) / runs).path[0]  # type: ignore[union-attr]
+        for i in range(runs)
+    )
+    assert all(abs(drawn[i] / runs - share) < 1e-3 for i, share in enumerate(law))
+
+
 @given(SCORES, st.floats(0.05, 5))
 def test_more_pessimism_is_nearer_to_the_base(scores, beta) -> None:
     assume(max(scores) - min(scores) > 0.01)

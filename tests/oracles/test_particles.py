@@ -51,7 +51,8 @@ def run_filter(policy: Resampler, n: int, rng: random.Random, depth: int = 4) ->
         rest = [node for node, end in zip(grown, ends, strict=True) if not end]
         if not rest:
             break
-        shared = policy.resample([weight for _, weight in rest], len(rest), level, lambda i: rng.random())
+        dice = [rng.random() for _ in rest].__getitem__
+        shared = policy.resample([weight for _, weight in rest], len(rest), level, dice)
         live = [
             (path, log_weight)
             for (path, _), count, log_weight in zip(rest, shared.counts, shared.log_weights, strict=True)
@@ -114,7 +115,7 @@ def test_weights_survive_extremes() -> None:
 @given(log_weights=WEIGHTS, num=st.integers(1, 30), rng=st.randoms(use_true_random=False))
 def test_copies_sum_exactly_and_dead_paths_get_none(scheme, log_weights, num: int, rng) -> None:
     weights = normalise([*log_weights, -math.inf])
-    counts = copies(scheme, weights, num, systematic_dice(rng) if scheme == "systematic" else lambda i: rng.random())
+    counts = copies(scheme, weights, num, [rng.random() for _ in range(num)].__getitem__)
     assert sum(counts) == num and min(counts) >= 0 and counts[-1] == 0
     if scheme == "systematic":
         assert all(abs(count - num * weight) < 1 + 1e-6 for count, weight in zip(counts, weights, strict=True))

@@ -181,7 +181,7 @@ def test_best_of_n_and_tree_aggregate_steps_as_they_are_told(more, final: str) -
 
 
 def test_a_path_may_have_max_depth_steps_and_no_more() -> None:
-    text = "a\n\n" * 3 + r"\boxed{1}"
+    text = "a \\boxed{1}\n\n" * 3 + r"\boxed{1}"
     assert say([text], partial(tree, scorer=Fixed(), n=2, max_depth=4)).final == "1"
     cut = say([text], partial(tree, scorer=Fixed(), n=2, max_depth=3))
     assert cut.final is None and {len(c.path) for c in cut.candidates} == {3}

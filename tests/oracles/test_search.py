@@ -136,6 +136,7 @@ def test_exactly_n_paths_are_live_less_those_that_have_ended_and_no_leaf_grows_a
         grown = [event for event in answer.trace if event.kind == "generate"]
         leaves = {candidate.path for candidate in answer.candidates}
         assert len(answer.candidates) == len(leaves) == 7
+        assert max(candidate.num_tokens for candidate in answer.candidates) <= 45
         for depth in range(1, 1 + max(len(event.path) for event in grown)):
             ended = sum(len(path) < depth for path in leaves)
             assert sum(len(event.path) == depth for event in grown) == 7 - ended

@@ -130,3 +130,9 @@ def test_a_tie_goes_to_the_class_with_the_shortest_path_then_to_the_first() -> N
     assert vote(ballots(["1", "2"], lengths=[3, 9]), "exact").final == "1"  # type: ignore[union-attr]
     assert vote(ballots(["1", "2"], lengths=[3, 3]), "exact").final == "1"  # type: ignore[union-attr]
     assert vote(ballots([None, "2"], lengths=[1, 9]), "exact").final == "2"  # type: ignore[union-attr]
+
+
+def test_spellings_of_one_answer_are_one_class() -> None:
+    finals = ["7", "1/2", "\\frac{1}{2}", "7", "0.5"]
+    assert vote(ballots(finals), "math").final == "1/2"  # type: ignore[union-attr]
+    assert tally(ballots(finals), "math") == [3, 2]
