@@ -78,6 +78,8 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
     arguments = offer.bind(params, scorer)
     width = _width(request, offer.function, arguments)
     _check_support(request, strategy, offer.parameters, width)
+    if request.num_choices > config.limits.max_choices:
+        raise invalid("n", f"n = {request.num_choices} exceeds this server's limit of {config.limits.max_choices}")
     if strategy == DIRECT and _streams_behind(request, model):
         request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if request.forward:

@@ -30,6 +30,7 @@ from serve.search import Offers
 from serve.tracing import RequestSpan
 from ttc.concurrent import settle
 from ttc.core import Usage
+from ttc.errors import ConfigError, UnknownName
 
 __all__ = ["Job", "Service"]
 
@@ -40,10 +41,11 @@ class Service:
     """Everything behind the routes."""
 
     def __init__(self, config: ServeConfig, catalogue: Catalogue) -> None:
-        """Serve the loaded models of `catalogue`."""
+        """Serve the loaded models of `catalogue`; raises ConfigError for a preset that could never run."""
         self.config, self.catalogue = config, catalogue
         scorers = {name for model in catalogue for name in model.scorers}
         self.offers = Offers(config.strategies, scorers, config.limits.max_width)
+        _check_presets(config, catalogue, self.offers)
         self.admission = Admission(config.limits.max_sequences)
         self.draining = False
         self._jobs: set[Job] = set()
@@ -257,3 +259,20 @@ class Job:
     def _charge(self, usage: Usage) -> None:
         self.usage += usage
         self._ticket.charge(usage)
+
+
+def _check_presets(config: ServeConfig, catalogue: Catalogue, offers: Offers) -> None:
+    """Refuse at the start what would refuse every request to a preset."""
+    for preset in config.presets:
+        model, _ = catalogue.find(preset.model)
+        if preset.strategy not in offers:
+            raise UnknownName(f"strategy of presets.{preset.name}", preset.strategy, offers.names)
+        offer = offers[preset.strategy]
+        if offer.needs_scorer and not model.scorers:
+            raise ConfigError(f"presets.{preset.name}: {preset.strategy} needs a scorer, and {model.name} has none")
+        if preset.scorer is not None and preset.scorer not in model.scorers:
+            raise UnknownName(f"scorer of presets.{preset.name}", preset.scorer, model.scorers)
+        try:
+            offer.bind(preset.params, None)
+        except ApiError as exc:
+            raise ConfigError(f"presets.{preset.name}: {exc.message.replace('ttc.', '')}") from exc

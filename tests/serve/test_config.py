@@ -6,7 +6,10 @@ import pathlib
 
 import pytest
 
-from serve.config import load_config
+from serve.catalogue import Catalogue
+from serve.config import PresetSpec, ServeConfig, load_config
+from serve.service import Service
+from tests.serve.running import scripted, served
 from ttc.errors import ConfigError
 
 FULL = """
@@ -84,3 +87,21 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: pathlib.Path, text: str, mes
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [
+        (PresetSpec("p", "m", "tre"), "did you mean 'tree'"),
+        (PresetSpec("p", "m", "budget_forcing"), "unknown strategy of presets.p"),
+        (PresetSpec("p", "m", "tree", {"n": 8}), "needs a scorer"),
+        (PresetSpec("p", "m", "majority", {"m": 8}), "presets.p: m: strategy majority has no such parameter"),
+        (PresetSpec("p", "m", "majority", {"n": 1000}), "at most 128"),
+        (PresetSpec("p", "m", "majority", scorer="prm"), "scorer of presets.p"),
+    ],
+)
+def test_a_preset_that_could_never_run_stops_the_start(preset: PresetSpec, message: str) -> None:
+    model = served(scripted())
+    config = ServeConfig((model.spec,), "m", presets=(preset,))
+    with pytest.raises(ConfigError, match=message):
+        Service(config, Catalogue(config, {"m": model}))

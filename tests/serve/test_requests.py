@@ -53,6 +53,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (chat(n=True), "n", "invalid_type"),
     (chat(n=1.5), "n", "invalid_type"),
     (chat(n=10**30), "n", "invalid_value"),
+    (chat(n=17, max_tokens=5), "n", "invalid_value"),
     (chat(temperature=-0.1), "temperature", "invalid_value"),
     (chat(temperature="hot"), "temperature", "invalid_type"),
     (chat(top_p=0), "top_p", "invalid_value"),
