@@ -1,0 +1,110 @@
+"""Reward models: the Bradley-Terry loss by hand, reading by length, ensembles, and a stage that ranks unseen ones."""
+
+import math
+
+import pytest
+import torch
+
+from tests.train.cipher_base import STEPS, SYMBOLS
+from train.examples import Example
+from train.pair_data import pairs_of_rollouts
+from train.reward_models import RewardEnsemble, load_reward_model, new_reward_model, rewards_of
+from train.stage import Setting
+from train.stages.reward_model import reward_model
+from train.stages.sample import sample
+from ttc.errors import ConfigError
+from ttc.registry import SCORERS
+
+TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
+ONE, TWO = Example("a", (5, 6), (8, 9, 1)), Example("b", (7,), (11, 1))
+
+
+@pytest.fixture(scope="module")
+def run(cipher_model, tmp_path_factory):
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("run")
+    sample(task=f"{TASK},split=train", n=6).run(setting(root / "1-sample", cipher_model))
+    return root
+
+
+def setting(folder, base, seed=1):
+    folder.mkdir(parents=True, exist_ok=True)
+    return Setting(folder, base, seed, "cpu", 1, lambda text: None)
+
+
+def test_a_reward_is_read_at_the_last_token_whatever_stands_beside_or_is_sampled(cipher_model):
+    model = new_reward_model(cipher_model, 3, "cpu")
+    alone = rewards_of(model, [TWO], 0)
+    assert torch.allclose(rewards_of(model, [ONE, TWO], 0)[1:], alone, atol=1e-6)
+    ends_in_padding = Example("c", (7,), (11, 0))
+    assert not torch.allclose(
+        rewards_of(model, [ends_in_padding], 0), rewards_of(model, [Example("c", (7,), (11,))], 0)
+    )
+    whole = model(input_ids=torch.tensor([[7, 11, 1]])).logits[0, 0]
+    assert torch.allclose(alone[0], whole, atol=1e-6)
+
+
+def test_members_differ_by_their_seed_alone(cipher_model):
+    first, again, other = (rewards_of(new_reward_model(cipher_model, seed, "cpu"), [ONE], 0) for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_the_worst_case_is_the_lowest_member_and_the_mean_their_mean(cipher_model):
+    models = [new_reward_model(cipher_model, seed, "cpu") for seed in (1, 2, 3)]
+    columns = torch.stack([rewards_of(model, [ONE, TWO], 0) for model in models])
+    assert torch.allclose(RewardEnsemble(models, 0, "mean").score([ONE, TWO]), columns.mean(0), atol=1e-6)
+    assert torch.allclose(RewardEnsemble(models, 0, "worst").score([ONE, TWO]), columns.amin(0), atol=1e-6)
+    with pytest.raises(ConfigError, match="at least one"):
+        RewardEnsemble([], 0)
+
+
+def test_an_ensemble_ranks_pairs_of_prompts_that_it_never_saw(cipher_model, run):
+    stage = reward_model(rollouts="1-sample", members=2, steps=60, lr=2e-3, rows=24, held_out_share=0.25, centre=0.01)
+    stage.check(True)
+    folder = run / "2-reward_model"
+    found = stage.run(setting(folder, cipher_model)).metrics
+    assert found["ranked_mean_after_low"] > 0.5 and found["ranked_worst_after"] > 0.6
+    assert (folder / "model").resolve() == cipher_model.resolve()
+    for number in (1, 2):
+        assert load_reward_model(folder / f"reward_model-{number}", "cpu") is not None
+
+
+def test_the_first_loss_is_that_of_bradley_and_terry_by_hand(cipher_model, run):
+    stage = reward_model(rollouts="1-sample", steps=1, lr=1e-3, rows=4, per_problem=1)
+    stage.run(setting(run / "3-reward_model", cipher_model))
+    import json
+
+    from train.epochs import rows_at
+    from train.examples import held_apart
+    from ttc import seeds
+
+    rows = [json.loads(line) for line in (run / "3-reward_model/member-1/metrics.jsonl").read_text().splitlines()]
+    pairs = pairs_of_rollouts(run / "1-sample" / "rollouts.jsonl", per_problem=1)
+    out = held_apart([pair.key for pair in pairs], 0.1)
+    train = [pair for pair, held in zip(pairs, out, strict=True) if not held]
+    seed = seeds.derive(1, "reward model", 1) % (1 << 31)
+    model = new_reward_model(cipher_model, seed, "cpu")
+    losses = []
+    for row in rows_at(0, 4, len(train), seed):
+        gap = rewards_of(model, [train[row].chosen], 0) - rewards_of(model, [train[row].rejected], 0)
+        losses.append(math.log1p(math.exp(-gap.item())))
+    assert rows[1]["loss"] == pytest.approx(sum(losses) / 4, abs=1e-5)
+
+
+def test_the_scorer_of_outcome_reward_models_reads_the_folder(cipher_model, run):
+    stage = reward_model(rollouts="1-sample", steps=1, lr=1e-3, rows=4)
+    stage.run(setting(run / "4-reward_model", cipher_model))
+    scorer = SCORERS.load("orm")(str(run / "4-reward_model" / "reward_model-1"), device="cpu", dtype="float32")
+    assert scorer is not None
+
+
+def test_what_cannot_work_is_refused_by_field(cipher_model):
+    for fields, message in [
+        ({}, "exactly one of data, rollouts"),
+        ({"rollouts": "x", "members": 0}, "members >= 1"),
+        ({"rollouts": "x", "held_out_share": 1.0}, "held_out_share"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            reward_model(**{"steps": 2, "lr": 1e-3, **fields})
+    with pytest.raises(ConfigError, match="no reward model"):
+        load_reward_model(cipher_model, "cpu")

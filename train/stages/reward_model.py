@@ -1,0 +1,185 @@
+"""Reward models from comparisons: Bradley-Terry on pairs, one model or an ensemble.
+
+Christiano et al. 2017; InstructGPT (Ouyang et al. 2022, arXiv:2203.02155): -log sigmoid(r(chosen) - r(rejected)), the
+pairs of one ranking sharing one unit of weight. Members of an ensemble start from different heads and see the rows in
+different orders. `centre` keeps rewards around 0, as only their differences are learnt (Eisenstein et al. 2023,
+arXiv:2312.09244). Models are written to `reward_model-1`, `-2`, ..; the policy passes through. Measured on held-out
+prompts: the share of pairs ranked right by the mean of the members and by their worst case; before training it is one
+half by chance. Cost: a forward and backward pass over both completions per member. Left out: labels of steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from train.epochs import Fit, Pace
+from train.examples import held_apart
+from train.health import Rule, configured
+from train.measure import gains
+from train.models import load_tokenizer
+from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
+from train.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
+from train.sources import one_of, rollouts_path
+from train.stage import Result, Setting, Stage
+from train.update import Optimiser, Schedule
+from ttc import seeds
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+
+__all__ = ["reward_model"]
+
+
+def reward_model(
+    *,
+    data: str | None = None,
+    rollouts: str | None = None,
+    members: int = 1,
+    centre: float = 0.0,
+    steps: int,
+    lr: float,
+    rows: int = 32,
+    per_problem: int | None = 4,
+    held_out_share: float = 0.1,
+    warmup: int = 0,
+    decay: bool = True,
+    eval_every: int = 20,
+    save_every: int = 50,
+    health: Mapping[str, Any] | None = None,
+) -> Stage:
+    """Learn a reward from comparisons.
+
+    Args:
+        data: a JSON-lines file of pairs.
+        rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl.
+        members: reward models in the ensemble.
+        centre: weight of the squared sum of both rewards, which keeps them around 0.
+        steps: updates of each member.
+        lr: highest learning rate.
+        rows: pairs per update.
+        per_problem: most pairs of one problem's rollouts; None is all.
+        held_out_share: share of prompts that are held out and measured.
+        warmup: steps over which the rate rises.
+        decay: let the rate fall to 0.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        health: changes of health rules by name.
+    """
+    one_of("reward_model", data=data, rollouts=rollouts)
+    if members < 1 or centre < 0:
+        raise ConfigError(f"reward_model: needs members >= 1 and centre >= 0, got {members} and {centre}")
+    if not 0 < held_out_share < 1:
+        raise ConfigError(f"reward_model: held_out_share must be in (0, 1), got {held_out_share}")
+    return _RewardModel(
+        data=None if data is None else Path(data).expanduser(),
+        rollouts=rollouts,
+        members=members,
+        centre=centre,
+        per_problem=per_problem,
+        pace=Pace(steps, rows, eval_every, save_every),
+        schedule=Schedule(lr, steps, warmup, decay),
+        held_out_share=held_out_share,
+        rules=configured(health or {}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RewardModel:
+    data: Path | None
+    rollouts: str | None
+    members: int
+    centre: float
+    per_problem: int | None
+    pace: Pace
+    schedule: Schedule
+    held_out_share: float
+    rules: tuple[Rule, ...]
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if not has_model:
+            raise ConfigError("reward_model needs a model: put other stages before it, or give --model FOLDER")
+        if self.data is not None and not self.data.is_file():
+            raise ConfigError(f"reward_model: data {self.data} does not exist")
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`."""
+        if setting.model is None:
+            raise ConfigError("reward_model needs a model")
+        tokenizer = load_tokenizer(setting.model)
+        pairs = self._pairs(setting, setting.model, int(tokenizer.eos_token_id))
+        out = held_apart([pair.key for pair in pairs], self.held_out_share)
+        train = [pair for pair, held in zip(pairs, out, strict=True) if not held]
+        measured = [pair for pair, held in zip(pairs, out, strict=True) if held]
+        if not train or not measured:
+            raise ConfigError(f"reward_model: {len(pairs)} pairs are too few to hold some out; raise held_out_share")
+        pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
+        for number in range(1, self.members + 1):
+            folder = setting.folder / f"reward_model-{number}"
+            stopped = self._member(number, folder, train, measured, pad_id, setting, setting.model) or stopped
+            tokenizer.save_pretrained(folder)
+            folders.append(folder)
+        models = [load_reward_model(folder, setting.device) for folder in folders]
+        keys, chance = [pair.key for pair in measured], [0.5] * len(measured)
+        numbers: dict[str, float] = {}
+        ways: tuple[How, ...] = ("mean", "worst") if self.members > 1 else ("mean",)
+        for how in ways:
+            right = ranked_right(RewardEnsemble(models, pad_id, how), measured)
+            numbers |= gains(f"ranked_{how}", chance, right, setting.seed, keys)
+        link = setting.folder / "model"
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(setting.model, setting.folder), target_is_directory=True)
+        return Result(str(link), numbers, stopped)
+
+    def _member(
+        self, number: int, folder: Path, train: Sequence[Preferred], measured: Sequence[Preferred], pad_id: int,
+        setting: Setting, source: Path,
+    ) -> str:  # fmt: skip
+        """Train one member and write it to `folder`; returns why it stopped early, if it did."""
+        seed = seeds.derive(setting.seed, "reward model", number) % (1 << 31)
+        model = new_reward_model(source, seed, setting.device)
+        optimiser = Optimiser(model, self.schedule)
+
+        def update(rows: Sequence[int]) -> dict[str, float]:
+            model.train()
+            part = [train[row] for row in rows]
+            scores = rewards_of(model, [*(pair.chosen for pair in part), *(pair.rejected for pair in part)], pad_id)
+            chosen, rejected = scores[: len(part)], scores[len(part) :]
+            weight = torch.tensor([pair.weight for pair in part], device=scores.device)
+            loss = (-F.logsigmoid(chosen - rejected) * weight).sum() / weight.sum()
+            (loss + self.centre * (chosen + rejected).square().mean()).backward()
+            gap = (chosen - rejected).detach()
+            found = {"loss": float(loss.detach()), "pair_accuracy": float((gap > 0).float().mean())}
+            return {**found, "margin": float(gap.mean()), "grad_norm": optimiser.step()}
+
+        def evaluate() -> dict[str, float]:
+            right = ranked_right(RewardEnsemble([model], pad_id), measured)
+            return {"held_out_accuracy": sum(right) / len(right)}
+
+        place = setting.folder / f"member-{number}"
+        place.mkdir(exist_ok=True)
+        own = replace(setting, folder=place, seed=seed)
+        setting.log(f"reward model {number} of {self.members}")
+        _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.pace, self.rules, own)
+        model.save_pretrained(folder)
+        return stopped
+
+    def _pairs(self, setting: Setting, source: Path, end: int) -> list[Preferred]:
+        if self.data is not None:
+            return read_pairs(self.data, Text(source), end)
+        if self.rollouts is None:
+            raise ConfigError("reward_model: give data or rollouts")
+        return pairs_of_rollouts(rollouts_path(self.rollouts, setting), per_problem=self.per_problem)
+
+
+def ranked_right(rewards: RewardEnsemble, pairs: Sequence[Preferred]) -> list[float]:
+    """1 per pair whose chosen completion has the higher reward, else 0."""
+    chosen = rewards.score([pair.chosen for pair in pairs])
+    rejected = rewards.score([pair.rejected for pair in pairs])
+    return [float(value) for value in (chosen > rejected).tolist()]
