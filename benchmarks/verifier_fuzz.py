@@ -36,7 +36,7 @@ from ttc.registry import VERIFIERS
 from ttc.verifiers.contract import Card, card_of
 from ttc.verifiers.metrics import quantiles
 
-BATCH, IN_FLIGHT, CAP_SHARES, FLOOR, RETRIES = 100, 4, 9, 1000, 3
+BATCH, IN_FLIGHT, CAP_SHARES, FLOOR, RETRIES = 100, 4, 9, 4000, 3
 MARKS = [
     "\u202e",
     "\u202d",
