@@ -9,8 +9,9 @@ import pytest
 
 from tests.oracles.tools import answers
 from tests.ttc import conformance as suite
-from ttc.core import Answer, Budget, Engine, Sampling, Usage
-from ttc.errors import ConfigError
+from ttc.core import Answer, Budget, Engine, Price, Sampling, Usage
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.meter import Meter
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import solve
 from ttc.strategies.adaptive import adaptive
@@ -176,3 +177,29 @@ def test_greedy_decoding_of_one_sample_needs_no_temperature() -> None:
             sampling=Sampling(temperature=0.0),
         )
         assert asyncio.run(work).final is not None
+
+
+def test_what_scoring_takes_is_set_aside_before_a_draw_begins() -> None:
+    meter = Meter(Budget(tokens=50))
+    lease = meter.lease(1, 100, Price(fixed=30, per_token=1))
+    assert (lease.max_tokens, lease.tokens) == (10, 50)
+    assert Meter(Budget(tokens=50)).lease(1, 100, Price(fixed=30, per_token=1), injected=8).max_tokens == 6
+    with pytest.raises(BudgetExceeded):
+        Meter(Budget(tokens=31)).lease(1, 100, Price(fixed=30, per_token=1))
+    with pytest.raises(BudgetExceeded):
+        meter.lease(1, 1)
+
+
+def test_a_budget_of_calls_pays_for_the_pieces_of_a_draw_and_is_shared_without_a_rest() -> None:
+    meter = Meter(Budget(calls=7))
+    first = meter.lease(3, 10, calls_each=2)
+    assert (first.num_draws, first.max_calls) == (3, 2)
+    last = meter.lease(3, 10, calls_each=2)
+    assert (last.num_draws, last.max_calls) == (1, 1)
+    with pytest.raises(BudgetExceeded):
+        meter.lease(1, 10)
+    parent = Meter(Budget(tokens=11, calls=2))
+    shares = [parent.share(3, i).budget for i in range(3)]
+    assert [share.tokens for share in shares] == [4, 4, None] and [share.calls for share in shares] == [1, 1, None]
+    with pytest.raises(BudgetExceeded):
+        parent.share(3, 2).lease(1, 1)

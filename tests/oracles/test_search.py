@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.oracles.tools import accuracy, answers, near
+from tests.oracles.tools import accuracy, answers, near, say
 from tests.ttc.conformance import essence
 from tests.ttc.questions import ask
 from ttc.aggregate import aggregate
@@ -193,6 +193,23 @@ def test_puct_explores_more_with_a_larger_c() -> None:
         return sum(len({candidate.path[0] for candidate in answer.candidates}) for answer in found)
 
     assert breadth(0.0) < breadth(5.0)
+
+
+def test_puct_believes_what_leaves_turned_out_to_be_worth() -> None:
+    class Promising:
+        """Likes the beginning of the first path, but not how it ends."""
+
+        async def score(self, prompts, on_usage):
+            ends = {"a": (0.9, 0.0), "b": (0.5, 0.6)}
+            return [Score(ends[p.generated_text[0]]["boxed" in p.generated_text]) for p in prompts]
+
+        def release(self, problem_id: str) -> None:
+            pass
+
+    options = [f"{letter}\n\np\n\nq\n\n\\boxed{{{i}}}" for i, letter in enumerate("ab")]
+    strategy = partial(tree, scorer=Promising(), n=12, beam_width=2, policy="puct:c=0.3")
+    answer = say(options, strategy)
+    assert sum(candidate.path[0] == 1 for candidate in answer.candidates) >= 7
 
 
 STEPS_SCORED = Score(0.8, (0.9, 0.5, 0.8))
