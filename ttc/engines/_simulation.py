@@ -95,6 +95,8 @@ class Process:
             thought = self._steps(thought, self.num_steps(question), key, start, self._search)
         answer = self._answer(question, thought, FOUND)
         if closed:
+            if "}" in after[after.rfind(_BOX) :] and _BOX in after:
+                return ""
             begun = _open_box(after)
             return f"{_BOX}{answer}}}"[0 if begun is None else len(after) - begun :]
         return f"{thought}{_CLOSE}{_BOX}{answer}}}"[len(said) :]
