@@ -1,6 +1,7 @@
 """Load on the endpoint: 200 concurrent streams on the embedded engine, with clients that leave and clients that crawl.
 
-    python -m benchmarks.serve_load --out benchmarks/results/serve_load.json
+    python -m benchmarks.serve_load --waves 16 --warmup 11 --out benchmarks/results/serve_load.json
+    python -m benchmarks.serve_load --scripted --out benchmarks/results/serve_load_scripted.json
 
 Starts `ttc serve` in a process of its own and sends identical waves of streams. One client in five leaves after a few
 chunks, one in five reads slowly; the rest must each get a whole, valid reply. After every wave the server must be as it
@@ -62,12 +63,15 @@ def main() -> None:
     parser.add_argument("--waves", type=int, default=6)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scripted", action="store_true", help="an engine without a model: the server alone")
     parser.add_argument("--cache-bytes", type=int, default=1 << 26, help="the engine's cache, filled by the warm-up")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:  # a pipe that nobody reads would stop the server
-        command = [sys.executable, "-m", "ttc", "serve", "--port", "0"]
-        command += ["--set", f"engine.cache_bytes={args.cache_bytes}"]
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # a pipe that nobody reads would stop the server
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        command = [sys.executable, "-m", "ttc", "serve", "--port", "0", *_engine(args, pathlib.Path(folder))]
         server = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
         try:
             rows = asyncio.run(_waves(_address(log, server), server.pid, args))
@@ -79,7 +83,8 @@ def main() -> None:
         "streams": args.streams,
         "warmup_waves": args.warmup,
         "seed": args.seed,
-        "cache_bytes": args.cache_bytes,
+        "engine": "scripted" if args.scripted else "embedded",
+        "cache_bytes": None if args.scripted else args.cache_bytes,
         "waves": rows,
         "checks": _checks(rows, args.warmup),
     }
@@ -87,6 +92,16 @@ def main() -> None:
     print(json.dumps(report["checks"], indent=1))
     if args.out is not None:
         args.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _engine(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
+    """Options of `ttc serve`: the packaged model, or replies that are read from a file."""
+    if not args.scripted:
+        return ["--set", f"engine.cache_bytes={args.cache_bytes}"]
+    file = folder / "replies.json"
+    reply = "a thought of some length, " * 4 + "</think>\n\nThe answer is 7."
+    file.write_text(json.dumps({message: [reply] for message in MESSAGES}), encoding="utf-8")
+    return [str(file), "--engine", "scripted", "--name", "nano-teacher", "--set", "engine.thinking=true"]
 
 
 def _address(log: IO[str], server: subprocess.Popen[bytes]) -> str:
