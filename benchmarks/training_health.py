@@ -4,7 +4,7 @@
 
 Four ways to ruin a run, each really run on the cipher walk, and healthy runs on seeds that no threshold was chosen on:
 
-    shortcut   the base knows the answers of the training problems by heart: reward rises while thinking dies out
+    shortcut   the base knows training answers by heart and walks badly: reward rises while thinking dies out
     rate       a learning rate thirty times too high
     leaky      a verifier that looks at the form of the answer only
     length     a reward that pays for tokens
@@ -45,7 +45,7 @@ class Case:
 CASES = (
     Case(
         "shortcut",
-        {"pretrain.corpus": "cipher:right_share=1.0"},
+        {"pretrain.corpus": "cipher:right_share=1.0,noise=0.25", "pretrain.steps": "800"},
         ("thinking_dies", "length_collapse", "train_above_held_out"),
     ),
     Case("rate", {"grpo.lr": "1e-2"}, ("reward_falls", "all_fail", "entropy_rise", "truncation")),
