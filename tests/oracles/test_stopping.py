@@ -159,3 +159,22 @@ def test_a_draw_cut_by_its_own_length_is_not_among_the_first_to_finish() -> None
     options = ["x" * 50, "y" * 20 + r"\boxed{3}"]
     answer = say(options, partial(first_finished, n=2, m=1, chunk=5), sampling=Sampling(max_tokens=40))
     assert answer.final == "3" and accuracy(partial(first_finished, n=3, m=1), 5, p=1.0) == 1.0
+
+
+def test_within_one_round_the_shortest_are_first_whatever_their_path() -> None:
+    options = [r"it may be \boxed{1}", r"or \boxed{2}", r"\boxed{3}", r"no, \boxed{2}"]
+    assert say(options, partial(first_finished, n=4, m=1, chunk=50)).final == "3"
+    assert say(options, partial(first_finished, n=4, m=3, chunk=50)).final == "2"
+
+
+def test_cut_draws_have_no_say_and_silence_is_no_agreement() -> None:
+    cut = r"\boxed{1} " + "x" * 60
+    answer = say([cut, cut, "y" * 20 + r"\boxed{3}"], partial(first_finished, n=3, m=3, chunk=16), sampling=SHORT)
+    assert answer.final == "3" and [c.finish_reason for c in answer.candidates] == ["length", "length", "stop"]
+    silent = "I cannot find a way to do this at all."
+    for rule in ("window", "beta", "dirichlet"):
+        kept = say([silent] * 7 + [r"\boxed{4}"], partial(adaptive, n=8, rule=rule, window=3))
+        assert len(kept.candidates) == 8 and kept.final == "4"
+
+
+SHORT = Sampling(max_tokens=40)
