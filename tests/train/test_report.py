@@ -17,6 +17,7 @@ from train.parts import Plan
 from train.report import read_run, render_summary, write_report
 from train.report.chart import Bar, Series, line_chart
 from train.report.panels import PANELS
+from train.stage import Result, write_result
 from ttc.cli import main
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile
@@ -103,6 +104,16 @@ def test_the_summary_says_where_it_started_and_ended_and_which_alarms_there_were
     assert "always at step 2, 4 -> warn: every <rollout> has a length" in text
     assert main(["train", "report", str(run)]) == 0
     assert capsys.readouterr().out == text
+
+
+def test_what_a_stage_measured_of_itself_is_shown_with_its_intervals(copy):
+    names = [f"held_out_{part}{end}" for part in ("before", "after", "gain") for end in ("", "_low", "_high")]
+    numbers = dict(zip(names, (0.1, 0.05, 0.2, 0.6, 0.5, 0.7, 0.5, 0.4, 0.6), strict=True))
+    write_result(copy / "1-grpo", Result(str(copy / "1-grpo" / "model"), numbers, "held-out accuracy reached 1"))
+    text = render_summary(read_run(copy))
+    assert re.search(r"10.0 % \(5.0 to 20.0\) -> 60.0 % \(50.0 to 70.0\), gain 50.0 % \(40.0 to 60.0\)", text)
+    assert "done, 4 steps logged, held-out accuracy reached 1" in text
+    assert "gain 50.0 %" in write_report(copy).read_text()
 
 
 def test_a_step_that_was_written_twice_counts_once_as_last_written(copy):

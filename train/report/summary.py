@@ -31,6 +31,14 @@ SHOWN: Mapping[str, str] = {
     "memory_gb": "memory, GiB",
 }
 
+_STEMS: Mapping[str, str] = {
+    "held_out": "held-out accuracy",
+    "likelihood": "probability of held-out tokens",
+    "ranked": "held-out pairs ranked right",
+    "ranked_mean": "held-out pairs ranked right by the mean",
+    "ranked_worst": "held-out pairs ranked right by the worst case",
+}
+
 
 def render_summary(run: RunData) -> str:
     """The text for standard output."""
@@ -50,7 +58,24 @@ def compared(stage: StageData) -> list[tuple[str, str, str]]:
         if values:
             size = max(1, len(values) // 10)
             rows.append((title, f"{sum(values[:size]) / size:.4g}", f"{sum(values[-size:]) / size:.4g}"))
+    return rows + _gains(stage)
+
+
+def _gains(stage: StageData) -> list[tuple[str, str, str]]:
+    """What the stage measured of itself before and after, with the paired difference."""
+    numbers = stage.result.metrics if stage.result is not None else {}
+    rows = []
+    for name in numbers:
+        stem, end, _ = name.rpartition("_gain")
+        if end and not name.endswith(("_low", "_high")):
+            first, last, gain = (_interval(numbers, f"{stem}_{part}") for part in ("before", "after", "gain"))
+            title = f"{_STEMS.get(stem, stem)}, before and after"
+            rows.append((title, _rate(first), f"{_rate(last)}, gain {_rate(gain)}"))
     return rows
+
+
+def _interval(numbers: Mapping[str, float], name: str) -> Interval:
+    return Interval(numbers[name], numbers[f"{name}_low"], numbers[f"{name}_high"])
 
 
 def _rate(interval: Interval) -> str:
