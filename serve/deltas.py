@@ -8,7 +8,7 @@ certain, and the parts add up to the whole text. Linear: every token is decoded 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ttc.core import Capabilities, Prompt
 from ttc.thinking import Thinking
@@ -88,8 +88,7 @@ class _Part:
     """What was shown of one of the two texts."""
 
     write: Write
-    text: str = ""
-    begun: bool = False
+    pieces: list[str] = field(default_factory=list)
 
 
 class Deltas:
@@ -151,20 +150,19 @@ class Deltas:
         self._show(self._answer, whole[: len(whole) - keep])
 
     def _show(self, part: _Part, text: str) -> None:
-        if self._strip and not part.begun:
+        if self._strip and not part.pieces:
             text = text.lstrip()
         if text:
-            part.begun = True
-            part.text += text
+            part.pieces.append(text)
             part.write(text)
 
 
 def _rest(part: _Part, final: str) -> bool:
-    if not final.startswith(part.text):
+    shown = "".join(part.pieces)
+    if not final.startswith(shown):
         return False
-    rest, part.text = final[len(part.text) :], final
-    if rest:
-        part.write(rest)
+    if len(final) > len(shown):
+        part.write(final[len(shown) :])
     return True
 
 
