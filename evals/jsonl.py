@@ -26,6 +26,8 @@ INSTRUCTIONS: Mapping[str, str] = {
     "choice": "Please reason step by step, and put the letter of your choice within \\boxed{}.",
     "exact": BOXED,
     "format": "",
+    "expression": "Please reason step by step, and put the expression within \\boxed{}.",
+    "code": "Please put the whole program into one fenced block of Python.",
 }
 
 

@@ -49,6 +49,7 @@ CHECKS: Mapping[str, Check] = {
     "exact": Check("exact"),
     "format": Check("format"),
     "expression": Check("countdown"),
+    "code": Check("code"),
 }
 """The verifier of each answer kind."""
 

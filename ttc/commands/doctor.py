@@ -16,6 +16,7 @@ from ttc.commands._doctor.check import Check
 from ttc.commands._doctor.machine import data, devices, machine
 from ttc.commands._doctor.packages import extras, packages, reinstall
 from ttc.commands._doctor.parts import engines, scorers
+from ttc.commands._doctor.sandbox import sandbox
 from ttc.config import dump
 from ttc.options import DEFAULT_ENGINE
 
@@ -28,6 +29,7 @@ GROUPS: tuple[tuple[str, Callable[[bool], list[Check]]], ...] = (
     ("devices", lambda try_all: devices()),
     ("engines", engines),
     ("scorers", lambda try_all: scorers()),
+    ("sandbox", lambda try_all: sandbox()),
     ("extras", lambda try_all: extras()),
     ("data", lambda try_all: data()),
 )
