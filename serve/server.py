@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import signal
 import socket
 import sys
@@ -56,6 +57,8 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
     for number in (signal.SIGTERM, signal.SIGINT):  # after uvicorn has set its own, which would not drain
         loop.add_signal_handler(number, ended.set)
     address, bound = sock.getsockname()[:2]
+    if not config.keys and not ipaddress.ip_address(address).is_loopback:
+        sys.stderr.write(f"warning: no keys are set, so whoever reaches {address} may use this server\n")
     sys.stderr.write(f"listening on http://{address}:{bound}\n")
     sys.stderr.flush()
     waiting = asyncio.create_task(ended.wait())
