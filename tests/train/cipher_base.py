@@ -61,7 +61,7 @@ def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, pro
     """All parts of a run that starts from `base` and writes to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_model(base, "cpu"), load_tokenizer(base)
-    engine = embedded(str(base), dtype="float32", device="cpu")
+    engine = embedded(str(base), dtype="float32", device="cpu", batch_invariant=True)  # else load decides bits
     problems = task(symbols=SYMBOLS, max_steps=STEPS, split="train" if prompts_of == "train" else "eval")
     measured = task(symbols=SYMBOLS, max_steps=STEPS)
     return Parts(
