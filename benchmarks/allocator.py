@@ -4,9 +4,10 @@
 
 For each seed a pool of problems of all five levels is sampled for the calibration and another for the test. At equal
 mean tokens on the test pool, the expected accuracy of: one arm for all problems (uniform: the best mixture of two), the
-plan (auto, whose calibration never saw the test pool), and the oracle, which knows the test pool's own curve of every
-problem. `gain` is over what the pilot alone gives; `share` is the plan's gain over the oracle's. Intervals are 95 %
-bootstraps over problems; the calibration's own tokens are given beside.
+plan (auto, whose calibration never saw the test pool), and two oracles. `difficulty` knows the true difficulty of every
+problem and spends by its expected curve; `hindsight` spends by the curve of the very samples that are drawn, which
+nobody could know beforehand. A gain is over what the pilot alone gives; shares are the plan's gain over an oracle's,
+with 95 % bootstraps over seeds; the calibration's own tokens stand beside them.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from ttc.allocation import Arm, Kind, allocate
 from ttc.core import Message, Problem, Sampling
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
+from ttc.selection import Select
 from ttc.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.majority import majority
 
 PILOT, N = 4, 32
-MULTIPLES = (1.5, 2.0, 4.0)
+MULTIPLES = (1.5, 2.0)
 DRAWS = 1000
 
 
@@ -78,28 +80,26 @@ def _with_final(candidate: Any, name: str) -> Any:
     return replace(candidate, final=name)
 
 
-def oracle(pools: list[Sampled], tokens: float, seed: int) -> tuple[float, float]:
-    """The (oracle, uniform) accuracy at so many tokens a problem, from the pools' own curves."""
-    kinds = []
-    for at, pool in enumerate(pools):
-        own = fit([pool], pilot=PILOT, seed=seed + at, source={})
-        arms: dict[tuple[str, int], list[float]] = {}
-        for kind in own.kinds:
-            for arm in kind.arms:
-                row = arms.setdefault((arm.select, arm.n), [0.0, 0.0])
-                row[0] += kind.share * arm.tokens
-                row[1] += kind.share * arm.accuracy
-        kinds.append(
-            Kind(str(at), 1 / len(pools), tuple(Arm(s, n, t, a) for (s, n), (t, a) in arms.items()))  # type: ignore[arg-type]
-        )
-    pooled: dict[tuple[str, int], list[float]] = {}
-    for kind in kinds:
+def bounds(pools: list[Sampled], tokens: float, seed: int) -> dict[str, float]:
+    """Accuracy at so many tokens a problem by knowledge: of nothing, of the difficulty, of the samples themselves."""
+    each = [_curve([pool], seed + at) for at, pool in enumerate(pools)]
+    levels = [_curve(pools[level::5], seed) for level in range(5)]
+    return {
+        "uniform": _value([Kind("all", 1.0, _curve(pools, seed))], tokens),
+        "difficulty": _value([Kind(str(i), 0.2, arms) for i, arms in enumerate(levels)], tokens),
+        "hindsight": _value([Kind(str(i), 1 / len(pools), arms) for i, arms in enumerate(each)], tokens),
+    }
+
+
+def _curve(pools: list[Sampled], seed: int) -> tuple[Arm, ...]:
+    """Mean cost and accuracy of each arm over whole pools."""
+    sums: dict[tuple[Select, int], list[float]] = {}
+    for kind in fit(pools, pilot=PILOT, seed=seed, source={}, prior=0.0).kinds:
         for arm in kind.arms:
-            row = pooled.setdefault((arm.select, arm.n), [0.0, 0.0])
+            row = sums.setdefault((arm.select, arm.n), [0.0, 0.0])
             row[0] += kind.share * arm.tokens
             row[1] += kind.share * arm.accuracy
-    one = [Kind("all", 1.0, tuple(Arm(s, n, t, a) for (s, n), (t, a) in pooled.items()))]  # type: ignore[arg-type]
-    return _value(kinds, tokens), _value(one, tokens)
+    return tuple(Arm(select, n, tokens, accuracy) for (select, n), (tokens, accuracy) in sums.items())
 
 
 def _value(kinds: list[Kind], tokens: float) -> float:
@@ -115,54 +115,42 @@ def main() -> None:
     """Run all seeds and print, or save, the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--calibration", type=int, default=150, help="problems of the calibration pool")
-    parser.add_argument("--test", type=int, default=200, help="problems of the test pool")
+    parser.add_argument("--calibration", type=int, default=300, help="problems of the calibration pool")
+    parser.add_argument("--test", type=int, default=150, help="problems of the test pool")
     parser.add_argument("--json", type=Path, help="where to save the result")
     args = parser.parse_args()
     rows = []
     for scored in (False, True):
         for multiple in MULTIPLES:
-            shares, table = [], []
+            table = []
             for seed in range(args.seeds):
                 train, test = _pools(args.calibration, args.test, seed, scored)
                 plan = fit(train, pilot=PILOT, seed=seed, source={})
                 base = float(np.mean([np.mean(pool.tokens) for pool in test])) * PILOT
                 right, spent = spend(plan, test, base * multiple, seed=seed)
-                best, uniform = oracle(test, float(np.mean(spent)), seed)
-                floor = oracle(test, base * 1.03, seed)[1]
-                reached = float(np.mean(right))
-                shares.append((reached - floor) / (best - floor))
-                table.append(
-                    {
-                        "seed": seed,
-                        "pilot": floor,
-                        "uniform": uniform,
-                        "auto": reached,
-                        "oracle": best,
-                        "tokens": float(np.mean(spent)),
-                        "calibration_tokens": plan.spent,
-                    }
-                )
-            rng = np.random.default_rng(0)
-            means = [float(np.mean(rng.choice(shares, len(shares)))) for _ in range(DRAWS)]
-            low, high = (float(q) for q in np.quantile(means, [0.025, 0.975]))
-            row = {
-                "scorer": scored,
-                "budget_in_pilots": multiple,
-                "share_of_oracle_gain": float(np.mean(shares)),
-                "low": low,
-                "high": high,
-                "seeds": table,
-            }
+                known = bounds(test, float(np.mean(spent)), seed)
+                floor, reached = bounds(test, base * 1.03, seed)["uniform"], float(np.mean(right))
+                shares = {name: (reached - floor) / (known[name] - floor) for name in ("difficulty", "hindsight")}
+                figures = {"pilot": floor, **known, "auto": reached, "tokens": float(np.mean(spent))}
+                table.append({"seed": seed, **figures, "shares": shares, "calibration_tokens": plan.spent})
+            row = {"scorer": scored, "budget_in_pilots": multiple, "seeds": table}
+            row |= {f"share_of_{name}": _interval([r["shares"][name] for r in table]) for name in shares}
             rows.append(row)
-            mean = {name: float(np.mean([r[name] for r in table])) for name in ("pilot", "uniform", "auto", "oracle")}
-            figures = ", ".join(f"{name} {value:.3f}" for name, value in mean.items())
-            part = f"{100 * row['share_of_oracle_gain']:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
-            print(f"{'scored' if scored else 'votes'} x{multiple}: {figures}: {part} of the oracle's gain", flush=True)
+            mean = {name: float(np.mean([r[name] for r in table])) for name in figures}
+            print(f"{'scored' if scored else 'votes'} x{multiple}: ", end="")
+            print(", ".join(f"{name} {value:.3f}" for name, value in mean.items() if name != "tokens"), end="; ")
+            print({name: row[f"share_of_{name}"] for name in shares}, flush=True)
             if args.json:
                 args.json.write_text(
                     json.dumps({"problems": vars(args) | {"json": None}, "rows": rows}, indent=1) + "\n"
                 )
+
+
+def _interval(shares: list[float]) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    means = [float(np.mean(rng.choice(shares, len(shares)))) for _ in range(DRAWS)]
+    low, high = (round(float(q), 3) for q in np.quantile(means, [0.025, 0.975]))
+    return {"value": round(float(np.mean(shares)), 3), "low": low, "high": high}
 
 
 @functools.cache

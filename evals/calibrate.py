@@ -27,7 +27,7 @@ __all__ = ["Sampled", "fit", "read_pools", "spend", "worth"]
 
 ORDERS = 16
 PRIOR = 4.0
-LEVELS = 4
+LEVELS = 8
 CLASSES = "exact"
 """Answer kind of class names."""
 RULES: tuple[Select, ...] = ("majority",)
@@ -75,8 +75,10 @@ def _named(draw: Draw, kind: str, names: dict[str, str]) -> Candidate:
     return replace(draw.candidate, final=name, score=None if draw.score is None else aggregate(draw.score))
 
 
-def fit(pools: Sequence[Sampled], *, pilot: int, seed: int, source: Mapping[str, object]) -> Plan:
+def fit(pools: Sequence[Sampled], *, pilot: int, seed: int, source: Mapping[str, object], prior: float = PRIOR) -> Plan:
     """Return the plan that the pools give; `pilot` samples tell the kind of a problem.
+
+    The curve of a kind leans on that of all problems with the weight of `prior` problems.
 
     Raises:
         ConfigError: a pool is smaller than the pilot.
@@ -107,7 +109,7 @@ def fit(pools: Sequence[Sampled], *, pilot: int, seed: int, source: Mapping[str,
         Kind(
             name,
             len(next(iter(arms.values()))) / total,
-            tuple(_arm(rule, n, seen, pooled[rule, n]) for (rule, n), seen in sorted(arms.items())),
+            tuple(_arm(rule, n, seen, pooled[rule, n], prior) for (rule, n), seen in sorted(arms.items())),
         )
         for name, arms in sorted(outcomes.items())
     )
@@ -153,8 +155,10 @@ def _cuts(pools: Sequence[Sampled], pilot: int) -> tuple[float, ...]:
     return tuple(float(cut) for cut in np.unique(np.quantile(means, [i / LEVELS for i in range(1, LEVELS)])))
 
 
-def _arm(rule: Select, n: int, seen: list[tuple[float, float]], pooled: list[tuple[float, float]]) -> Arm:
+def _arm(
+    rule: Select, n: int, seen: list[tuple[float, float]], pooled: list[tuple[float, float]], weight: float
+) -> Arm:
     """Mean cost and accuracy of a kind; with few problems the accuracy leans on that of all of them."""
     count, prior = len(seen) / ORDERS, float(np.mean([right for _, right in pooled]))
-    accuracy = (count * float(np.mean([right for _, right in seen])) + PRIOR * prior) / (count + PRIOR)
+    accuracy = (count * float(np.mean([right for _, right in seen])) + weight * prior) / (count + weight)
     return Arm(rule, n, float(np.mean([cost for cost, _ in seen])), accuracy)

@@ -128,10 +128,8 @@ def test_expected_copies_are_n_times_the_weight_and_the_variance_is_no_larger_th
     rng, weights, num, runs = random.Random(4), [0.05, 0.15, 0.3, 0.5], 7, 6000
     drawn = []
     for _ in range(runs):
-        u = rng.random()
-        drawn.append(
-            copies(scheme, weights, num, (lambda i, u=u: u) if scheme == "systematic" else lambda i: rng.random())
-        )
+        dice = [rng.random() for _ in range(num)].__getitem__
+        drawn.append(copies(scheme, weights, num, dice))
     for at, weight in enumerate(weights):
         mean = sum(counts[at] for counts in drawn) / runs
         variance = sum((counts[at] - mean) ** 2 for counts in drawn) / runs
@@ -168,3 +166,10 @@ def test_a_path_without_a_score_or_with_none_left_weighs_nothing() -> None:
     shared = policy.resample([-math.inf, -math.inf], 4, 1, lambda i: 0.4)
     assert sum(shared.counts) == 4 and set(shared.log_weights) == {-math.inf}
     assert policy.resample([-math.inf, 0.0], 4, 1, lambda i: 0.4).counts == (0, 4)
+
+
+def test_odds_trust_the_scorer_more_than_its_probabilities() -> None:
+    assert math.isclose(particle(weight="odds").increment(0.8), math.log(4))
+    assert particle(weight="odds").increment(0.0) == -math.inf
+    assert particle(weight="odds").increment(0.5) == 0.0
+    assert particle(weight="odds").increment(1.0) > particle(weight="odds").increment(0.999)

@@ -111,7 +111,7 @@ def test_early_exit_stops_soon_after_the_answer_is_stable_and_keeps_its_accuracy
 
 
 def test_probes_are_charged_and_are_no_part_of_the_trace() -> None:
-    answer = think("q5", partial(early_exit, chunk=9, repeats=9, probe_tokens=8))
+    answer = think("q5", partial(early_exit, chunk=9, repeats=9, probe_tokens=24))
     whole = think("q5", direct)
     grown = [e for e in answer.trace if e.kind == "generate"]
     assert answer.text == whole.text and answer.thinking == whole.thinking

@@ -3,6 +3,7 @@
 Puri et al. 2025, "A Probabilistic Inference Approach to Inference-Time Scaling of LLMs using Particle-Based Monte Carlo
 Methods" (arXiv 2502.01618). Each new step multiplies the weight of its path by score ** (1 / temperature): the scorer
 is the likelihood that the path is right so far. Sampling in place of maximising keeps what a noisy scorer ranks low.
+With `weight=odds` the factor is score / (1 - score), as in the paper's code: it trusts the scorer more.
 Paths are resampled when their effective number falls below `ess` times their number, and then share the weight that
 they had together; a finished path keeps its weight and is never weighted again. So weights stay unbiased at any time:
 `select=population` votes by them. Scores are probabilities; one at or below 0, or without a verdict, is weight 0; when
@@ -14,10 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from ttc.errors import ConfigError
 from ttc.search.policy import Dice, Resampled, Resampler
 from ttc.search.resampling import Scheme, copies, effective_size, log_sum, normalise
+
+Weight: TypeAlias = Literal["score", "odds"]
+MIN_DOUBT = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +32,15 @@ class Particle:
     scheme: Scheme
     ess: float
     temperature: float
+    weight: Weight = "score"
 
     def subtrees(self, n: int) -> tuple[int, ...]:
         """One population of n."""
         return (n,)
 
     def increment(self, score: float) -> float:
-        """Log of score ** (1 / temperature)."""
-        return math.log(score) / self.temperature if score > 0 else -math.inf
+        """Log of score ** (1 / temperature), or of its odds."""
+        return log_weight(score, self.weight) / self.temperature
 
     def resample(self, log_weights: Sequence[float], width: int, depth: int, dice: Dice) -> Resampled:
         """Copy in proportion to the weights; or leave all as they are while enough of them count."""
@@ -46,16 +52,26 @@ class Particle:
         return Resampled(tuple(counts), (log_sum(log_weights) - math.log(width),) * num)
 
 
-def particle(*, scheme: Scheme = "systematic", ess: float = 1.0, temperature: float = 1.0) -> Resampler:
+def particle(
+    *, scheme: Scheme = "systematic", ess: float = 1.0, temperature: float = 1.0, weight: Weight = "score"
+) -> Resampler:
     """Make the policy.
 
     Args:
         scheme: multinomial, stratified, systematic or residual; see `ttc.search.resampling`.
         ess: resample below this share of effective paths; 1 after every step, 0 never.
         temperature: above 1 the scorer is trusted less.
+        weight: score, or odds, by which a step multiplies the weight of its path.
     """
     check(ess, temperature)
-    return Particle(scheme, ess, temperature)
+    return Particle(scheme, ess, temperature, weight)
+
+
+def log_weight(score: float, weight: Weight) -> float:
+    """Return log score, or log of its odds; -inf at or below 0, and finite odds for a score of 1 or more."""
+    if score <= 0:
+        return -math.inf
+    return math.log(score) if weight == "score" else math.log(score) - math.log(max(1 - score, MIN_DOUBT))
 
 
 def check(ess: float, temperature: float) -> None:
