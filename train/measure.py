@@ -17,9 +17,8 @@ from train.specs import make_verifier
 from train.stage import Setting
 from ttc.core import Engine
 from ttc.registry import ENGINES
-from ttc.thinking import Thinking
 
-__all__ = ["answered", "gains", "open_engine"]
+__all__ = ["gains", "open_engine", "task_gains"]
 
 
 def open_engine(folder: Path, setting: Setting) -> Engine:
@@ -30,23 +29,31 @@ def open_engine(folder: Path, setting: Setting) -> Engine:
     return found
 
 
-def answered(
-    task: Task, items: Sequence[Item], folder: Path, setting: Setting, thinking: Thinking | None = None
-) -> list[float]:
-    """1 or 0 per problem: whether the greedy answer of the model in `folder` is right."""
-    return asyncio.run(_answered(task, items, folder, setting, thinking))
+def task_gains(task: Task, limit: int, before: Path, after: Path, setting: Setting) -> dict[str, float]:
+    """`gains` of accuracy on a task between two model folders: greedy (`held_out`) and sampled (`held_out_sampled`).
+
+    Samples are drawn at the task's temperature, with equal seeds for both models. Greedy accuracy is nearly all or
+    nothing in a small model; sampled accuracy shows what moved.
+    """
+    items = task.items(limit, 0)
+    first, last = (asyncio.run(_answered(task, items, folder, setting)) for folder in (before, after))
+    greedy = gains("held_out", first[0], last[0], setting.seed)
+    return {**greedy, **gains("held_out_sampled", first[1], last[1], setting.seed)}
 
 
 async def _answered(
-    task: Task, items: Sequence[Item], folder: Path, setting: Setting, thinking: Thinking | None
-) -> list[float]:
+    task: Task, items: Sequence[Item], folder: Path, setting: Setting
+) -> tuple[list[float], list[float]]:
+    """1 or 0 per problem: whether the greedy answer is right, and whether a sampled one is."""
     engine, verifier = open_engine(folder, setting), make_verifier(task)
+    asked = HeldOut(items, verifier, task.sampling, setting.seed)
     try:
-        right, _ = await accuracy(HeldOut(items, verifier, task.sampling, setting.seed, thinking), engine)
+        greedy, _ = await accuracy(asked, engine)
+        sampled, _ = await accuracy(asked, engine, greedy=False)
     finally:
         await engine.close()
         await verifier.close()
-    return [float(value) for value in right]
+    return [float(value) for value in greedy], [float(value) for value in sampled]
 
 
 def gains(

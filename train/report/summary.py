@@ -32,7 +32,8 @@ SHOWN: Mapping[str, str] = {
 }
 
 _STEMS: Mapping[str, str] = {
-    "held_out": "held-out accuracy",
+    "held_out": "held-out accuracy, greedy",
+    "held_out_sampled": "held-out accuracy, sampled",
     "likelihood": "probability of held-out tokens",
     "ranked": "held-out pairs ranked right",
     "ranked_mean": "held-out pairs ranked right by the mean",

@@ -21,7 +21,7 @@ from train.epochs import Fit, Pace
 from train.examples import held_apart
 from train.health import Rule, configured
 from train.imitation import ranked_right
-from train.measure import answered, gains
+from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
 from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
 from train.pairs import LabelledLoss, PairLoss
@@ -170,9 +170,7 @@ class _Preference:
         keys = [pair.key for pair in measured]
         numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
         if self.task is not None:
-            items = self.task.items(self.limit, 0)
-            first = answered(self.task, items, setting.model, setting)
-            numbers |= gains("held_out", first, answered(self.task, items, folder, setting), setting.seed)
+            numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
         return Result(str(folder), numbers, stopped)
 
     def _pairs(self, setting: Setting, source: Path, end: int) -> list[Preferred]:

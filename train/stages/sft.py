@@ -23,7 +23,7 @@ from train.examples import Example, held_apart, read_examples, right_rollouts
 from train.health import Rule, configured
 from train.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
-from train.measure import answered, gains
+from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
 from train.normalise import Normaliser
 from train.sources import one_of, rollouts_path
@@ -158,9 +158,7 @@ class _Sft:
         keys = [example.key for example in measured]
         numbers = {**last, **gains("likelihood", before, probabilities(model, measured, pad_id), setting.seed, keys)}
         if self.task is not None:
-            items = self.task.items(self.limit, 0)
-            first = answered(self.task, items, setting.model, setting)
-            numbers |= gains("held_out", first, answered(self.task, items, folder, setting), setting.seed)
+            numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
         return Result(str(folder), numbers, stopped)
 
     def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:

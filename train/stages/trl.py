@@ -21,7 +21,7 @@ from evals.task import Task
 from train.epochs import Pace
 from train.examples import Example, held_apart, read_examples, right_rollouts
 from train.imitation import probabilities, ranked_right
-from train.measure import answered, gains
+from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer
 from train.offline import Job, Method, check_options, run_trl
 from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
@@ -141,9 +141,7 @@ class _Trl:
         if self.method == "reward":
             return Result(str(_pass_through(setting.folder, setting.model)), numbers)
         if self.task is not None:
-            items = self.task.items(self.limit, 0)
-            first = answered(self.task, items, setting.model, setting)
-            numbers |= gains("held_out", first, answered(self.task, items, folder, setting), setting.seed)
+            numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
         return Result(str(folder), numbers)
 
     def _rows(self, setting: Setting, source: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
