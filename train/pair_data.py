@@ -20,11 +20,13 @@ from train.examples import Example, completion_ids, read_prompt, rows_of
 from train.pairs import ranked_pairs
 from train.rollout import Rollout
 from train.rollout_file import read_rollouts
+from train.sources import one_of, rollouts_path
+from train.stage import Setting
 from ttc.core import Prompt
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError, RecordError
 
-__all__ = ["Preferred", "pairs_of_rollouts", "read_pairs"]
+__all__ = ["PairSource", "Preferred", "pairs_of_rollouts", "read_pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,28 @@ class Preferred:
     chosen: Example
     rejected: Example
     weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PairSource:
+    """Where the pairs of a stage come from: one of a file and a run's rollouts."""
+
+    stage: str
+    data: Path | None
+    rollouts: str | None
+    per_problem: int | None
+
+    def check(self) -> None:
+        """Raise ConfigError for a file that is not there or a number that cannot be."""
+        one_of(self.stage, data=self.data, rollouts=self.rollouts)
+        if self.per_problem is not None and self.per_problem < 1:
+            raise ConfigError(f"{self.stage}: per_problem must be at least 1, got {self.per_problem}")
+
+    def load(self, setting: Setting, source: Path, end: int) -> list[Preferred]:
+        """The pairs, rendered for the model in `source`."""
+        if self.data is not None:
+            return read_pairs(self.data, Text(source), end)
+        return pairs_of_rollouts(rollouts_path(self.rollouts or "", setting), per_problem=self.per_problem)
 
 
 def read_pairs(path: Path, text: Text, end: int) -> list[Preferred]:

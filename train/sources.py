@@ -1,4 +1,4 @@
-"""Where an offline stage takes its rows from: a file, or the rollouts of a stage of the same run.
+"""Where an offline stage takes its rows from, a file or a run's own rollouts, and which of them it holds out.
 
 `rollouts = "2-sample"` names a stage's folder beside this one, and `rollouts = "path/rollouts.jsonl"` a file of another
 run.
@@ -6,12 +6,46 @@ run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+from train.examples import held_apart
 from train.stage import Setting
 from ttc.errors import ConfigError
 
-__all__ = ["one_of", "rollouts_path"]
+__all__ = ["check_file", "check_share", "one_of", "parted", "rollouts_path"]
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Keyed)
+
+
+def check_file(stage: str, data: Path | None) -> None:
+    """Raise ConfigError for a file that was named and is not there."""
+    if data is not None and not data.is_file():
+        raise ConfigError(f"{stage}: data {data} does not exist")
+
+
+def check_share(stage: str, share: float) -> None:
+    """Raise ConfigError unless the held-out share lies strictly between 0 and 1."""
+    if not 0 < share < 1:
+        raise ConfigError(f"{stage}: held_out_share must be in (0, 1), got {share}")
+
+
+def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tuple[list[T], list[T]]:
+    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError when a side is empty."""
+    out = held_apart([row.key for row in rows], share)
+    train = [row for row, held in zip(rows, out, strict=True) if not held]
+    measured = [row for row, held in zip(rows, out, strict=True) if held]
+    if not train or not measured:
+        raise ConfigError(f"{stage}: {len(rows)} rows are too few to hold some out; raise held_out_share")
+    setting.log(f"{len(train)} rows, {len(measured)} held out")
+    return train, measured
 
 
 def one_of(stage: str, **given: object) -> None:

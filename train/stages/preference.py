@@ -18,21 +18,19 @@ from typing import Any
 
 from evals.task import Task
 from train.epochs import Fit, Pace
-from train.examples import held_apart
 from train.health import Rule, configured
 from train.imitation import ranked_right
 from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
-from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
+from train.pair_data import PairSource, Preferred
 from train.pairs import LabelledLoss, PairLoss
 from train.preference_update import PairUpdater, Reference, mismatched
 from train.reference import reference_sums
 from train.registries import PREFERENCES
-from train.sources import one_of, rollouts_path
+from train.sources import check_file, check_share, parted
 from train.specs import make, make_task
 from train.stage import Result, Setting, Stage
 from train.update import Optimiser, Schedule
-from ttc.embedded.text import Text
 from ttc.errors import ConfigError
 from ttc.specs import parse_spec
 
@@ -78,20 +76,16 @@ def preference(
         save_every: steps between checkpoints.
         health: changes of health rules by name.
     """
-    one_of("preference", data=data, rollouts=rollouts)
-    if not 0 < held_out_share < 1:
-        raise ConfigError(f"preference: held_out_share must be in (0, 1), got {held_out_share}")
+    pairs = PairSource("preference", None if data is None else Path(data).expanduser(), rollouts, per_problem)
+    pairs.check()
+    check_share("preference", held_out_share)
     if likelihood < 0:
         raise ConfigError(f"preference: likelihood must be at least 0, got {likelihood}")
-    if per_problem is not None and per_problem < 1:
-        raise ConfigError(f"preference: per_problem must be at least 1, got {per_problem}")
     return _Preference(
-        data=None if data is None else Path(data).expanduser(),
-        rollouts=rollouts,
+        source=pairs,
         loss=make(PREFERENCES, loss),
         on_single=_on_single(loss),
         likelihood=likelihood,
-        per_problem=per_problem,
         pace=Pace(steps, rows, eval_every, save_every),
         schedule=Schedule(lr, steps, warmup, decay),
         held_out_share=held_out_share,
@@ -109,12 +103,10 @@ def _on_single(spec: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Preference:
-    data: Path | None
-    rollouts: str | None
+    source: PairSource
     loss: Any
     on_single: bool
     likelihood: float
-    per_problem: int | None
     pace: Pace
     schedule: Schedule
     held_out_share: float
@@ -126,8 +118,7 @@ class _Preference:
         """See `Stage.check`."""
         if not has_model:
             raise ConfigError("preference needs a model: put other stages before it, or give --model FOLDER")
-        if self.data is not None and not self.data.is_file():
-            raise ConfigError(f"preference: data {self.data} does not exist")
+        check_file("preference", self.source.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
 
@@ -136,13 +127,9 @@ class _Preference:
         if setting.model is None:
             raise ConfigError("preference needs a model")
         tokenizer = load_tokenizer(setting.model)
-        pairs = self._pairs(setting, setting.model, int(tokenizer.eos_token_id))
-        out = held_apart([pair.key for pair in pairs], self.held_out_share)
-        train = [pair for pair, held in zip(pairs, out, strict=True) if not held]
-        measured = [pair for pair, held in zip(pairs, out, strict=True) if held][: 4 * self.limit]
-        if not train or not measured:
-            raise ConfigError(f"preference: {len(pairs)} pairs are too few to hold some out; raise held_out_share")
-        setting.log(f"{len(train)} pairs, {len(measured)} held out")
+        pairs = self.source.load(setting, setting.model, int(tokenizer.eos_token_id))
+        train, measured = parted("preference", pairs, self.held_out_share, setting)
+        measured = measured[: 4 * self.limit]
         pad_id = int(tokenizer.pad_token_id)
         model = load_model(setting.model, setting.device)
         sides = [pair.chosen for pair in measured], [pair.rejected for pair in measured]
@@ -172,13 +159,6 @@ class _Preference:
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
         return Result(str(folder), numbers, stopped)
-
-    def _pairs(self, setting: Setting, source: Path, end: int) -> list[Preferred]:
-        if self.data is not None:
-            return read_pairs(self.data, Text(source), end)
-        if self.rollouts is None:
-            raise ConfigError("preference: give data or rollouts")
-        return pairs_of_rollouts(rollouts_path(self.rollouts, setting), per_problem=self.per_problem)
 
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:
         sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]

@@ -20,17 +20,15 @@ import torch
 import torch.nn.functional as F
 
 from train.epochs import Fit, Pace
-from train.examples import held_apart
 from train.health import Rule, configured
 from train.measure import gains
 from train.models import load_tokenizer
-from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
+from train.pair_data import PairSource, Preferred
 from train.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
-from train.sources import one_of, rollouts_path
+from train.sources import check_file, check_share, parted
 from train.stage import Result, Setting, Stage
 from train.update import Optimiser, Schedule
 from ttc import seeds
-from ttc.embedded.text import Text
 from ttc.errors import ConfigError
 
 __all__ = ["reward_model"]
@@ -71,17 +69,15 @@ def reward_model(
         save_every: steps between checkpoints.
         health: changes of health rules by name.
     """
-    one_of("reward_model", data=data, rollouts=rollouts)
+    pairs = PairSource("reward_model", None if data is None else Path(data).expanduser(), rollouts, per_problem)
+    pairs.check()
+    check_share("reward_model", held_out_share)
     if members < 1 or centre < 0:
         raise ConfigError(f"reward_model: needs members >= 1 and centre >= 0, got {members} and {centre}")
-    if not 0 < held_out_share < 1:
-        raise ConfigError(f"reward_model: held_out_share must be in (0, 1), got {held_out_share}")
     return _RewardModel(
-        data=None if data is None else Path(data).expanduser(),
-        rollouts=rollouts,
+        source=pairs,
         members=members,
         centre=centre,
-        per_problem=per_problem,
         pace=Pace(steps, rows, eval_every, save_every),
         schedule=Schedule(lr, steps, warmup, decay),
         held_out_share=held_out_share,
@@ -91,11 +87,9 @@ def reward_model(
 
 @dataclass(frozen=True, slots=True)
 class _RewardModel:
-    data: Path | None
-    rollouts: str | None
+    source: PairSource
     members: int
     centre: float
-    per_problem: int | None
     pace: Pace
     schedule: Schedule
     held_out_share: float
@@ -105,20 +99,15 @@ class _RewardModel:
         """See `Stage.check`."""
         if not has_model:
             raise ConfigError("reward_model needs a model: put other stages before it, or give --model FOLDER")
-        if self.data is not None and not self.data.is_file():
-            raise ConfigError(f"reward_model: data {self.data} does not exist")
+        check_file("reward_model", self.source.data)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
         if setting.model is None:
             raise ConfigError("reward_model needs a model")
         tokenizer = load_tokenizer(setting.model)
-        pairs = self._pairs(setting, setting.model, int(tokenizer.eos_token_id))
-        out = held_apart([pair.key for pair in pairs], self.held_out_share)
-        train = [pair for pair, held in zip(pairs, out, strict=True) if not held]
-        measured = [pair for pair, held in zip(pairs, out, strict=True) if held]
-        if not train or not measured:
-            raise ConfigError(f"reward_model: {len(pairs)} pairs are too few to hold some out; raise held_out_share")
+        pairs = self.source.load(setting, setting.model, int(tokenizer.eos_token_id))
+        train, measured = parted("reward_model", pairs, self.held_out_share, setting)
         pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
         for number in range(1, self.members + 1):
             folder = setting.folder / f"reward_model-{number}"
@@ -169,13 +158,6 @@ class _RewardModel:
         _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.pace, self.rules, own)
         model.save_pretrained(folder)
         return stopped
-
-    def _pairs(self, setting: Setting, source: Path, end: int) -> list[Preferred]:
-        if self.data is not None:
-            return read_pairs(self.data, Text(source), end)
-        if self.rollouts is None:
-            raise ConfigError("reward_model: give data or rollouts")
-        return pairs_of_rollouts(rollouts_path(self.rollouts, setting), per_problem=self.per_problem)
 
 
 def ranked_right(rewards: RewardEnsemble, pairs: Sequence[Preferred]) -> list[float]:

@@ -19,14 +19,14 @@ from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
 from train.corpus import CORPORA, Corpus
 from train.epochs import Fit, Pace
-from train.examples import Example, held_apart, read_examples, right_rollouts
+from train.examples import Example, read_examples, right_rollouts
 from train.health import Rule, configured
 from train.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
 from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
 from train.normalise import Normaliser
-from train.sources import one_of, rollouts_path
+from train.sources import check_file, check_share, one_of, parted, rollouts_path
 from train.specs import make, make_task
 from train.stage import Result, Setting, Stage
 from train.update import Objective, Optimiser, Schedule, Updater
@@ -81,8 +81,7 @@ def sft(
         health: changes of health rules by name.
     """
     one_of("sft", data=data, corpus=corpus, rollouts=rollouts)
-    if not 0 < held_out_share < 1:
-        raise ConfigError(f"sft: held_out_share must be in (0, 1), got {held_out_share}")
+    check_share("sft", held_out_share)
     if per_problem is not None and per_problem < 1:
         raise ConfigError(f"sft: per_problem must be at least 1, got {per_problem}")
     return _Sft(
@@ -118,8 +117,7 @@ class _Sft:
         """See `Stage.check`."""
         if not has_model:
             raise ConfigError("sft needs a model: put a pretrain stage before it, or give --model FOLDER")
-        if self.data is not None and not self.data.is_file():
-            raise ConfigError(f"sft: data {self.data} does not exist")
+        check_file("sft", self.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
 
@@ -129,12 +127,8 @@ class _Sft:
             raise ConfigError("sft needs a model")
         tokenizer = load_tokenizer(setting.model)
         examples = self._examples(setting, setting.model, int(tokenizer.eos_token_id))
-        out = held_apart([example.key for example in examples], self.held_out_share)
-        train = [example for example, held in zip(examples, out, strict=True) if not held]
-        measured = [example for example, held in zip(examples, out, strict=True) if held][: self.limit]
-        if not train or not measured:
-            raise ConfigError(f"sft: {len(examples)} examples are too few to hold some out; raise held_out_share")
-        setting.log(f"{len(train)} examples, {len(measured)} held out")
+        train, measured = parted("sft", examples, self.held_out_share, setting)
+        measured = measured[: self.limit]
         model, start = load_model(setting.model, setting.device), load_model(setting.model, setting.device)
         pad_id = int(tokenizer.pad_token_id)
         before = probabilities(start, measured, pad_id)

@@ -19,13 +19,13 @@ import torch
 
 from evals.task import Task
 from train.epochs import Pace
-from train.examples import Example, held_apart, read_examples, right_rollouts
+from train.examples import Example, read_examples, right_rollouts
 from train.imitation import probabilities, ranked_right
 from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer
 from train.offline import Job, Method, check_options, run_trl
-from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
-from train.sources import one_of, rollouts_path
+from train.pair_data import PairSource, Preferred
+from train.sources import check_file, check_share, parted, rollouts_path
 from train.specs import make_task
 from train.stage import Result, Setting, Stage
 from train.update import Schedule
@@ -67,17 +67,15 @@ def trl(
         save_every: steps between checkpoints.
         options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
     """
-    one_of("trl", data=data, rollouts=rollouts)
+    source = PairSource("trl", None if data is None else Path(data).expanduser(), rollouts, per_problem)
+    source.check()
     Schedule(lr, steps)
-    if not 0 < held_out_share < 1:
-        raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
+    check_share("trl", held_out_share)
     return _Trl(
         method=method,
-        data=None if data is None else Path(data).expanduser(),
-        rollouts=rollouts,
+        source=source,
         pace=Pace(steps, rows, steps, save_every),
         lr=lr,
-        per_problem=per_problem,
         held_out_share=held_out_share,
         task=None if held_out is None else make_task(held_out),
         limit=held_out_limit,
@@ -95,11 +93,9 @@ def _value(text: str) -> Any:
 @dataclass(frozen=True, slots=True)
 class _Trl:
     method: Method
-    data: Path | None
-    rollouts: str | None
+    source: PairSource
     pace: Pace
     lr: float
-    per_problem: int | None
     held_out_share: float
     task: Task | None
     limit: int
@@ -109,8 +105,7 @@ class _Trl:
         """See `Stage.check`; TRL must be there, and its configuration must have the options."""
         if not has_model:
             raise ConfigError("trl needs a model: put other stages before it, or give --model FOLDER")
-        if self.data is not None and not self.data.is_file():
-            raise ConfigError(f"trl: data {self.data} does not exist")
+        check_file("trl", self.source.data)
         check_options(self.method, self.options)
 
     def run(self, setting: Setting) -> Result:
@@ -118,12 +113,8 @@ class _Trl:
         if setting.model is None:
             raise ConfigError("trl needs a model")
         tokenizer = load_tokenizer(setting.model)
-        rows = self._rows(setting, setting.model, int(tokenizer.eos_token_id))
-        out = held_apart([row.key for row in rows], self.held_out_share)
-        train: list[Any] = [row for row, held in zip(rows, out, strict=True) if not held]
-        measured: list[Any] = [row for row, held in zip(rows, out, strict=True) if held]
-        if not train or not measured:
-            raise ConfigError(f"trl: {len(rows)} rows are too few to hold some out; raise held_out_share")
+        rows: Sequence[Any] = self._rows(setting, setting.model, int(tokenizer.eos_token_id))
+        train, measured = parted("trl", rows, self.held_out_share, setting)
         pace = self.pace
         job = Job(
             setting.model, setting.folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
@@ -144,16 +135,13 @@ class _Trl:
             numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
         return Result(str(folder), numbers)
 
-    def _rows(self, setting: Setting, source: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
-        if self.data is not None:
-            read: Callable[[Path, Text, int], Sequence[Any]] = read_examples if self.method == "sft" else read_pairs
-            return read(self.data, Text(source), end)
-        if self.rollouts is None:
-            raise ConfigError("trl: give data or rollouts")
-        path = rollouts_path(self.rollouts, setting)
-        if self.method == "sft":
-            return right_rollouts(path, most=self.per_problem)
-        return pairs_of_rollouts(path, per_problem=self.per_problem)
+    def _rows(self, setting: Setting, model: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
+        source = self.source
+        if self.method != "sft":
+            return source.load(setting, model, end)
+        if source.data is not None:
+            return read_examples(source.data, Text(model), end)
+        return right_rollouts(rollouts_path(source.rollouts or "", setting), most=source.per_problem)
 
 
 def _pass_through(folder: Path, source: Path) -> Path:
