@@ -16,7 +16,7 @@ SMOLLM2 ?= build/smollm2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-vllm test-sglang conformance lint format nano bench gpu-nano gpu-test gpu-bench clean
+.PHONY: demo test test-vllm test-sglang conformance mutants lint format nano bench gpu-nano gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -37,6 +37,10 @@ test-sglang:
 conformance: $(VENV)/.stamp-base
 	$(PIP) --editable '.[serve]'
 	bash tests/serve/conformance/run.sh $(BIN)
+
+# Seeds defects into the search code and shows that the oracles notice each; about ten minutes.
+mutants: $(VENV)/.stamp-test
+	$(BIN)/python -m tests.oracles.mutants
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .

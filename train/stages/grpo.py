@@ -62,7 +62,7 @@ def grpo(
     thinking: Literal["auto", "on", "off"] = "auto",
     max_thinking: int | None = None,
     strategy: str | None = None,
-    engine: str = "embedded:dtype=float32",
+    engine: str = "embedded:dtype=float32,batch_invariant=true",
     sampler: Mode = "frontier",
     retire: int | None = None,
     train_limit: int | None = None,
@@ -100,7 +100,7 @@ def grpo(
         thinking: on asks for it, off forbids it, auto leaves it to the model.
         max_thinking: most thinking tokens of a rollout.
         strategy: what produces the rollouts, NAME:KEY=VALUE,...; None draws n completions.
-        engine: what samples, NAME:KEY=VALUE,...
+        engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a resumed run is the same bits.
         sampler: frontier, hard or uniform.
         retire: drop a problem after its group passed whole this many times running.
         train_limit: most training problems.
