@@ -100,8 +100,8 @@ def main() -> None:
             sync = run(Path(scratch) / f"sync{seed}", seed, slow)
             overlapped = {**slow, "grpo.asynchronous": "true", "grpo.buffer": "2", "grpo.max_staleness": "2"}
             both = run(Path(scratch) / f"async{seed}", seed, overlapped)
-            rows.append({"seed": seed, "sync": sync, "async": both, "ratio": both["seconds"] / sync["seconds"]})
-            print(json.dumps({"seed": seed, "ratio": round(rows[-1]["ratio"], 3), "sync": sync, "async": both}), flush=True)
+            rows.append({"seed": seed, "ratio": both["seconds"] / sync["seconds"], "sync": sync, "async": both})
+            print(json.dumps(rows[-1]), flush=True)
     if options.save is not None:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
         facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.strip(), "delay_s": delay}
