@@ -96,7 +96,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         prog="ttc",
         description="Spend compute at test time, measure exactly what it bought.",
         epilog=EPILOG,
-        formatter_class=_Help,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_version())
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -110,13 +110,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     for name in sorted(commands):
         _register_for_help(subparsers, name, commands[name])
     return parser.parse_args(arguments)
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Keeps the names of commands and what they do on one line."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=16)
 
 
 def _register_for_help(subparsers: Any, name: str, command: EntryPoint) -> None:

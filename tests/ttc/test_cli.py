@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -206,7 +207,7 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
     done = ttc("--help")
     assert done.returncode == 0
     for name in plugins("ttc.commands"):
-        assert f"\n    {name} " in done.stdout
+        assert re.search(rf"^    {name}\s", done.stdout, re.MULTILINE)
     assert "unavailable" not in done.stdout
     assert "130  interrupted" in done.stdout
 
