@@ -2,7 +2,7 @@
 
     python -m benchmarks.grpo_against_trl --seeds 1 2 3 --save benchmarks/results/grpo_against_trl.json
 
-Both start from the same base model per seed and take the same steps: 16 prompts x 8 rollouts, at most 26 new tokens,
+Both start from the same base model per seed and take the same steps: 16 prompts x 8 rollouts, at most 28 new tokens,
 one optimiser step, no KL, Dr. GRPO's constant normaliser, clip 0.2 / 0.28, the same rate, fp32, the same number of
 threads, generation inside the process. Held-out greedy accuracy is measured every ten steps by the same code, outside
 the clock. TRL samples with transformers' generate, this toolkit with its embedded engine.
@@ -33,7 +33,7 @@ from ttc.core import Sampling
 from ttc.engines.embedded import embedded
 from ttc.verifiers.exact import exact
 
-PROMPTS, GROUP, TOKENS, RATE, GOAL = 16, 8, 26, 3e-4, 0.95
+PROMPTS, GROUP, TOKENS, RATE, GOAL = 16, 8, 28, 3e-4, 0.95
 
 
 def greedy(folder: Path, seed: int) -> Callable[[Any], float]:

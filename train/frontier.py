@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from evals.task import Item
 from train.rollout import Rollout
 from ttc import seeds
@@ -38,6 +40,12 @@ class _Count:
     passed: float = 0.0
     tried: float = 0.0
     streak: int = 0
+
+
+_NOTHING = _Count()
+"""No evidence; never changed."""
+_STRENGTH = 4.0
+"""How many tries of its own an item's difficulty is worth."""
 
 
 class Frontier:
@@ -66,24 +74,23 @@ class Frontier:
     def draw(self, number: int, step: int, round_: int = 0, exclude: Sequence[str] = ()) -> list[Item]:
         """Return up to `number` different items, none of them in `exclude` (ids)."""
         barred = set(exclude)
-        key = seeds.derive(self._seed, "draw", step, round_)
+        key = np.full(len(self._items), seeds.derive(self._seed, "draw", step, round_), np.uint64)
+        noise = seeds.uniforms(key, np.arange(len(key), dtype=np.uint64)).tolist()
         keyed = []
-        for place, (name, item) in enumerate(self._items.items()):
+        for u, (name, item) in zip(noise, self._items.items(), strict=True):
             if name in barred or self._retired(name):
                 continue
             weight = self._explore + (1 - self._explore) * self._weight(self.rate(item))
-            noise = seeds.uniform(key, place)
             # the largest keys are a weighted draw without replacement (Efraimidis & Spirakis 2006)
-            keyed.append((math.log(max(noise, 1e-300)) / max(weight, 1e-9), name))
+            keyed.append((math.log(max(u, 1e-300)) / max(weight, 1e-9), name))
         return [self._items[name] for _, name in heapq.nlargest(number, keyed)]
 
     def rate(self, item: Item) -> float:
         """Posterior mean of the success rate of `item`; one half before anything is known."""
-        group = self._of_difficulty.get(item.difficulty or "", _Count())
+        group = self._of_difficulty.get(item.difficulty or "", _NOTHING)
         prior = (group.passed + 1) / (group.tried + 2)
-        own = self._of_item.get(item.problem.id, _Count())
-        strength = 4.0
-        return (own.passed + strength * prior) / (own.tried + strength)
+        own = self._of_item.get(item.problem.id, _NOTHING)
+        return (own.passed + _STRENGTH * prior) / (own.tried + _STRENGTH)
 
     def update(self, rollouts: Sequence[Rollout]) -> None:
         """Add the outcomes of one step; rollouts without a verdict tell nothing."""
@@ -121,4 +128,4 @@ class Frontier:
         self._of_difficulty = {name: _Count(*values) for name, values in state["difficulties"].items()}
 
     def _retired(self, name: str) -> bool:
-        return self._retire is not None and self._of_item.get(name, _Count()).streak >= self._retire
+        return self._retire is not None and self._of_item.get(name, _NOTHING).streak >= self._retire

@@ -116,17 +116,21 @@ class Updater:
         *,
         epochs: int = 1,
         minibatches: int = 1,
-        micro_tokens: int = 16_384,
+        micro_tokens: int | None = None,
         autocast: bool = False,
     ) -> None:
-        """`micro_tokens` bounds the padded tokens of one forward pass; `autocast` computes in bf16."""
-        for name, value in (("epochs", epochs), ("minibatches", minibatches), ("micro_tokens", micro_tokens)):
+        """`autocast` computes in bf16; `micro_tokens` bounds the padded tokens of one forward pass.
+
+        By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
+        """
+        self._device = next(model.parameters()).device
+        micro = micro_tokens if micro_tokens is not None else 2048 if self._device.type == "cpu" else 16_384
+        for name, value in (("epochs", epochs), ("minibatches", minibatches), ("micro_tokens", micro)):
             if value < 1:
                 raise ConfigError(f"update.{name} must be at least 1, got {value}")
         self.model, self.optimiser, self.objective = model, optimiser, objective
-        self._epochs, self._minibatches, self._micro = epochs, minibatches, micro_tokens
+        self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
         self._autocast = autocast
-        self._device = next(model.parameters()).device
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Update the model on a weighted batch; returns metrics (nats, shares, norms)."""
