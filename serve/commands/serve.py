@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import pathlib
 import sys
 from typing import Any
 
 from ttc.config import overrides
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
 
 OPTIONS = ("engine", "scorer", "limits", "thinking")
 
@@ -54,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
     from serve.defaults import from_options
     from serve.server import serve
 
+    for package in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, "serve")
     if not 0 <= args.port <= 65535:
         raise ConfigError(f"--port must lie in 0..65535, got {args.port}")
     if args.config is not None:
