@@ -172,7 +172,7 @@ def test_steps_end_where_the_boundary_says() -> None:
             assert all(data["num_tokens"] <= 7 for data in grown)
             assert sum(data["num_tokens"] == 7 for data in grown) > len(grown) / 2
     assert all(text.endswith("\n\n") or "boxed" in text for text in pieces["text"])
-    assert all(text.endswith((". ", ".\n")) or "boxed" in text for text in pieces["sentence"])
+    assert all(text.endswith((". ", "\n")) or "boxed" in text for text in pieces["sentence"])
     assert any(text.endswith(".\n") for text in pieces["sentence"])
 
 

@@ -52,7 +52,7 @@ async def tree(
         n: live candidate paths.
         policy: how the width is shared among live nodes, with its parameters: beam, particle:scheme=residual,ess=0.5.
         beam_width: children of each kept node (m).
-        boundary: what ends a step: the text `step`, the end of a sentence, or only `max_step_tokens`.
+        boundary: what ends a step: the text `step`, the end of a sentence or a line, or only `max_step_tokens`.
         step: text that ends a step.
         max_step_tokens: a longer step is ended there.
         max_depth: most steps of a path (of levels, with verify_every above 1).
@@ -98,9 +98,8 @@ async def tree(
     return session.answer(chosen or fallback(candidates), candidates)
 
 
-_STOPS: Mapping[Boundary, tuple[str, ...]] = MappingProxyType(
-    {"tokens": (), "sentence": tuple(mark + space for mark in ".?!" for space in (" ", "\n"))}
-)
+_STOPS: Mapping[Boundary, tuple[str, ...]] = MappingProxyType({"tokens": (), "sentence": (". ", "? ", "! ", "\n")})
+"""Four at most: endpoints take no more."""
 
 
 def _by_population(candidates: Sequence[Candidate], kind: str, weights: Sequence[float]) -> Candidate | None:
