@@ -1,0 +1,95 @@
+"""Chains of operations modulo 10, worked one step at a time, where a wrong step may be noticed and done again.
+
+    3+4*7-2=<think>3+4=7.7*7=9.9-2=7.</think>7
+    3+4*7-2=<think>3+4=7.7*7=8!9.9-2=7.</think>7          the wrong product is marked by ! and done again
+
+The operations are done from left to right, the digit carried on is the last one: 7*7 is 9. The smallest language in
+which a model writes itself into places that no right text leads to: whoever learns from right texts alone never sees a
+mistake of its own, and so never learns to notice it.
+
+Factors are 1, 3, 7 and 9, so a chain can never fall to 0 and stay there. Splits: a hash of the question puts one in six
+aside for evaluation. Cost: microseconds. Left out: brackets and precedence.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ttc import seeds
+from ttc.errors import ConfigError
+
+__all__ = ["OPERATIONS", "Chain", "Chains", "Split"]
+
+Split = Literal["train", "eval"]
+OPERATIONS = "+-*"
+HELD_OUT = 6
+"""One question in this many is for evaluation."""
+_FACTORS = (1, 3, 7, 9)
+_MAX_REPEATS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A first digit, then (operation, digit) once per step."""
+
+    first: int
+    steps: tuple[tuple[str, int], ...]
+
+    @property
+    def question(self) -> str:
+        """The prompt's text."""
+        return f"{self.first}{''.join(f'{operation}{digit}' for operation, digit in self.steps)}="
+
+    @property
+    def value(self) -> int:
+        """The right answer."""
+        value = self.first
+        for operation, digit in self.steps:
+            value = apply(value, operation, digit)
+        return value
+
+
+def apply(value: int, operation: str, digit: int) -> int:
+    """One step, modulo 10."""
+    results = {"+": value + digit, "-": value - digit, "*": value * digit}
+    return results[operation] % 10
+
+
+class Chains:
+    """All chains of `length` steps over some operations."""
+
+    def __init__(self, length: int, operations: str) -> None:
+        if length < 1:
+            raise ConfigError(f"chain: length must be at least 1, got {length}")
+        if not operations or set(operations) - set(OPERATIONS):
+            raise ConfigError(f"chain: operations must be some of {OPERATIONS}, got {operations!r}")
+        self.length, self.operations = length, "".join(sorted(set(operations)))
+
+    def draw(self, rng: random.Random, split: Split) -> Chain:
+        """One chain of a split."""
+        while True:
+            steps = tuple(self._step(rng) for _ in range(self.length))
+            chain = Chain(rng.randrange(10), steps)
+            if (seeds.derive(0, "chain", chain.question) % HELD_OUT == 0) == (split == "eval"):
+                return chain
+
+    def distinct(self, split: Split, seed: int, limit: int) -> Iterator[Chain]:
+        """`limit` different chains; chain i is the same whatever the limit. Raises ConfigError when they run out."""
+        rng = random.Random(seeds.derive(seed, "chains", self.length, self.operations, split))
+        seen: set[str] = set()
+        repeats = 0
+        while len(seen) < limit:
+            chain = self.draw(rng, split)
+            repeats = repeats + 1 if chain.question in seen else 0
+            if repeats > _MAX_REPEATS:
+                raise ConfigError(f"chain: fewer than {limit} different chains of {self.length} steps; lower the limit")
+            if not repeats:
+                seen.add(chain.question)
+                yield chain
+
+    def _step(self, rng: random.Random) -> tuple[str, int]:
+        operation = rng.choice(self.operations)
+        return operation, rng.choice(_FACTORS) if operation == "*" else rng.randrange(10)
