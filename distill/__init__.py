@@ -1,5 +1,6 @@
-"""Distillation jobs: from records of a teacher with a strategy to a student checkpoint.
+"""Distillation jobs: from a specification to a student checkpoint that has passed its gates.
 
-Nothing is here yet. Planned: rejection sampling, search distillation, on-policy distillation, specialists and
-thinking-mode fusion, all starting from the records that `evals` writes.
+`distill.spec` is what is asked, `distill.method` what a method has to say, `distill.job` runs it: teachers' answers go
+into a ledger where each is paid once, through filters whose reasons are kept, into rows that `train` learns from; the
+student is measured against where it started, and promoted only when every gate passes.
 """

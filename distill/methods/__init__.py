@@ -1,0 +1,1 @@
+"""Methods of distillation: one file each."""

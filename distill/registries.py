@@ -1,0 +1,16 @@
+"""What the distillation package can be extended with: one file, one function of its name.
+
+distill/methods/NAME.py     what a teacher is asked, which rows that makes, which stages learn from them
+distill/filters/NAME.py     Record -> keep, or the reason why not
+distill/select/NAME.py      which of the kept answers to one prompt are learnt
+"""
+
+from __future__ import annotations
+
+from ttc.registry import Registry
+
+__all__ = ["FILTERS", "METHODS", "SELECTORS"]
+
+METHODS = Registry("method", "distill.methods", "ttc.methods")
+FILTERS = Registry("filter", "distill.filters", "ttc.filters")
+SELECTORS = Registry("selector", "distill.select", "ttc.selectors")

@@ -1,0 +1,1 @@
+"""Rules by which some of the kept answers to one prompt are chosen: one file each."""
