@@ -16,16 +16,23 @@ rollouts, verdicts and updates is `train.asynchronous`.
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from train.parts import Parts, Plan
+from train.rollout import Rollout
 from train.step import Timing, draw, evaluate, finish, resume, sync, update_on
 
-__all__ = ["learn"]
+__all__ = ["Learn", "learn"]
+
+Learn: TypeAlias = Callable[[Sequence[Rollout]], Awaitable[Mapping[str, float]]]
+"""Update the policy on the rollouts of a step; returns metrics, `updated` among them."""
 
 
-async def learn(plan: Plan, parts: Parts) -> dict[str, Any]:
+async def learn(plan: Plan, parts: Parts, update: Learn | None = None) -> dict[str, Any]:
     """Run until `plan.steps`, `plan.until` or a rule's stop; returns the last metrics with `stopped` (a reason or "").
+
+    `update` takes the place of reinforcement learning on the rewards: a teacher's supervision, say.
 
     Raises:
         TrainingError: the parity probe failed, or no problem is left.
@@ -37,7 +44,7 @@ async def learn(plan: Plan, parts: Parts) -> dict[str, Any]:
         began = time.perf_counter()
         rollouts = await draw(plan, parts, state.step)
         sampled = time.perf_counter()
-        told = update_on(rollouts, plan, parts.updater, parts.pad_id)
+        told = await update(rollouts) if update else update_on(rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         parity = await sync(parts, rollouts)
         parts.sampler.update(rollouts)

@@ -9,9 +9,9 @@ there is more than one step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -20,11 +20,14 @@ from train.batch import Batch
 from train.correction import Correction
 from train.normalise import Normaliser, token_weights
 from train.outcome import Advantage, Outcome
-from train.policy import token_logprobs
+from train.policy import Compare, token_logprobs
 from train.terms import Loss
 from ttc.errors import ConfigError
 
-__all__ = ["Objective", "Optimiser", "Schedule", "Updater", "weighted"]
+__all__ = ["Objective", "Optimiser", "Schedule", "Supervisor", "Updater", "weighted"]
+
+Supervisor: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Compare]
+"""(numbers of some rows of the batch, their mask) -> the divergence from a teacher at their masked positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,11 @@ class Updater:
         self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
         self._autocast = autocast
 
-    def step(self, batch: Batch) -> dict[str, float]:
-        """Update the model on a weighted batch; returns metrics (nats, shares, norms)."""
+    def step(self, batch: Batch, supervisor: Supervisor | None = None) -> dict[str, float]:
+        """Update the model on a weighted batch; returns metrics (nats, shares, norms).
+
+        With a `supervisor`, `batch.kl` weighs the divergence from its teacher instead of the one from a reference.
+        """
         batch = batch.to(self._device)
         self.model.train()
         single = self._epochs == 1 and self._minibatches == 1
@@ -143,21 +149,28 @@ class Updater:
             for index in self._cut(len(batch), epoch):
                 scale = len(batch) / len(index)  # a mini-batch is a fair sample of the batch
                 for part in self._micro_batches(batch, index):
-                    loss = self._loss(batch.rows(part), None if old is None else old[part], tally) * scale
+                    rows = batch.rows(part)
+                    compare = None if supervisor is None else supervisor(part, rows.mask)
+                    loss = self._loss(rows, None if old is None else old[part], tally, compare) * scale
                     loss.backward()
                 tally.norms.append(self.optimiser.step())
         return tally.summary()
 
-    def _loss(self, batch: Batch, old: torch.Tensor | None, tally: _Tally) -> torch.Tensor:
+    def _loss(
+        self, batch: Batch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
+    ) -> torch.Tensor:
         objective = self.objective
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            scored = token_logprobs(self.model, batch.ids, batch.mask)
+            scored = token_logprobs(self.model, batch.ids, batch.mask, compare)
         logprobs = scored.logprobs
         before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
         terms = objective.loss(logprobs, before, batch.advantages, batch.mask)
         fix = objective.correction.weights(before, batch.engine, batch.mask)
         loss = (terms.loss * fix * batch.pg).sum() - (logprobs * batch.ce).sum()
-        if objective.kl_weight:
+        if scored.compared is not None:
+            loss = loss + (scored.compared * batch.kl).sum()
+            tally.add("divergence", scored.compared.detach(), batch.mask)
+        elif objective.kl_weight:
             estimate = divergence.ESTIMATORS[objective.kl_estimator](logprobs, batch.reference)
             fair = divergence.with_ratio(estimate, logprobs, before)
             loss = loss + (fair * batch.kl).sum()

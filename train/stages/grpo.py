@@ -35,7 +35,7 @@ from train.specs import make, make_task, make_verifier, shaping_part
 from train.stage import Result, Setting, Stage
 from train.sync import LIMITS, Syncer
 from train.update import Objective, Optimiser, Schedule, Updater
-from ttc.core import Engine, Sampling
+from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 from ttc.registry import ENGINES, STRATEGIES, bind
@@ -185,11 +185,13 @@ class Grpo:
     record: bool
     rules: tuple[Rule, ...]
     shaping: tuple[str, ...]
+    kind: str = "grpo"
+    checker: Callable[[Task], Verifier] = make_verifier
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`: a model, a known engine, and no problem on both sides."""
         if not has_model:
-            raise ConfigError("grpo needs a model: put a pretrain stage before it, or give --model FOLDER")
+            raise ConfigError(f"{self.kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
         name, given = parse_spec(self.engine)
         factory = ENGINES.load(name)
         bind(factory, given, supply={"model": "model"})
@@ -199,17 +201,17 @@ class Grpo:
         found = list(overlaps([prompt_text(item) for item in train], map(prompt_text, measured)))
         if found:
             raise ConfigError(
-                f"grpo: {len(found)} training problems are held-out problems too, such as {found[0].shared[:80]!r}; "
-                "take another split, or leave them out of the task"
+                f"{self.kind}: {len(found)} training problems are held-out problems too, such as "
+                f"{found[0].shared[:80]!r}; take another split, or leave them out of the task"
             )
         told = next(answer_leaks(train), None)
         if told is not None:
-            raise ConfigError(f"grpo: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
+            raise ConfigError(f"{self.kind}: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
         if setting.model is None:
-            raise ConfigError("grpo needs a model")
+            raise ConfigError(f"{self.kind} needs a model")
         return asyncio.run(self._run(setting, setting.model))
 
     async def _run(self, setting: Setting, source: Path) -> Result:
@@ -217,7 +219,7 @@ class Grpo:
         engine = self._engine(source, setting)
         _, given = parse_spec(self.engine)
         train, measured = self._items()
-        checker = make_verifier(self.held_out)
+        checker = self.checker(self.held_out)
         parts = Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
             collector=Collector(
