@@ -41,14 +41,16 @@ def prompts(n: int, ragged: bool, vocab: int) -> tuple[Work, int]:
     return [[rng.randrange(top) for _ in range(20 + 180 * i // max(n - 1, 1))] for i in range(n)], 1
 
 
-def embedded(folder: str, threads: int, invariant: bool = False) -> Callable[[Work, int, int], int]:
+def embedded(
+    folder: str, threads: int, invariant: bool = False, processes: int | None = None
+) -> Callable[[Work, int, int], int]:
     """The engine of this repository, through its public interface."""
     import asyncio
 
     from ttc.core import Prompt, Sampling
     from ttc.engines.embedded import embedded as make
 
-    engine = make(folder, device="cpu", threads=threads, batch_invariant=invariant)
+    engine = make(folder, device="cpu", threads=threads, batch_invariant=invariant, processes=processes)
     rounds = iter(range(1 << 30))
 
     def run(work: Work, samples: int, tokens: int) -> int:
@@ -66,6 +68,11 @@ def embedded(folder: str, threads: int, invariant: bool = False) -> Callable[[Wo
 def invariant(folder: str, threads: int) -> Callable[[Work, int, int], int]:
     """The same in batch-invariant mode."""
     return embedded(folder, threads, invariant=True)
+
+
+def processes(folder: str, threads: int) -> Callable[[Work, int, int], int]:
+    """The same in as many processes as there are threads, each with one."""
+    return embedded(folder, 1, processes=threads)
 
 
 def transformers(folder: str, threads: int) -> Callable[[Work, int, int], int]:
@@ -125,7 +132,7 @@ def vllm(folder: str, threads: int) -> Callable[[Work, int, int], int]:
     return run
 
 
-ENGINES = {f.__name__: f for f in (embedded, invariant, transformers, vllm)}
+ENGINES = {f.__name__: f for f in (embedded, processes, invariant, transformers, vllm)}
 
 
 def serve(engine: str, folder: str, threads: int) -> None:

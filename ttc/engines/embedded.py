@@ -3,7 +3,8 @@
 Runs any Hugging Face folder of the Llama, Qwen2 and Qwen3 families with its own decode core (`ttc.embedded`):
 continuous batching, prefix keys and values shared by all draws and branches, counter-based randomness. Other
 architectures run through transformers' own module: correct, without the shared-prefix speed. Cost: one worker
-thread; bf16 weights plus the caches. Left out: several GPUs, quantised weights, speculative decoding.
+thread; bf16 weights plus the caches; with `processes`, each of them once per process (`ttc.embedded.replicas`). Left
+out: several GPUs, quantised weights, speculative decoding.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def embedded(
     batch_bytes: int | None = None,
     cache_bytes: int = 1 << 30,
     batch_invariant: bool = False,
+    processes: int | None = None,
 ) -> Engine:
-    """Load a model into this process.
+    """Load a model into this process, or into several others.
 
     Args:
         model: a model folder or a hub id; None is the packaged teacher.
@@ -51,6 +53,8 @@ def embedded(
             of a GPU's free memory. Sequences beyond it wait.
         cache_bytes: memory for keys and values of prompts and branches that nobody is decoding.
         batch_invariant: concurrency, batching and resume points cannot change a single bit; slower.
+        processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
+            idle cores faster than more threads. None is this process alone.
 
     Raises:
         ConfigError: the folder, a file in it, or an option cannot be used.
@@ -60,26 +64,31 @@ def embedded(
         ("max_batch", max_batch),
         ("batch_bytes", batch_bytes),
         ("cache_bytes", cache_bytes),
+        ("processes", processes),
     ):
         if value is not None and value < 1:
             raise ConfigError(f"embedded: {name} must be at least 1, got {value}")
     if max_context is not None and max_context < 2:
         raise ConfigError(f"embedded: max_context must be at least 2, got {max_context}")
     folder = nano.path("teacher") if model is None else resolve(model)
+    options: dict[str, Any] = {
+        "device": device,
+        "dtype": dtype,
+        "threads": threads,
+        "max_batch": max_batch,
+        "max_context": max_context,
+        "batch_bytes": batch_bytes,
+        "cache_bytes": cache_bytes,
+        "batch_invariant": batch_invariant,
+    }
+    if processes is not None:
+        from ttc.embedded.replicas import start
+
+        return start(folder, model, options, processes)
 
     from ttc.embedded.loading import load
 
-    text, scheduler = load(
-        folder,
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        max_batch=max_batch,
-        max_context=max_context,
-        batch_bytes=batch_bytes,
-        cache_bytes=cache_bytes,
-        batch_invariant=batch_invariant,
-    )
+    text, scheduler = load(folder, **options)
     return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, batch_invariant)
 
 

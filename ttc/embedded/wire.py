@@ -1,0 +1,86 @@
+"""What an engine and its replicas in other processes say to each other.
+
+Messages are pickles between two processes of one program over a pipe that nothing else can write to; tensors travel as
+plain bytes, since torch's own way of sharing them needs a common parent. The parent sends (number, call) pairs and
+None at the end; a replica sends lists of (number, report) pairs.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Literal, TypeAlias
+
+from ttc.core import Prompt, Sampling, Usage
+
+__all__ = ["Abort", "Call", "Ended", "Generate", "Load", "Report", "Score", "Tokens", "Used", "receive", "send"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """`Engine.generate`; with `streamed` the tokens of its only draw are sent as they come."""
+
+    prompt: Prompt
+    sampling: Sampling
+    draws: range
+    streamed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """`LogprobEngine.logprobs`."""
+
+    ids: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`WeightSync.load_weights`; tensors on the CPU."""
+
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop the call of this number."""
+
+
+Call: TypeAlias = Generate | Score | Load | Abort
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """One usage report of a call."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """New tokens of a streamed call."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a call: its result, or what was raised; `how` is "cancelled" after an abort."""
+
+    how: Literal["done", "failed", "cancelled"]
+    value: Any = None
+
+
+Report: TypeAlias = Used | Tokens | Ended
+
+
+def send(connection: Connection, message: object) -> None:
+    """Write one message."""
+    connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def receive(connection: Connection) -> Any:
+    """Read one message; raises EOFError when the other side is gone."""
+    return pickle.loads(connection.recv_bytes())
