@@ -30,7 +30,7 @@ from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Ve
 from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
 from ttc.solve import spent
 
-__all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "digest", "evaluate", "read_run"]
+__all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "digest", "evaluate", "innermost", "read_run"]
 
 CONFIG = "run.json"
 RECORDS = "records.jsonl"
@@ -156,7 +156,7 @@ async def _work(todo: Iterator[Item], solve: Solve, verifier: Verifier, writer: 
         try:
             answer = await solve(item.problem)
         except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
-            error = _innermost(raised)
+            error = innermost(raised)
             if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
                 raise error from None
             writer.write(item, None, (), error)
@@ -164,7 +164,7 @@ async def _work(todo: Iterator[Item], solve: Solve, verifier: Verifier, writer: 
         writer.write(item, answer, await _verify(item, answer, verifier), None)
 
 
-def _innermost(error: Exception) -> Exception:
+def innermost(error: Exception) -> Exception:
     """Return the first failure inside exception groups."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
