@@ -1,0 +1,33 @@
+"""Drop answers that hold a problem which something is measured on; prompts are checked before anything is spent.
+
+Two detectors, equality and a shared run of n words (`evals.decontamination`), with the matched text in the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distill.filtering import Context, Filter
+from distill.sample import Sample
+from evals.decontamination import overlaps
+from ttc.errors import ConfigError
+
+__all__ = ["contamination"]
+
+
+def contamination(*, n: int = 13) -> Filter:
+    """Drop traces with measured problems in them.
+
+    Args:
+        n: words of a shared run.
+    """
+    if n < 1:
+        raise ConfigError(f"filter contamination: n must be at least 1, got {n}")
+
+    def judge(samples: Sequence[Sample], context: Context) -> list[str | None]:
+        reasons: list[str | None] = [None] * len(samples)
+        for found in overlaps([sample.text for sample in samples], context.measured, n=n):
+            reasons[found.train] = f"holds a measured problem ({found.how}): {found.shared[:80]}"
+        return reasons
+
+    return judge

@@ -1,0 +1,25 @@
+"""Drop answers that another answer to the same prompt equals, case, spaces and Unicode forms aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distill.filtering import Context, Filter
+from distill.sample import Sample
+from evals.decontamination import normalised
+
+__all__ = ["exact"]
+
+
+def exact() -> Filter:
+    """Keep the first of equal answers."""
+
+    def judge(samples: Sequence[Sample], context: Context) -> list[str | None]:
+        first: dict[tuple[str, str, str], str] = {}
+        reasons: list[str | None] = []
+        for sample in samples:
+            same = first.setdefault((sample.prompt, sample.label, normalised(sample.text)), sample.key)
+            reasons.append(None if same == sample.key else f"equal: {same}")
+        return reasons
+
+    return judge

@@ -1,0 +1,47 @@
+"""Keep answers that have the form of an answer: something in it, no stray markers, a final answer, wanted patterns.
+
+Published pipelines find that these filters matter even where answer filters do not (OpenThoughts3, arXiv 2506.04178;
+DeepSeek-R1). Markers of thinking inside the thinking or the answer would teach the student to think twice.
+"""
+
+from __future__ import annotations
+
+import re
+
+from distill.filtering import Filter, each
+from distill.sample import Sample
+from ttc.errors import ConfigError
+from ttc.thinking import CLOSE, OPEN
+
+__all__ = ["format"]
+
+
+def format(*, final: bool = True, pattern: str | None = None, max_chars: int | None = None) -> Filter:
+    """Keep well-formed answers.
+
+    Args:
+        final: a final answer must have been found in the text.
+        pattern: regular expression that must be found in the answer, thinking apart.
+        max_chars: longest text, thinking included.
+    """
+    try:
+        wanted = None if pattern is None else re.compile(pattern)
+    except re.error as exc:
+        raise ConfigError(f"filter format: pattern {pattern!r} is not a regular expression: {exc}") from exc
+
+    def judge(sample: Sample) -> str | None:
+        answer = sample.answer
+        if not answer.text.strip():
+            return "empty answer"
+        found = next((mark for mark in (OPEN, CLOSE) if mark in answer.text or mark in answer.thinking), None)
+        if found is not None:
+            return f"stray marker: {found}"
+        if final and answer.final is None:
+            return "no final answer"
+        if wanted is not None and not wanted.search(answer.text):
+            return f"pattern missing: {pattern}"
+        if max_chars is not None and len(sample.text) > max_chars:
+            return f"too long: {len(sample.text)} characters"
+        return None
+
+    return each(judge)

@@ -1,0 +1,27 @@
+"""Drop answers that say the same again and again: loops are learnt easily."""
+
+from __future__ import annotations
+
+from distill.filtering import Filter, each
+from distill.sample import Sample
+from ttc.errors import ConfigError
+from ttc.verifiers._repetition import repetition as repeated
+
+__all__ = ["repetition"]
+
+
+def repetition(*, n: int = 8, max_share: float = 0.5) -> Filter:
+    """Drop loops.
+
+    Args:
+        n: words of the runs that are compared.
+        max_share: largest share of runs that have occurred before.
+    """
+    if n < 1 or not 0 <= max_share <= 1:
+        raise ConfigError(f"filter repetition: needs n >= 1 and max_share in [0, 1], got {n} and {max_share}")
+
+    def judge(sample: Sample) -> str | None:
+        share = repeated(sample.text, n)
+        return None if share <= max_share else f"repeats itself: {share:.2f} of its runs of {n} words"
+
+    return each(judge)

@@ -1,0 +1,18 @@
+"""Drop answers that were cut: truncated is not finished, whatever the text says."""
+
+from __future__ import annotations
+
+from distill.filtering import Filter, each
+from distill.sample import Sample
+
+__all__ = ["truncated"]
+
+
+def truncated() -> Filter:
+    """Drop what a limit ended."""
+
+    def judge(sample: Sample) -> str | None:
+        finish = sample.answer.finish_reason
+        return None if finish == "stop" else f"cut by {finish}"
+
+    return each(judge)

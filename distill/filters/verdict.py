@@ -1,0 +1,20 @@
+"""Keep what the verifier calls correct. No verdict (a timeout, an error) is not wrong, but nothing to learn either."""
+
+from __future__ import annotations
+
+from distill.filtering import Filter, each
+from distill.sample import Sample
+
+__all__ = ["verdict"]
+
+
+def verdict() -> Filter:
+    """Keep verified answers."""
+
+    def judge(sample: Sample) -> str | None:
+        found = sample.verdict
+        if found is None:
+            return "no verdict"
+        return None if found.correct else f"{found.status}: {found.reason}"
+
+    return each(judge)

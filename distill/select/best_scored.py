@@ -1,0 +1,27 @@
+"""The answers that a scorer liked best: for teachers whose strategy scores its paths. Without a score comes last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from distill.sample import Sample
+from distill.selection import Selector
+
+__all__ = ["best_scored"]
+
+
+def best_scored() -> Selector:
+    """Order by the score of the chosen path, highest first; ties by length."""
+
+    def order(samples: Sequence[Sample], seed: int) -> list[Sample]:
+        return sorted(samples, key=lambda sample: (-_score(sample), sample.num_tokens, sample.index, sample.key))
+
+    return order
+
+
+def _score(sample: Sample) -> float:
+    """The highest score among the paths that hold the chosen text."""
+    answer = sample.answer
+    known = [c.score for c in answer.candidates if c.text == answer.text and c.score is not None]
+    return max(known, default=-math.inf)

@@ -1,0 +1,37 @@
+"""Answers as unlike each other as can be: the shortest first, then always the one least like those taken.
+
+RFT (arXiv 2308.01825) finds that distinct reasoning paths are what more samples are good for. Cost: quadratic in the
+answers to one prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distill.filters.near import jaccard, shingles
+from distill.sample import Sample
+from distill.selection import Selector
+from ttc.errors import ConfigError
+
+__all__ = ["diverse"]
+
+
+def diverse(*, n: int = 8) -> Selector:
+    """Order by unlikeness.
+
+    Args:
+        n: characters of the shingles that are compared.
+    """
+    if n < 1:
+        raise ConfigError(f"selector diverse: n must be at least 1, got {n}")
+
+    def order(samples: Sequence[Sample], seed: int) -> list[Sample]:
+        left = sorted(samples, key=lambda sample: (sample.num_tokens, sample.index, sample.key))
+        sets = {sample.key: shingles(sample.text, n) for sample in left}
+        taken: list[Sample] = []
+        while left:
+            alike = [max((jaccard(sets[s.key], sets[t.key]) for t in taken), default=0.0) for s in left]
+            taken.append(left.pop(alike.index(min(alike))))
+        return taken
+
+    return order

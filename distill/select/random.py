@@ -1,0 +1,20 @@
+"""Answers in a random order that the job's seed decides: what the teacher writes on average."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distill.sample import Sample
+from distill.selection import Selector
+from ttc import seeds
+
+__all__ = ["random"]
+
+
+def random() -> Selector:
+    """Order by a hash of the seed and the answer's key."""
+
+    def order(samples: Sequence[Sample], seed: int) -> list[Sample]:
+        return sorted(samples, key=lambda sample: (seeds.derive(seed, "select", sample.key), sample.key))
+
+    return order
