@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.experiment import all_params
-from evals.run import digest, evaluate, read_run
+from evals.run import CONFIG, digest, evaluate, read_run
 from evals.summary import summarise, write_summary
 from evals.task import Item
 from ttc.config import dump
@@ -49,6 +49,9 @@ class Source:
 
 def open_source(folder: Path) -> Source:
     """Read a run; raises ConfigError when it cannot be replayed, naming the problem and why."""
+    inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}")) if not (folder / CONFIG).is_file() else []
+    if inner:
+        raise ConfigError(f"{folder} holds several runs; name one of them: {', '.join(map(str, inner))}")
     found = read_run(folder)
     records = [record for record in found.records if record.answer is not None]
     if not records:
