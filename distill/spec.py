@@ -92,7 +92,11 @@ class EvalSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """See the module docstring. `options` is the method's own table; `limit` the most problems per domain."""
+    """See the module docstring. `options` is the method's own table; `limit` the most problems per domain.
+
+    `smoke` problems are asked first, and all but `smoke_failures` of them must get an answer that passes the filters.
+    `shards` 0 generates in this process, more in so many Ray actors.
+    """
 
     name: str
     method: str
@@ -104,9 +108,11 @@ class JobSpec:
     limit: int | None = None
     verifier: str | None = None
     smoke: int = 16
+    smoke_failures: int = 1
     device: str = "cpu"
     threads: int = 1
     concurrency: int = 64
+    shards: int = 0
     thinking: Thinking = field(default_factory=Thinking)
     mix: MixSpec = field(default_factory=MixSpec)
     eval: EvalSpec = field(default_factory=EvalSpec)
@@ -119,7 +125,15 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing."""
-        for name, low in (("n", 1), ("smoke", 0), ("threads", 1), ("concurrency", 1), ("limit", 1)):
+        for name, low in (
+            ("n", 1),
+            ("smoke", 0),
+            ("threads", 1),
+            ("concurrency", 1),
+            ("limit", 1),
+            ("shards", 0),
+            ("smoke_failures", 0),
+        ):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} must be at least {low}, got {value}")
@@ -188,9 +202,11 @@ class _Scalars:
     limit: int | None = None
     verifier: str | None = None
     smoke: int = 16
+    smoke_failures: int = 1
     device: str = "cpu"
     threads: int = 1
     concurrency: int = 64
+    shards: int = 0
 
 
 def _refuse_unknown(table: Mapping[str, Any], own: str) -> None:
