@@ -134,6 +134,7 @@ def test_a_pool_without_scores_or_one_that_was_stopped_is_refused(tmp_path: Path
 
 
 def test_a_folder_of_several_runs_is_refused_with_their_names(tmp_path: Path) -> None:
-    evaluate(tmp_path / "both", "direct,majority:n=2")
-    with pytest.raises(ConfigError, match=r"several runs; name one of them: .*direct.*majority-n2"):
+    for name in ("direct", "majority"):
+        evaluate(tmp_path / "both" / name, name)
+    with pytest.raises(ConfigError, match=r"several runs; name one of them: .*direct.*majority"):
         replayed(tmp_path / "both", tmp_path / "out", "majority")
