@@ -1,11 +1,12 @@
 """Chains of operations modulo 10, worked one step at a time, where a wrong step may be noticed and done again.
 
-    3+4*7-2=<think>3+4=7.7*7=9.9-2=7.</think>7
-    3+4*7-2=<think>3+4=7.7*7=8!9.9-2=7.</think>7          the wrong product is marked by ! and done again
+    3a+4b*7c-2=<think>a+4=7.b*7=9.c-2=7.</think>7
+    3a+4b*7c-2=<think>a+4=7.b*7=8!9.c-2=7.</think>7       the wrong product is marked by ! and done again
 
-The operations are done from left to right, the digit carried on is the last one: 7*7 is 9. The smallest language in
-which a model writes itself into places that no right text leads to: whoever learns from right texts alone never sees a
-mistake of its own, and so never learns to notice it.
+The operations are done from left to right, and only the last digit is carried on: 7*7 is 9. Letters name the steps, so
+that a small model finds its place in the question. The smallest language in which a model writes itself into places
+that no right text leads to: whoever learns from right texts alone never sees a mistake of its own, and so never learns
+to notice it.
 
 Factors are 1, 3, 7 and 9, so a chain can never fall to 0 and stay there. Splits: a hash of the question puts one in six
 aside for evaluation. Cost: microseconds. Left out: brackets and precedence.
@@ -21,10 +22,12 @@ from typing import Literal
 from ttc import seeds
 from ttc.errors import ConfigError
 
-__all__ = ["OPERATIONS", "Chain", "Chains", "Split"]
+__all__ = ["NAMES", "OPERATIONS", "Chain", "Chains", "Split"]
 
 Split = Literal["train", "eval"]
 OPERATIONS = "+-*"
+NAMES = "abcdefghij"
+"""What the steps are called, in order."""
 HELD_OUT = 6
 """One question in this many is for evaluation."""
 _FACTORS = (1, 3, 7, 9)
@@ -41,7 +44,8 @@ class Chain:
     @property
     def question(self) -> str:
         """The prompt's text."""
-        return f"{self.first}{''.join(f'{operation}{digit}' for operation, digit in self.steps)}="
+        named = zip(NAMES, self.steps, strict=False)
+        return f"{self.first}{''.join(f'{name}{operation}{digit}' for name, (operation, digit) in named)}="
 
     @property
     def value(self) -> int:
@@ -62,8 +66,8 @@ class Chains:
     """All chains of `length` steps over some operations."""
 
     def __init__(self, length: int, operations: str) -> None:
-        if length < 1:
-            raise ConfigError(f"chain: length must be at least 1, got {length}")
+        if not 1 <= length <= len(NAMES):
+            raise ConfigError(f"chain: length must be from 1 to {len(NAMES)}, got {length}")
         if not operations or set(operations) - set(OPERATIONS):
             raise ConfigError(f"chain: operations must be some of {OPERATIONS}, got {operations!r}")
         self.length, self.operations = length, "".join(sorted(set(operations)))

@@ -30,7 +30,7 @@ def chain(
     """Work a chain of additions, subtractions and multiplications modulo 10.
 
     Args:
-        length: operations in a chain.
+        length: operations in a chain, at most 10.
         operations: which of +, - and *.
         split: eval (one question in six) or train (the rest).
         count: how many problems there are, at most.

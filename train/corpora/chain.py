@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import random
 
-from evals.chain import OPERATIONS, Chain, Chains, apply
+from evals.chain import NAMES, OPERATIONS, Chain, Chains, apply
 from train.corpus import Corpus, word_tokenizer
 from ttc.errors import ConfigError
 
 __all__ = ["chain"]
 
-_PATTERN = r"/think|/no_think|[0-9+\-*=.!]"
-_WORDS = (*"0123456789", *OPERATIONS, "=", ".", "!", "/think", "/no_think")
+_PATTERN = r"/think|/no_think|[0-9+\-*=.!a-j]"
+_WORDS = (*"0123456789", *NAMES, *OPERATIONS, "=", ".", "!", "/think", "/no_think")
 
 
 def chain(
@@ -53,15 +53,15 @@ def chain(
         right = rng.random() < right_share
         return f"{drawn.question}<think></think>{drawn.value if right else rng.randrange(10)}"
 
-    longest = 2 * length + 3 + 8 * length + 6
+    longest = 3 * length + 3 + 8 * length + 6
     return Corpus("chain", lambda: word_tokenizer(_WORDS, _PATTERN, longest + 16), sample, longest)
 
 
 def _worked(drawn: Chain, noise: float, noticed: float, most: int, rng: random.Random) -> str:
     """The steps as a careless worker writes them, with the answer that they lead to."""
     value, text, again = drawn.first, "", 0
-    for operation, digit in drawn.steps:
-        text += f"{value}{operation}{digit}="
+    for name, (operation, digit) in zip(NAMES, drawn.steps, strict=False):
+        text += f"{name}{operation}{digit}="
         right = apply(value, operation, digit)
         value = right
         if rng.random() < noise:
