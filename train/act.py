@@ -12,7 +12,7 @@ from typing import Any
 from train.alarm_file import AlarmFile
 from train.checkpoint import Checkpoints
 from train.health import Alarm
-from train.update import Optimiser
+from train.optimiser import Optimiser
 
 __all__ = ["act"]
 

@@ -18,8 +18,8 @@ from train.act import act
 from train.alarm_file import AlarmFile
 from train.checkpoint import Checkpoints
 from train.health import Health, Rule
+from train.optimiser import Optimiser
 from train.stage import Setting
-from train.update import Optimiser
 from ttc import seeds
 from ttc.errors import ConfigError
 from ttc.records import LineFile

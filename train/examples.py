@@ -13,13 +13,15 @@ end of the turn is learnt. Rollouts keep the ids that were sampled. Left out: pa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from train.rollout import Rollout
 from train.rollout_file import read_rollouts
+from ttc import seeds
 from ttc.core import Message, Prompt
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError, RecordError
@@ -30,6 +32,7 @@ __all__ = [
     "MODES",
     "Example",
     "completion_ids",
+    "corpus_examples",
     "held_apart",
     "read_examples",
     "read_prompt",
@@ -126,6 +129,15 @@ def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = Fals
     if not found:
         raise ConfigError(f"{path} holds no rollout that is correct and finished; nothing to learn from")
     return found
+
+
+def corpus_examples(
+    sample: Callable[[random.Random], str], text: Text, end: int, num: int, seed: int
+) -> list[Example]:
+    """`num` whole texts of a corpus, learnt from their second id on; a text is held out by its number alone."""
+    rng = random.Random(seeds.derive(seed, "corpus"))
+    rows = [text.encode(sample(rng)) for _ in range(num)]
+    return [Example(str(i), ids[:1], (*ids[1:], end)) for i, ids in enumerate(rows)]
 
 
 def held_apart(keys: Sequence[str], share: float) -> list[bool]:

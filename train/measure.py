@@ -16,9 +16,10 @@ from train.held_out import HeldOut, accuracy
 from train.specs import make_verifier
 from train.stage import Setting
 from ttc.core import Engine
+from ttc.records import iterate
 from ttc.registry import ENGINES
 
-__all__ = ["gains", "open_engine", "task_gains"]
+__all__ = ["gains", "held_out_gains", "open_engine", "task_gains"]
 
 
 def open_engine(folder: Path, setting: Setting) -> Engine:
@@ -39,6 +40,18 @@ def task_gains(task: Task, limit: int, before: Path, after: Path, setting: Setti
     first, last = (asyncio.run(_answered(task, items, folder, setting)) for folder in (before, after))
     greedy = gains("held_out", first[0], last[0], setting.seed)
     return {**greedy, **gains("held_out_sampled", first[1], last[1], setting.seed)}
+
+
+def held_out_gains(path: Path, seed: int) -> dict[str, float]:
+    """`gains` between the first and the last measurement that a loop wrote to `path`, greedy and sampled."""
+    rows = [row for _, row in iterate(path)]
+    if len(rows) < 2:
+        return {}
+    found: dict[str, float] = {}
+    for field, name in (("right", "held_out"), ("sampled", "held_out_sampled")):
+        if field in rows[0] and field in rows[-1]:
+            found |= gains(name, rows[0][field], rows[-1][field], seed)
+    return found
 
 
 async def _answered(

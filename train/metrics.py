@@ -46,7 +46,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "accuracy": _mean(right),
         "reward": _mean(rewards),
         "reward_std": statistics.pstdev(rewards) if rewards else math.nan,
-        "signal_share": _mean([has_signal(group) for group in groups]),
+        "signal_share": _mean([has_signal(group) for group in groups if len(group) > 1]),
         "all_pass": _mean([all(group) for group in passed]),
         "all_fail": _mean([not any(group) for group in passed]),
         "length": _mean(lengths),

@@ -16,10 +16,10 @@ import torch
 
 from train.examples import Example
 from train.imitation import imitation_batch
+from train.optimiser import Optimiser
 from train.pair_data import Preferred
 from train.pairs import Labelled, LabelledLoss, PairLoss, Pairs
 from train.policy import token_logprobs
-from train.update import Optimiser
 
 __all__ = ["PairUpdater", "Reference", "mismatched"]
 

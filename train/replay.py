@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from train.models import load_model, load_tokenizer
+from train.models import load_tokenizer
+from train.policy_stage import PolicyStage
 from train.registries import STAGES
 from train.rollout_file import read_rollouts
 from train.run import RUN, stage_folders
-from train.stages.grpo import Grpo
+from train.stage import Setting
 from train.step import update_on
 from ttc.errors import ConfigError
 from ttc.records import iterate
@@ -32,15 +33,17 @@ def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path |
     Raises:
         ConfigError: no such run, stage or step, or its rollouts were not recorded.
     """
-    folder, fields, source = _stage(run, stage, model)
-    factory = STAGES.load("grpo")
+    folder, kind, fields, seed, source = _stage(run, stage, model)
+    factory = STAGES.load(kind)
     supply = {"health": fields.pop("health")} if "health" in fields else {}
-    bound: Grpo = factory(**bind(factory, fields, supply=supply))
+    bound = factory(**bind(factory, fields, supply=supply))
+    if not isinstance(bound, PolicyStage):
+        raise ConfigError(f"{folder.name}: a stage of kind {kind} makes no updates from rollouts")
     logged = {int(row["step"]): row for _, row in iterate(folder / "metrics.jsonl")}
     if step + 1 not in logged:
         raise ConfigError(f"{folder.name} has no step {step}: it logged steps 0 to {max(logged, default=0) - 1}")
-    network, tokenizer = load_model(source, "cpu"), load_tokenizer(source)
-    updater = bound.updater(network)
+    tokenizer = load_tokenizer(source)
+    updater = bound.learner(source, Setting(folder, source, seed, "cpu", 1, lambda text: None))
     found: dict[str, float] = {}
     for number in range(step + 1):
         rollouts = list(read_rollouts(folder / "rollouts.jsonl", number))
@@ -59,8 +62,8 @@ def _same(logged: float, computed: float) -> str:
     return f"differs by {abs(logged - computed):.3g}"
 
 
-def _stage(run: Path, number: int | None, model: Path | None) -> tuple[Path, dict[str, Any], Path]:
-    """The folder and fields of the stage, and the model it started from."""
+def _stage(run: Path, number: int | None, model: Path | None) -> tuple[Path, str, dict[str, Any], int, Path]:
+    """The folder, kind and fields of the stage, its seed, and the model it started from."""
     needed = ("rollouts.jsonl", "metrics.jsonl")
     folders = [path for path in stage_folders(run) if all((path / name).is_file() for name in needed)]
     chosen = [path for path in folders if number is None or path.name.startswith(f"{number}-")]
@@ -73,4 +76,5 @@ def _stage(run: Path, number: int | None, model: Path | None) -> tuple[Path, dic
     source = before[0] / "model" if before else model
     if source is None:
         raise ConfigError("the stage started from a model outside the run: give --model FOLDER")
-    return folder, dict(asked["stages"][place - 1]["fields"]), source
+    made = asked["stages"][place - 1]
+    return folder, str(made["kind"]), dict(made["fields"]), int(asked["seed"]), source

@@ -64,13 +64,20 @@ class RewardEnsemble:
             raise ConfigError("a reward ensemble needs at least one model")
         self._models, self._pad_id, self._how = tuple(models), pad_id, how
 
-    @torch.no_grad()
     def score(self, examples: Sequence[Example]) -> torch.Tensor:
         """Rewards (R,); the scale is that of the members' training and has no zero of its own."""
+        return self.joined(self.members(examples))
+
+    def joined(self, members: torch.Tensor) -> torch.Tensor:
+        """One voice of the members' rewards: (members, R) -> (R,)."""
+        return members.mean(0) if self._how == "mean" else members.amin(0)
+
+    @torch.no_grad()
+    def members(self, examples: Sequence[Example]) -> torch.Tensor:
+        """Rewards by each member: (members, R)."""
         columns = []
         for model in self._models:
             model.eval()
             parts = [examples[i : i + _ROWS] for i in range(0, len(examples), _ROWS)]
             columns.append(torch.cat([rewards_of(model, part, self._pad_id) for part in parts]))
-        stacked = torch.stack(columns)
-        return stacked.mean(0) if self._how == "mean" else stacked.amin(0)
+        return torch.stack(columns)

@@ -1,8 +1,9 @@
 """From a rollout to a reward: the verifier's verdict and weighted extra parts, each logged under its own name.
 
 The verifier is the objective: 1 for `correct`, 0 for `incorrect`, `no_answer` and `unparseable` (or its partial score),
-and *no reward* for `timeout`, `limit` and `error`, which say nothing about the policy (promise 5). Shaping parts
-(`train/shaping/`) are functions of a whole group and of the step.
+and *no reward* for `timeout`, `limit` and `error`, which say nothing about the policy (promise 5). A learnt reward
+(`train.learnt_reward`) stands beside it, or in its place when the verifier's weight is 0: then verdicts are logged and
+decide nothing. Shaping parts (`train/shaping/`) are functions of a whole group and of the step.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from train.rollout import Rollout
 from ttc.core import Submission, Verdict, Verifier
 
-__all__ = ["Part", "Rewarder", "Shaping"]
+__all__ = ["Learnt", "Part", "Rewarder", "Shaping"]
 
 Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
 """(rollouts of one group, judged; step) -> a number for each."""
@@ -32,12 +33,31 @@ class Part:
     shaping: Shaping
 
 
+class Learnt(Protocol):
+    """A learnt reward: numbers for rollouts, each by name; those of `total` are added to the reward."""
+
+    total: str
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> Mapping[str, Sequence[float]]:
+        """Score all rollouts of a step at once."""
+        ...
+
+
 class Rewarder:
     """Judges rollouts."""
 
-    def __init__(self, verifier: Verifier, parts: Sequence[Part] = (), *, partial: bool = False) -> None:
+    def __init__(
+        self,
+        verifier: Verifier,
+        parts: Sequence[Part] = (),
+        *,
+        partial: bool = False,
+        verifier_weight: float = 1.0,
+        learnt: Learnt | None = None,
+    ) -> None:
         """`partial` takes the verifier's partial credit instead of right or wrong."""
         self._verifier, self._parts, self._partial = verifier, tuple(parts), partial
+        self._weight, self._learnt = verifier_weight, learnt
 
     async def judge(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
         """Return the rollouts with verdict, parts and reward, in the same order."""
@@ -45,6 +65,8 @@ class Rewarder:
         judged = [
             self._with_verdict(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)
         ]
+        if self._learnt is not None and judged:
+            judged = _add_learnt(judged, await asyncio.to_thread(self._learnt, judged), self._learnt.total)
         for part in self._parts:
             judged = _add(judged, part, step)
         return judged
@@ -58,13 +80,25 @@ class Rewarder:
         return await self._verifier.verify(rollout.target, Submission(rollout.text, rollout.thinking, finish))
 
     def _with_verdict(self, rollout: Rollout, verdict: Verdict) -> Rollout:
+        if not self._weight:
+            return replace(rollout, verdict=verdict, reward=0.0)
         if verdict.status in _NO_VERDICT:
             return replace(rollout, verdict=verdict, reward=None)
         value = float(verdict.correct)
         if self._partial and verdict.score is not None:
             value = verdict.score
         parts: Mapping[str, float] = {"verifier": value}
-        return replace(rollout, verdict=verdict, reward=value, parts=parts)
+        return replace(rollout, verdict=verdict, reward=self._weight * value, parts=parts)
+
+
+def _add_learnt(judged: Sequence[Rollout], scored: Mapping[str, Sequence[float]], total: str) -> list[Rollout]:
+    """Add the learnt reward to every rollout that has one, and all its numbers to the parts."""
+    found: list[Rollout] = []
+    for i, rollout in enumerate(judged):
+        parts = {name: values[i] for name, values in scored.items()}
+        reward = None if rollout.reward is None else rollout.reward + parts[total]
+        found.append(replace(rollout, reward=reward, parts={**rollout.parts, **parts}))
+    return found
 
 
 def _add(judged: Sequence[Rollout], part: Part, step: int) -> list[Rollout]:

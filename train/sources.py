@@ -14,7 +14,7 @@ from train.examples import held_apart
 from train.stage import Setting
 from ttc.errors import ConfigError
 
-__all__ = ["check_file", "check_share", "one_of", "parted", "rollouts_path"]
+__all__ = ["check_file", "check_positive", "check_share", "one_of", "parted", "rollouts_path"]
 
 
 class _Keyed(Protocol):
@@ -29,6 +29,13 @@ def check_file(stage: str, data: Path | None) -> None:
     """Raise ConfigError for a file that was named and is not there."""
     if data is not None and not data.is_file():
         raise ConfigError(f"{stage}: data {data} does not exist")
+
+
+def check_positive(stage: str, **given: int) -> None:
+    """Raise ConfigError for a number that must be at least 1 and is not."""
+    for name, value in given.items():
+        if value < 1:
+            raise ConfigError(f"{stage}: {name} must be at least 1, got {value}")
 
 
 def check_share(stage: str, share: float) -> None:

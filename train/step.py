@@ -22,7 +22,7 @@ from train.outcome import Outcome
 from train.parts import Parts, Plan, State
 from train.rollout import Rollout
 from train.sync import Parity
-from train.update import Updater, weighted
+from train.update import Updater
 from ttc.errors import TrainingError
 
 __all__ = ["Timing", "draw", "evaluate", "finish", "outcome_of", "resume", "sync", "update_on"]
@@ -60,12 +60,20 @@ async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
 
 
 def update_on(rollouts: Sequence[Rollout], plan: Plan, updater: Updater, pad_id: int) -> dict[str, float]:
-    """Train on the groups of `rollouts` that carry a signal; a step without any changes nothing."""
-    kept = [rollout for group in by_group(rollouts).values() if has_signal(group) for rollout in group]
-    if not kept:
+    """Train on the groups of `rollouts` that carry a signal; a step without any changes nothing.
+
+    With a critic every rollout carries one: it is compared with what was expected of it, not with its group.
+    """
+    kept = [
+        rollout
+        for group in by_group(rollouts).values()
+        if updater.critic is not None or has_signal(group)
+        for rollout in group
+    ]
+    if not any(rollout.reward is not None for rollout in kept):
         return {"updated": 0.0}
     batch = rollout_batch(kept, pad_id, mask_truncated=plan.mask_truncated)
-    found = updater.step(weighted(batch, updater.objective, outcome_of(kept, batch.mask)))
+    found = updater.learn(batch, outcome_of(kept, batch.mask))
     return {**found, "updated": 1.0, "not_finite": float(not math.isfinite(found["grad_norm"]))}
 
 
@@ -107,14 +115,17 @@ async def finish(
 
 
 async def evaluate(state: State, parts: Parts) -> dict[str, float]:
-    """Held-out greedy accuracy, and how far it is below its best."""
+    """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best."""
     right, _ = await accuracy(parts.held_out, parts.collector.engine)
+    drawn, _ = await accuracy(parts.held_out, parts.collector.engine, greedy=False)
     if parts.held_out_file is not None:
-        parts.held_out_file.write({"step": state.step, "right": list(map(int, right))})
-    value = sum(right) / len(right)
+        outcomes = {"right": list(map(int, right)), "sampled": list(map(int, drawn))}
+        parts.held_out_file.write({"step": state.step, **outcomes})
+    value, sampled = sum(right) / len(right), sum(drawn) / len(drawn)
     drop, state.best = state.best - value, max(state.best, value)
-    parts.log(f"step {state.step}: held-out accuracy {value:.3f} (greedy, {len(right)} problems)")
-    return {"held_out": value, "held_out_drop": drop}
+    told = f"held-out accuracy {value:.3f} greedy, {sampled:.3f} sampled"
+    parts.log(f"step {state.step}: {told} ({len(right)} problems)")
+    return {"held_out": value, "held_out_sampled": sampled, "held_out_drop": drop}
 
 
 def resume(parts: Parts) -> State:
@@ -123,7 +134,7 @@ def resume(parts: Parts) -> State:
     if found is None:
         return State()
     optimiser, state = found
-    parts.updater.optimiser.load(optimiser)
+    parts.updater.load(optimiser)
     parts.sampler.load(state["sampler"])
     parts.health.load(state["health"])
     parts.log(f"resumed at step {state['step']}")
@@ -162,5 +173,5 @@ def _save(state: State, parts: Parts) -> None:
         "seconds": state.seconds,
         "tokens": state.tokens,
     }
-    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.optimiser.state(), kept)
+    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), kept)
 

@@ -2,13 +2,13 @@
 
 The batch may be passed over several times (`epochs`) and cut into mini-batches, each an optimiser step; the ratio is
 then taken against log-probabilities computed before the first of them. With one pass and one mini-batch the ratio is
-exactly 1 and nothing is computed twice. Cost: one forward and backward pass per epoch, and a forward one more when
-there is more than one step.
+exactly 1 and nothing is computed twice. `learn` is the whole of an update from rewards: the reference's and the
+critic's numbers first, without a gradient, then the weights, the steps, and the critic's own. Cost: one forward and
+backward pass per epoch, and a forward one more when there is more than one step, and for a reference.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -18,13 +18,16 @@ import torch
 from train import kl as divergence
 from train.batch import Batch
 from train.correction import Correction
+from train.critic import Critic
+from train.micro import micro_batches, shuffled
 from train.normalise import Normaliser, token_weights
+from train.optimiser import Optimiser
 from train.outcome import Advantage, Outcome
 from train.policy import Compare, token_logprobs
 from train.terms import Loss
 from ttc.errors import ConfigError
 
-__all__ = ["Objective", "Optimiser", "Schedule", "Supervisor", "Updater", "weighted"]
+__all__ = ["Objective", "Supervisor", "Updater", "weighted", "whitened"]
 
 Supervisor: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Compare]
 """(numbers of some rows of the batch, their mask) -> the divergence from a teacher at their masked positions."""
@@ -32,7 +35,11 @@ Supervisor: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Compare]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What an update minimises: a policy-gradient loss, how rewards become advantages, the pull of a reference."""
+    """What an update minimises: a policy-gradient loss, how rewards become advantages, the pull of a reference.
+
+    `kl_in` puts that pull into the loss, or into the reward of every token (InstructGPT; needs an advantage that reads
+    rewards per token). `whiten` gives the advantages of a batch mean 0 and spread 1, as PPO does.
+    """
 
     loss: Loss
     advantage: Advantage
@@ -41,60 +48,13 @@ class Objective:
     correction: Correction = field(default_factory=Correction)
     kl_weight: float = 0.0
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_in: Literal["loss", "reward"] = "loss"
+    whiten: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Learning rate: linear warm-up to `lr`, then constant or linear decay to 0 at `steps`."""
-
-    lr: float
-    steps: int
-    warmup: int = 0
-    decay: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a rate that is not positive."""
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise ConfigError(f"lr must be above 0, got {self.lr}")
-
-    def rate(self, step: int) -> float:
-        """The rate of optimiser step `step`, from 0."""
-        rising = min((step + 1) / self.warmup, 1.0) if self.warmup else 1.0
-        falling = max(self.steps - step, 0) / max(self.steps - self.warmup, 1) if self.decay else 1.0
-        return self.lr * min(rising, falling)
-
-
-class Optimiser:
-    """AdamW under a schedule, with the gradient's norm clipped."""
-
-    def __init__(self, model: Any, schedule: Schedule, *, clip: float = 1.0, weight_decay: float = 0.0) -> None:
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._inner = torch.optim.AdamW(
-            trained, lr=schedule.lr, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True
-        )
-        self._trained, self.schedule, self._clip = trained, schedule, clip
-        self.taken = 0
-        self.scale = 1.0
-
-    def step(self) -> float:
-        """Apply and clear the gradients; returns their norm before clipping. A norm that is not finite is skipped."""
-        norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self._clip))
-        if math.isfinite(norm):
-            for group in self._inner.param_groups:
-                group["lr"] = self.schedule.rate(self.taken) * self.scale
-            self._inner.step()
-        self._inner.zero_grad(set_to_none=True)
-        self.taken += 1
-        return norm
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"inner": self._inner.state_dict(), "taken": self.taken, "scale": self.scale}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self._inner.load_state_dict(state["inner"])
-        self.taken, self.scale = int(state["taken"]), float(state["scale"])
+    @property
+    def kl_loss(self) -> float:
+        """Weight of the divergence in the loss."""
+        return self.kl_weight if self.kl_in == "loss" else 0.0
 
 
 def weighted(batch: Batch, objective: Objective, outcome: Outcome) -> Batch:
@@ -104,8 +64,16 @@ def weighted(batch: Batch, objective: Objective, outcome: Outcome) -> Batch:
         batch,
         advantages=objective.advantage(outcome) * batch.mask,
         pg=weights,
-        kl=weights * objective.kl_weight if objective.kl_weight else batch.kl,
+        kl=weights * objective.kl_loss if objective.kl_loss else batch.kl,
     )
+
+
+def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Values (R, T) with mean 0 and spread 1 over the mask, 0 outside of it."""
+    picked = values[mask]
+    if picked.numel() < 2:
+        return values * mask
+    return (values - picked.mean()) / (picked.std() + 1e-8) * mask
 
 
 class Updater:
@@ -121,10 +89,15 @@ class Updater:
         minibatches: int = 1,
         micro_tokens: int | None = None,
         autocast: bool = False,
+        reference: Any = None,
+        critic: Critic | None = None,
+        replayed: Callable[[int], Batch] | None = None,
     ) -> None:
         """`autocast` computes in bf16; `micro_tokens` bounds the padded tokens of one forward pass.
 
         By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
+        `reference` is a model that is never trained, for the objective's divergence; `replayed(step)` a batch of
+        earlier data whose cross-entropy every optimiser step adds (PPO-ptx).
         """
         self._device = next(model.parameters()).device
         micro = micro_tokens if micro_tokens is not None else 2048 if self._device.type == "cpu" else 16_384
@@ -134,6 +107,41 @@ class Updater:
         self.model, self.optimiser, self.objective = model, optimiser, objective
         self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
         self._autocast = autocast
+        self._reference, self.critic, self._replayed = reference, critic, replayed
+
+    def learn(self, batch: Batch, outcome: Outcome) -> dict[str, float]:
+        """Update on a batch without weights and its rewards; returns metrics.
+
+        Raises:
+            ConfigError: an objective with a divergence, and no reference.
+        """
+        objective, told = self.objective, {}
+        if objective.kl_weight:
+            if self._reference is None:
+                raise ConfigError("kl_weight is above 0, but the update has no reference model")
+            batch = replace(batch, reference=self._without_gradient(self._reference, batch))
+        if objective.kl_weight and objective.kl_in == "reward":
+            gap = (self._without_gradient(self.model, batch) - batch.reference) * batch.mask
+            outcome = replace(outcome, steps=-objective.kl_weight * gap)
+            told["kl"] = float(gap.sum() / batch.mask.sum().clamp(min=1))
+        if self.critic is not None:
+            outcome = replace(outcome, values=self.critic.values(batch))
+        ready = weighted(batch, objective, outcome)
+        if self.critic is not None and outcome.values is not None:
+            told |= self.critic.fit(batch, outcome.values, ready.advantages + outcome.values)
+        if objective.whiten:
+            ready = replace(ready, advantages=whitened(ready.advantages, ready.mask))
+        return {**self.step(ready), **told}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the policy's weights."""
+        return {**self.optimiser.state(), **({} if self.critic is None else {"critic": self.critic.state()})}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.optimiser.load(state)
+        if self.critic is not None:
+            self.critic.load(state["critic"])
 
     def step(self, batch: Batch, supervisor: Supervisor | None = None) -> dict[str, float]:
         """Update the model on a weighted batch; returns metrics (nats, shares, norms).
@@ -143,16 +151,18 @@ class Updater:
         batch = batch.to(self._device)
         self.model.train()
         single = self._epochs == 1 and self._minibatches == 1
-        old = None if single else self._before(batch)
+        old = None if single else self._without_gradient(self.model, batch)
         tally = _Tally()
-        for epoch in range(self._epochs):
-            for index in self._cut(len(batch), epoch):
+        for _ in range(self._epochs):
+            for index in shuffled(len(batch), self._minibatches, self.optimiser.taken):
                 scale = len(batch) / len(index)  # a mini-batch is a fair sample of the batch
                 for part in self._micro_batches(batch, index):
                     rows = batch.rows(part)
                     compare = None if supervisor is None else supervisor(part, rows.mask)
                     loss = self._loss(rows, None if old is None else old[part], tally, compare) * scale
                     loss.backward()
+                if self._replayed is not None:
+                    self._replay(self._replayed(self.optimiser.taken), tally)
                 tally.norms.append(self.optimiser.step())
         return tally.summary()
 
@@ -170,9 +180,10 @@ class Updater:
         if scored.compared is not None:
             loss = loss + (scored.compared * batch.kl).sum()
             tally.add("divergence", scored.compared.detach(), batch.mask)
-        elif objective.kl_weight:
+        elif objective.kl_loss:
             estimate = divergence.ESTIMATORS[objective.kl_estimator](logprobs, batch.reference)
-            fair = divergence.with_ratio(estimate, logprobs, before)
+            # k2 has the right gradient as it is; the others get it from the ratio
+            fair = estimate if objective.kl_estimator == "k2" else divergence.with_ratio(estimate, logprobs, before)
             loss = loss + (fair * batch.kl).sum()
             tally.add("kl", estimate.detach(), batch.mask)
         tally.add("entropy", scored.entropy, batch.mask)
@@ -182,36 +193,31 @@ class Updater:
         tally.loss += float(loss.detach())
         return loss
 
-    @torch.no_grad()
-    def _before(self, batch: Batch) -> torch.Tensor:
-        """Log-probabilities (R, T) before the first step."""
-        found = torch.zeros_like(batch.engine)
-        everything = torch.arange(len(batch), device=self._device)
-        for part in self._micro_batches(batch, everything):
+    def _replay(self, batch: Batch, tally: _Tally) -> None:
+        """Add the gradient of earlier data's cross-entropy."""
+        batch = batch.to(self._device)
+        for part in self._micro_batches(batch, torch.arange(len(batch))):
             rows = batch.rows(part)
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-                found[part, : rows.mask.shape[1]] = token_logprobs(self.model, rows.ids, rows.mask).logprobs
+                logprobs = token_logprobs(self.model, rows.ids, rows.mask).logprobs
+            loss = -(logprobs * rows.ce).sum()
+            loss.backward()
+            tally.add("ptx_loss", -logprobs.detach(), rows.mask)
+            tally.loss += float(loss.detach())
+
+    @torch.no_grad()
+    def _without_gradient(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch."""
+        found = torch.zeros_like(batch.engine)
+        for part in self._micro_batches(batch, torch.arange(len(batch), device=batch.mask.device)):
+            rows = batch.rows(part)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+                scored = token_logprobs(model, rows.ids.to(self._device), rows.mask.to(self._device))
+            found[part, : rows.mask.shape[1]] = scored.logprobs.to(found.device)
         return found
 
-    def _cut(self, rows: int, epoch: int) -> list[torch.Tensor]:
-        """Mini-batches of row numbers, mixed anew in every epoch by a generator that depends on nothing else."""
-        if self._minibatches == 1:
-            return [torch.arange(rows, device=self._device)]
-        maker = torch.Generator().manual_seed(self.optimiser.taken)
-        return list(torch.randperm(rows, generator=maker).to(self._device).chunk(self._minibatches))
-
     def _micro_batches(self, batch: Batch, index: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Cut `index` so that rows x longest row stays within the bound; rows of like length together."""
-        lengths = batch.mask.long().mul(torch.arange(1, batch.mask.shape[1] + 1, device=self._device)).amax(1)[index]
-        order = torch.argsort(lengths, stable=True)
-        start, longest = 0, 0
-        for end in range(len(index)):
-            size = int(lengths[order[end]])
-            if end > start and max(longest, size) * (end - start + 1) > self._micro:
-                yield index[order[start:end]]
-                start, longest = end, 0
-            longest = max(longest, size)
-        yield index[order[start:]]
+        return micro_batches(batch.mask, index, self._micro)
 
 
 class _Tally:

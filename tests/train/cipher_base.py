@@ -19,13 +19,14 @@ from train.health import RULES, Health
 from train.held_out import HeldOut
 from train.losses.ppo import ppo
 from train.models import Shape, load_model, load_tokenizer, new_model, save_model
+from train.optimiser import Optimiser, Schedule
 from train.parts import Parts
 from train.policy import token_logprobs
 from train.rewards import Rewarder
 from train.rollout import Collector, group_draws
 from train.rollout_file import RolloutFile
 from train.sync import Syncer
-from train.update import Objective, Optimiser, Schedule, Updater
+from train.update import Objective, Updater
 from ttc.core import Sampling
 from ttc.engines.embedded import embedded
 from ttc.records import LineFile

@@ -10,6 +10,7 @@ from tests.train.cipher_base import STEPS, SYMBOLS
 from train.examples import Example
 from train.health import Health, configured
 from train.models import load_model
+from train.optimiser import Optimiser, Schedule
 from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
 from train.preference_update import PairUpdater, Reference, mismatched
 from train.preferences.dpo import dpo
@@ -20,7 +21,6 @@ from train.rollout_file import RolloutFile
 from train.stage import Setting
 from train.stages.preference import preference
 from train.stages.sample import sample
-from train.update import Optimiser, Schedule
 from ttc.core import Verdict
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError, RecordError

@@ -22,6 +22,7 @@ from train.losses.gspo import gspo
 from train.losses.ppo import ppo
 from train.models import Shape, load_model, new_model, save_model
 from train.normalise import token_weights
+from train.optimiser import Optimiser, Schedule
 from train.pairs import Labelled, Pairs
 from train.policy import token_logprobs
 from train.preferences.dpo import dpo
@@ -29,7 +30,7 @@ from train.preferences.ipo import ipo
 from train.preferences.kto import kto
 from train.preferences.orpo import orpo
 from train.preferences.simpo import simpo
-from train.update import Objective, Optimiser, Schedule, Updater, _Tally
+from train.update import Objective, Updater, _Tally
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: ttckit[train]"),

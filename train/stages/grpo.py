@@ -2,47 +2,42 @@
 
 The kind is called after GRPO (Shao et al. 2024, arXiv:2402.03300), its default; `loss`, `advantage` and `normaliser`
 make it Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ or Kimi k1.5's loss, each a line of a recipe. Rollouts come from
-any engine that returns ids with log-probabilities and takes new weights, through any strategy.
+any engine that returns ids with log-probabilities and takes new weights, through any strategy. A reference pulls the
+policy back (`kl_weight`), trained reward models add to the verifier or take its place (`reward_model`), and earlier
+data may be trained on beside the rewards (`ptx`). With a value head it is the stage `ppo`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
-from evals.decontamination import answer_leaks, overlaps, prompt_text
-from evals.task import Task
-from train.alarm_file import AlarmFile
 from train.asynchronous import learn_async
-from train.checkpoint import Checkpoints
 from train.correction import Correction
-from train.frontier import Frontier, Mode
-from train.health import Health, Rule, configured
-from train.held_out import HeldOut
+from train.frontier import Mode
+from train.health import configured
+from train.learnt_reward import RewardSource
 from train.loop import learn
-from train.models import load_model, load_tokenizer, save_model
 from train.normalise import Normaliser
-from train.parts import Parts, Plan
+from train.optimiser import Schedule
+from train.parts import Plan
+from train.policy_stage import PolicyStage
+from train.ptx import Ptx
 from train.registries import ADVANTAGES, LOSSES
+from train.reward_models import How
 from train.rewards import Rewarder
-from train.rollout import Collector, Strategy, group_draws
-from train.rollout_file import RolloutFile
+from train.rollout import Strategy, group_draws
+from train.sources import check_positive
 from train.specs import make, make_task, make_verifier, shaping_part
-from train.stage import Result, Setting, Stage
-from train.sync import LIMITS, Syncer
-from train.update import Objective, Optimiser, Schedule, Updater
-from ttc.core import Engine, Sampling, Verifier
+from train.update import Objective
+from ttc.core import Sampling
 from ttc.errors import ConfigError
-from ttc.records import LineFile
-from ttc.registry import ENGINES, STRATEGIES, bind
+from ttc.registry import STRATEGIES, bind
 from ttc.specs import parse_spec
 from ttc.thinking import Thinking
 
-__all__ = ["Grpo", "grpo"]
+__all__ = ["grpo", "make_strategy"]
 
 
 def grpo(
@@ -72,6 +67,16 @@ def grpo(
     epochs: int = 1,
     minibatches: int = 1,
     correction: Literal["token", "sequence", "none"] = "token",
+    kl_weight: float = 0.0,
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3",
+    reference: str | None = None,
+    reward_model: tuple[str, ...] = (),
+    reward_how: How = "mean",
+    reward_weight: float = 1.0,
+    verifier_weight: float = 1.0,
+    ptx: str | None = None,
+    ptx_rows: int = 32,
+    ptx_weight: float = 1.0,
     eval_every: int = 10,
     save_every: int = 50,
     until: float | None = None,
@@ -81,7 +86,7 @@ def grpo(
     buffer: int = 2,
     record: bool = True,
     health: Mapping[str, Any] | None = None,
-) -> Stage:
+) -> PolicyStage:
     """Train a policy against a task's verifier.
 
     Args:
@@ -110,6 +115,16 @@ def grpo(
         epochs: passes over each batch.
         minibatches: optimiser steps per pass.
         correction: level at which engine and trainer mismatch is corrected.
+        kl_weight: weight of the divergence from the reference, per token in the loss; 0 needs no reference.
+        kl_estimator: k3, k1 or k2; see `train/kl.py`.
+        reference: a stage of this run, such as 1-sft, or a model folder; None is the model the stage starts from.
+        reward_model: trained reward models, each a stage of this run, such as 2-reward_model, or a folder.
+        reward_how: mean of several reward models, or worst for the lowest.
+        reward_weight: weight of the learnt reward.
+        verifier_weight: weight of the verifier; 0 leaves the reward to the reward models.
+        ptx: earlier data learnt from beside the rewards: data:FILE, corpus:SPEC or rollouts:STAGE.
+        ptx_rows: examples of it per optimiser step.
+        ptx_weight: weight of their mean cross-entropy.
         eval_every: steps between held-out measurements.
         save_every: steps between checkpoints.
         until: stop once held-out accuracy reaches this.
@@ -122,14 +137,14 @@ def grpo(
     """
     if n < 2 and strategy is None:
         raise ConfigError(f"grpo: n must be at least 2, got {n}: one rollout has nothing to be compared with")
-    for name, value in (("steps", steps), ("prompts", prompts), ("eval_every", eval_every), ("save_every", save_every)):
-        if value < 1:
-            raise ConfigError(f"grpo: {name} must be at least 1, got {value}")
+    check_positive("grpo", steps=steps, prompts=prompts, eval_every=eval_every, save_every=save_every)
+    check_rewards("grpo", reward_model, verifier_weight)
+    check_reference("grpo", kl_weight, reference)
     if refills < 0:
         raise ConfigError(f"grpo: refills must be at least 0, got {refills}")
     problems, measured = make_task(task), make_task(held_out)
     cap = max_tokens or problems.sampling.max_tokens
-    return Grpo(
+    return PolicyStage(
         task=problems,
         held_out=measured,
         plan=Plan(
@@ -138,13 +153,15 @@ def grpo(
         loop=learn_async if asynchronous else learn,
         schedule=Schedule(lr, steps, warmup),
         objective=Objective(
-            make(LOSSES, loss), make(ADVANTAGES, advantage), normaliser, cap, Correction(level=correction)
+            make(LOSSES, loss), make(ADVANTAGES, advantage), normaliser, cap, Correction(level=correction), kl_weight,
+            kl_estimator,
         ),
         sampling=Sampling(temperature=1.0, max_tokens=cap),
         thinking=Thinking(mode=thinking, max_tokens=max_thinking),
         strategy=partial(group_draws, n=n) if strategy is None else make_strategy(strategy),
-        rewarder=lambda: Rewarder(
-            make_verifier(problems), [shaping_part(spec) for spec in shaping], partial=partial_credit
+        rewarder=lambda **learnt: Rewarder(
+            make_verifier(problems), [shaping_part(spec) for spec in shaping], partial=partial_credit,
+            verifier_weight=verifier_weight, **learnt,
         ),
         engine=engine,
         passes=(epochs, minibatches),
@@ -153,7 +170,22 @@ def grpo(
         record=record,
         rules=configured(health or {}),
         shaping=shaping,
-    )
+        reference=reference,
+        rewards=RewardSource(reward_model, reward_how, reward_weight) if reward_model else None,
+        ptx=None if ptx is None else Ptx(ptx, ptx_rows, ptx_weight),
+    )  # fmt: skip
+
+
+def check_rewards(stage: str, reward_model: tuple[str, ...], verifier_weight: float) -> None:
+    """Raise ConfigError when nothing would give a reward."""
+    if verifier_weight < 0 or (not verifier_weight and not reward_model):
+        raise ConfigError(f"{stage}: verifier_weight must be above 0, or 0 with a reward_model; got {verifier_weight}")
+
+
+def check_reference(stage: str, kl_weight: float, reference: str | None) -> None:
+    """Raise ConfigError for a divergence that cannot be, or a reference that nothing would read."""
+    if kl_weight < 0 or (reference is not None and not kl_weight):
+        raise ConfigError(f"{stage}: kl_weight must be at least 0, and above 0 where a reference is named")
 
 
 def make_strategy(spec: str) -> Strategy:
@@ -162,110 +194,3 @@ def make_strategy(spec: str) -> Strategy:
     function = STRATEGIES.load(name)
     found: Strategy = partial(function, **bind(function, given, supply={}))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Grpo:
-    """The bound stage; see `grpo`."""
-
-    task: Task
-    held_out: Task
-    plan: Plan
-    loop: Callable[[Plan, Parts], Awaitable[dict[str, Any]]]
-    schedule: Schedule
-    objective: Objective
-    sampling: Sampling
-    thinking: Thinking
-    strategy: Strategy
-    rewarder: Callable[[], Rewarder]
-    engine: str
-    passes: tuple[int, int]
-    sampler: Mapping[str, Any]
-    limits: tuple[int | None, int]
-    record: bool
-    rules: tuple[Rule, ...]
-    shaping: tuple[str, ...]
-    kind: str = "grpo"
-    checker: Callable[[Task], Verifier] = make_verifier
-
-    def check(self, has_model: bool) -> None:
-        """See `Stage.check`: a model, a known engine, and no problem on both sides."""
-        if not has_model:
-            raise ConfigError(f"{self.kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
-        name, given = parse_spec(self.engine)
-        factory = ENGINES.load(name)
-        bind(factory, given, supply={"model": "model"})
-        for spec in self.shaping:
-            shaping_part(spec)
-        train, measured = self._items()
-        found = list(overlaps([prompt_text(item) for item in train], map(prompt_text, measured)))
-        if found:
-            raise ConfigError(
-                f"{self.kind}: {len(found)} training problems are held-out problems too, such as "
-                f"{found[0].shared[:80]!r}; take another split, or leave them out of the task"
-            )
-        told = next(answer_leaks(train), None)
-        if told is not None:
-            raise ConfigError(f"{self.kind}: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
-
-    def run(self, setting: Setting) -> Result:
-        """See `Stage.run`."""
-        if setting.model is None:
-            raise ConfigError(f"{self.kind} needs a model")
-        return asyncio.run(self._run(setting, setting.model))
-
-    async def _run(self, setting: Setting, source: Path) -> Result:
-        model, tokenizer = load_model(source, setting.device), load_tokenizer(source)
-        engine = self._engine(source, setting)
-        _, given = parse_spec(self.engine)
-        train, measured = self._items()
-        checker = self.checker(self.held_out)
-        parts = Parts(
-            sampler=Frontier(train, seed=setting.seed, **self.sampler),
-            collector=Collector(
-                engine, strategy=self.strategy, sampling=self.sampling, thinking=self.thinking, seed=setting.seed
-            ),
-            rewarder=self.rewarder(),
-            updater=self.updater(model),
-            syncer=Syncer(engine, model, limit=LIMITS["float32" if given.get("dtype") == "float32" else "bfloat16"]),
-            held_out=HeldOut(measured, checker, self.sampling, setting.seed, self.thinking),
-            health=Health(self.rules),
-            checkpoints=Checkpoints(setting.folder / "checkpoints"),
-            metrics=LineFile(setting.folder / "metrics.jsonl"),
-            rollouts=RolloutFile(setting.folder / "rollouts.jsonl") if self.record else None,
-            pad_id=int(tokenizer.pad_token_id),
-            log=setting.log,
-            alarm_file=AlarmFile(setting.folder / "alarms.jsonl"),
-            held_out_file=LineFile(setting.folder / "held_out.jsonl"),
-        )
-        try:
-            last = await self.loop(self.plan, parts)
-        finally:
-            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
-                if file is not None:
-                    file.close()
-            await engine.close()
-            await checker.close()
-            await parts.rewarder.close()
-        folder = setting.folder / "model"
-        save_model(model, tokenizer, folder)
-        numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
-        return Result(str(folder), numbers, str(last["stopped"]))
-
-    def updater(self, model: Any) -> Updater:
-        """What turns rollouts into an update of `model`, with a fresh optimiser."""
-        epochs, minibatches = self.passes
-        optimiser = Optimiser(model, self.schedule)
-        return Updater(model, optimiser, self.objective, epochs=epochs, minibatches=minibatches)
-
-    def _items(self) -> tuple[list[Any], list[Any]]:
-        train_limit, held_out_limit = self.limits
-        return self.task.items(train_limit, 0), self.held_out.items(held_out_limit, 0)
-
-    def _engine(self, source: Path, setting: Setting) -> Engine:
-        name, given = parse_spec(self.engine)
-        factory = ENGINES.load(name)
-        supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
-        supply = {key: value for key, value in supply.items() if key not in given}
-        found: Engine = factory(**bind(factory, given, supply=supply))
-        return found

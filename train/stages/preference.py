@@ -22,6 +22,7 @@ from train.health import Rule, configured
 from train.imitation import ranked_right
 from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
+from train.optimiser import Optimiser, Schedule
 from train.pair_data import PairSource, Preferred
 from train.pairs import LabelledLoss, PairLoss
 from train.preference_update import PairUpdater, Reference, mismatched
@@ -30,7 +31,6 @@ from train.registries import PREFERENCES
 from train.sources import check_file, check_share, parted
 from train.specs import make, make_task
 from train.stage import Result, Setting, Stage
-from train.update import Optimiser, Schedule
 from ttc.errors import ConfigError
 from ttc.specs import parse_spec
 

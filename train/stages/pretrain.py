@@ -18,10 +18,10 @@ from train.batch import pad
 from train.checkpoint import Checkpoints
 from train.corpus import CORPORA, Corpus
 from train.models import Shape, new_model, save_model
+from train.optimiser import Optimiser, Schedule
 from train.policy import token_logprobs
 from train.specs import make
 from train.stage import Result, Setting, Stage
-from train.update import Optimiser, Schedule
 from ttc import seeds
 from ttc.errors import ConfigError
 

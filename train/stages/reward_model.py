@@ -23,11 +23,11 @@ from train.epochs import Fit, Pace
 from train.health import Rule, configured
 from train.measure import gains
 from train.models import load_tokenizer
+from train.optimiser import Optimiser, Schedule
 from train.pair_data import PairSource, Preferred
 from train.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from train.sources import check_file, check_share, parted
 from train.stage import Result, Setting, Stage
-from train.update import Optimiser, Schedule
 from ttc import seeds
 from ttc.errors import ConfigError
 

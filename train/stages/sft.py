@@ -9,7 +9,6 @@ completions and, with `held_out`, the accuracy on a task, both before and after.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +18,18 @@ from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
 from train.corpus import CORPORA, Corpus
 from train.epochs import Fit, Pace
-from train.examples import Example, read_examples, right_rollouts
+from train.examples import Example, corpus_examples, read_examples, right_rollouts
 from train.health import Rule, configured
 from train.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
 from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
 from train.normalise import Normaliser
+from train.optimiser import Optimiser, Schedule
 from train.sources import check_file, check_share, one_of, parted, rollouts_path
 from train.specs import make, make_task
 from train.stage import Result, Setting, Stage
-from train.update import Objective, Optimiser, Schedule, Updater
-from ttc import seeds
+from train.update import Objective, Updater
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError
 
@@ -163,7 +162,5 @@ class _Sft:
             return right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
         if self.corpus is None:
             raise ConfigError("sft: give data, corpus or rollouts")
-        rng, encode = random.Random(seeds.derive(setting.seed, "corpus")), Text(source).encode
-        texts = [self.corpus.sample(rng) for _ in range(corpus_rows)]
         # a text is held out by its number: what is measured is fresh texts of the language, not unseen questions
-        return [Example(str(i), encode(text)[:1], (*encode(text)[1:], end)) for i, text in enumerate(texts)]
+        return corpus_examples(self.corpus.sample, Text(source), end, corpus_rows, setting.seed)

@@ -24,11 +24,11 @@ from train.imitation import probabilities, ranked_right
 from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer
 from train.offline import Job, Method, check_options, run_trl
+from train.optimiser import Schedule
 from train.pair_data import PairSource, Preferred
 from train.sources import check_file, check_share, parted, rollouts_path
 from train.specs import make_task
 from train.stage import Result, Setting, Stage
-from train.update import Schedule
 from ttc.config import overrides
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError

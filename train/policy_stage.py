@@ -1,0 +1,187 @@
+"""A bound stage of reinforcement learning: what `grpo`, `ppo` and every other kind that rolls out has in common.
+
+A kind is a factory in `train/stages/` (or in another package) that binds fields to the parts of a `PolicyStage`; all
+parts have a plain default, so a kind states only what it adds: a reference, learnt rewards, a critic, earlier data.
+`learner` is everything an update needs, without an engine: `train.replay` repeats updates through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.decontamination import answer_leaks, overlaps, prompt_text
+from evals.task import Task
+from train.alarm_file import AlarmFile
+from train.checkpoint import Checkpoints
+from train.critic_start import CriticStart
+from train.frontier import Frontier
+from train.health import Health, Rule
+from train.held_out import HeldOut
+from train.learnt_reward import RewardSource, model_folder, same_tokenizer
+from train.measure import held_out_gains
+from train.models import load_model, load_tokenizer, save_model
+from train.optimiser import Optimiser, Schedule
+from train.parts import Parts, Plan
+from train.ptx import Ptx
+from train.rewards import Rewarder
+from train.rollout import Collector, Strategy
+from train.rollout_file import RolloutFile
+from train.specs import make_verifier, shaping_part
+from train.stage import Result, Setting
+from train.sync import LIMITS, Syncer
+from train.update import Objective, Updater
+from ttc.core import Engine, Sampling, Verifier
+from ttc.errors import ConfigError
+from ttc.records import LineFile
+from ttc.registry import ENGINES, bind
+from ttc.specs import parse_spec
+from ttc.thinking import Thinking
+
+__all__ = ["PolicyStage"]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStage:
+    """What is trained on, how rollouts are drawn and judged, what an update minimises; see the module.
+
+    `rewarder` takes `learnt` where there are `rewards`. `reference` names the model of the divergence; None is the one
+    that the stage starts from. `passes` are passes over a batch and optimiser steps of each.
+    """
+
+    task: Task
+    held_out: Task
+    plan: Plan
+    loop: Callable[[Plan, Parts], Awaitable[dict[str, Any]]]
+    schedule: Schedule
+    objective: Objective
+    sampling: Sampling
+    thinking: Thinking
+    strategy: Strategy
+    rewarder: Callable[..., Rewarder]
+    engine: str
+    passes: tuple[int, int]
+    sampler: Mapping[str, Any]
+    limits: tuple[int | None, int]
+    record: bool
+    rules: tuple[Rule, ...]
+    shaping: tuple[str, ...]
+    kind: str = "grpo"
+    checker: Callable[[Task], Verifier] = make_verifier
+    reference: str | None = None
+    rewards: RewardSource | None = None
+    ptx: Ptx | None = None
+    critic: CriticStart | None = None
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`: a model, a known engine, and no problem on both sides."""
+        if not has_model:
+            raise ConfigError(f"{self.kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
+        name, given = parse_spec(self.engine)
+        factory = ENGINES.load(name)
+        bind(factory, given, supply={"model": "model"})
+        for spec in self.shaping:
+            shaping_part(spec)
+        if self.ptx is not None:
+            self.ptx.check()
+        train, measured = self._items()
+        found = list(overlaps([prompt_text(item) for item in train], map(prompt_text, measured)))
+        if found:
+            raise ConfigError(
+                f"{self.kind}: {len(found)} training problems are held-out problems too, such as "
+                f"{found[0].shared[:80]!r}; take another split, or leave them out of the task"
+            )
+        told = next(answer_leaks(train), None)
+        if told is not None:
+            raise ConfigError(f"{self.kind}: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`."""
+        if setting.model is None:
+            raise ConfigError(f"{self.kind} needs a model")
+        return asyncio.run(self._run(setting, setting.model))
+
+    async def _run(self, setting: Setting, source: Path) -> Result:
+        tokenizer = load_tokenizer(source)
+        updater, rewarder = self.learner(source, setting), self._rewarder(source, setting)
+        engine, checker = self._engine(source, setting), self.checker(self.held_out)
+        _, given = parse_spec(self.engine)
+        train, measured = self._items()
+        limit = LIMITS["float32" if given.get("dtype") == "float32" else "bfloat16"]
+        parts = Parts(
+            sampler=Frontier(train, seed=setting.seed, **self.sampler),
+            collector=Collector(
+                engine, strategy=self.strategy, sampling=self.sampling, thinking=self.thinking, seed=setting.seed
+            ),
+            rewarder=rewarder,
+            updater=updater,
+            syncer=Syncer(engine, updater.model, limit=limit),
+            held_out=HeldOut(measured, checker, self.sampling, setting.seed, self.thinking),
+            health=Health(self.rules),
+            checkpoints=Checkpoints(setting.folder / "checkpoints"),
+            metrics=LineFile(setting.folder / "metrics.jsonl"),
+            rollouts=RolloutFile(setting.folder / "rollouts.jsonl") if self.record else None,
+            pad_id=int(tokenizer.pad_token_id),
+            log=setting.log,
+            alarm_file=AlarmFile(setting.folder / "alarms.jsonl"),
+            held_out_file=LineFile(setting.folder / "held_out.jsonl"),
+        )
+        try:
+            last = await self.loop(self.plan, parts)
+        finally:
+            for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
+                if file is not None:
+                    file.close()
+            for used in (engine, checker, rewarder):
+                await used.close()
+        folder = setting.folder / "model"
+        save_model(updater.model, tokenizer, folder)
+        numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
+        gained = held_out_gains(setting.folder / "held_out.jsonl", setting.seed)
+        return Result(str(folder), {**numbers, **gained}, str(last["stopped"]))
+
+    def learner(self, source: Path, setting: Setting) -> Updater:
+        """What turns rollouts into an update of the model in `source`, with a fresh optimiser.
+
+        Raises:
+            ConfigError: a reference or critic that is not there, or reads other ids; before any model is loaded.
+        """
+        reference = None
+        if self.objective.kl_weight:
+            reference = source if self.reference is None else model_folder("reference", self.reference, setting)
+            same_tokenizer("reference", reference, source)
+        if self.critic is not None:
+            self.critic.check(source, setting)
+        model, tokenizer = load_model(source, setting.device), load_tokenizer(source)
+        ids = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
+        epochs, minibatches = self.passes
+        return Updater(
+            model,
+            Optimiser(model, self.schedule),
+            self.objective,
+            epochs=epochs,
+            minibatches=minibatches,
+            reference=None if reference is None else load_model(reference, setting.device).eval(),
+            critic=None if self.critic is None else self.critic.make(model, source, setting),
+            replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),
+        )
+
+    def _rewarder(self, source: Path, setting: Setting) -> Rewarder:
+        if self.rewards is None:
+            return self.rewarder()
+        return self.rewarder(learnt=self.rewards.load(setting, source))
+
+    def _items(self) -> tuple[list[Any], list[Any]]:
+        train_limit, held_out_limit = self.limits
+        return self.task.items(train_limit, 0), self.held_out.items(held_out_limit, 0)
+
+    def _engine(self, source: Path, setting: Setting) -> Engine:
+        name, given = parse_spec(self.engine)
+        factory = ENGINES.load(name)
+        supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
+        supply = {key: value for key, value in supply.items() if key not in given}
+        found: Engine = factory(**bind(factory, given, supply=supply))
+        return found
