@@ -34,7 +34,7 @@ from ttc.config import load_toml
 from ttc.errors import ConfigError, UnknownName
 from ttc.registry import bind
 
-__all__ = ["Recipe", "Step", "packaged", "read_recipe"]
+__all__ = ["Recipe", "Step", "bind_stage", "packaged", "read_recipe"]
 
 _TOP = {"about", "stage", "gates"}
 _FOLDER = Path(__file__).parent / "recipes"
@@ -93,7 +93,7 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
         raise ConfigError(f"{path.name} has no [[stage]]")
     tables = [_scaled(table, scale) for table in tables if table.get("only") in (None, scale)]
     _override(tables, overrides or {}, path.name)
-    steps = tuple(_bind(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
+    steps = tuple(bind_stage(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
     if scale is not None and not any(scale in table or table.get("only") == scale for table in data["stage"]):
         raise ConfigError(f"{path.name} has no scale {scale!r}: no stage has a table [stage.{scale}]")
     if not steps:
@@ -132,7 +132,8 @@ def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object],
             table[field] = value
 
 
-def _bind(table: Mapping[str, Any], where: str) -> Step:
+def bind_stage(table: Mapping[str, Any], where: str) -> Step:
+    """Bind one stage's table, its kind and its fields; raises ConfigError naming `where` and what does not fit."""
     if "kind" not in table:
         raise ConfigError(f"{where}: kind is missing (one of {', '.join(STAGES.names())})")
     kind = str(table["kind"])
