@@ -69,3 +69,17 @@ def test_hostile_texts_are_judged_in_time() -> None:
 def test_a_broken_target_names_its_field(target: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"row 7: .*{message}"):
         regex().check_gold(target, "row 7")
+
+
+def test_all_is_the_thinking_its_end_and_the_text() -> None:
+    target = {"require": [r"\S</think>4$"]}
+
+    async def run() -> list[Verdict]:
+        verifier = regex(where="all")
+        try:
+            given = [Submission("4", "2+2"), Submission("4"), Submission("24")]
+            return [await verifier.verify(target, submission) for submission in given]
+        finally:
+            await verifier.close()
+
+    assert [verdict.status for verdict in asyncio.run(run())] == ["correct", "incorrect", "incorrect"]

@@ -6,7 +6,8 @@ from models: Python's engine backtracks, so matching runs in a killable worker, 
 hostile text is the verdict `timeout`, not a hang. Cost: 0.3 ms a verdict. Left out: captured groups and their values.
 
 Args:
-    where: What is searched: the whole text after the thinking, or the final answer found in it (box, tag, ####, line).
+    where: What is searched: the whole text after the thinking, the final answer found in it (box, tag, ####, line), or
+        all: the thinking, `</think>` and the text.
     whole: Whether a pattern must match all of it instead of occurring in it.
     ignore_case: Whether case does not matter.
     timeout_s: Wall limit of one verdict in the worker, in seconds.
@@ -32,10 +33,15 @@ from ttc.verifiers.pool import Pool
 from ttc.verifiers.reading import Clock, read_answer
 
 VERSION = "1"
-Where: TypeAlias = Literal["text", "final"]
+Where: TypeAlias = Literal["text", "final", "all"]
 MAX_CHARS = 200_000
 MAX_PATTERN = 10_000
 _FIELDS = ("require", "forbid")
+_READS: Mapping[Where, str] = {
+    "text": "the text after the thinking",
+    "final": "the final after the thinking",
+    "all": "the thinking, </think> and the text",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +71,14 @@ class RegexVerifier:
     name = "regex"
 
     def __init__(self, pool: Pool, where: Where, whole: bool, ignore_case: bool, allow_truncated: bool) -> None:
-        self._pool, self._in_final, self._whole, self._allow_truncated = pool, where == "final", whole, allow_truncated
+        self._pool, self._where, self._whole, self._allow_truncated = pool, where, whole, allow_truncated
         self._flags = int(re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
         flags = "".join("ny"[flag] for flag in (whole, ignore_case, allow_truncated))
         self.version = f"regex-{VERSION}-{where}-{flags}"
         self.card = Card(
             self.name,
             self.version,
-            inputs=f'target: a pattern or {{"require", "forbid"}}; reads the {where} after the thinking',
+            inputs=f'target: a pattern or {{"require", "forbid"}}; reads {_READS[where]}',
             max_s=pool.timeout_s + 0.5,
             limits=f"{MAX_CHARS} characters, {MEMORY_MB} MB (limit), {pool.timeout_s:g} s in a worker (timeout)",
             partial_credit="the share of patterns that hold",
@@ -106,10 +112,13 @@ class RegexVerifier:
             read_patterns(target)
 
     def _searched(self, submission: Submission) -> str | Verdict:
-        if not self._in_final:
-            return answer_part(submission, self._allow_truncated, MAX_CHARS)
-        found = read_answer(submission, "exact", self._allow_truncated)
-        return found if isinstance(found, Verdict) else found.final or ""
+        if self._where == "final":
+            final = read_answer(submission, "exact", self._allow_truncated)
+            return final if isinstance(final, Verdict) else final.final or ""
+        found = answer_part(submission, self._allow_truncated, MAX_CHARS)
+        if isinstance(found, Verdict) or self._where == "text":
+            return found
+        return f"{submission.thinking}</think>{found}"
 
     async def close(self) -> None:
         """End the workers."""
