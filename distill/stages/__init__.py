@@ -1,0 +1,1 @@
+"""Kinds of training stages that distillation adds to `train`."""

@@ -1,0 +1,225 @@
+"""On-policy distillation: the student writes, and a teacher supervises every token that it wrote.
+
+GKD (Agarwal et al. 2024, arXiv:2306.13649), MiniLLM (Gu et al. 2024, arXiv:2306.08543); routing to several teachers is
+the multi-teacher form of DeepSeek-V3.2 and others. The loop, the engine, the pushed weights and their probe, health
+rules, resume and files are those of reinforcement learning (`train.loop`, `train.policy_stage`); only the update
+differs: a divergence from the teacher weighs where a reference's would, or, with `sampled`, becomes the advantage. Only
+tokens that the student sampled count: forced ones do not, nor do rollouts that were cut. Cost: the rollouts, and one
+prefill of each by its teacher. Left out: asynchronous rollouts; teachers of another tokenizer, which need methods on
+text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from distill.divergence import WORDS, Kind, make_divergence
+from distill.domains import DomainVerifier, joined, named, parse_named
+from distill.supervision.learner import Learner
+from distill.supervision.local import LocalReader
+from distill.supervision.panel import Panel
+from distill.supervision.reader import Reader
+from distill.supervision.server import EngineReader
+from evals.decontamination import answer_leaks
+from evals.task import Task
+from train.advantages.group import group
+from train.correction import Correction
+from train.frontier import Mode
+from train.health import configured
+from train.loop import learn
+from train.losses.ppo import ppo
+from train.normalise import Normaliser
+from train.optimiser import Schedule
+from train.parts import Parts, Plan
+from train.policy_stage import PolicyStage
+from train.rewards import Rewarder
+from train.rollout import group_draws
+from train.sources import check_positive
+from train.stage import Result, Setting, Stage
+from train.update import Objective
+from ttc.core import Engine, Sampling
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+from ttc.registry import ENGINES, bind
+from ttc.specs import parse_spec
+from ttc.thinking import Thinking
+
+__all__ = ["OnPolicy", "on_policy"]
+
+_QUIET = ("no_signal", "all_fail", "all_pass")
+"""Health rules about rewards, which a teacher does not need."""
+
+
+def on_policy(
+    *,
+    task: str | tuple[str, ...],
+    held_out: str | tuple[str, ...],
+    teacher: str | tuple[str, ...],
+    steps: int,
+    lr: float,
+    divergence: Kind = "reverse",
+    beta: float = 0.5,
+    top_k: int | None = None,
+    reward_weight: float = 0.0,
+    prompts: int = 16,
+    n: int = 4,
+    max_tokens: int | None = None,
+    normaliser: Normaliser = "token",
+    mask_truncated: bool = True,
+    thinking: Literal["auto", "on", "off"] = "auto",
+    max_thinking: int | None = None,
+    engine: str = "embedded:dtype=float32,batch_invariant=true",
+    sampler: Mode = "uniform",
+    train_limit: int | None = None,
+    held_out_limit: int = 128,
+    eval_every: int = 10,
+    save_every: int = 50,
+    until: float | None = None,
+    warmup: int = 0,
+    decay: bool = False,
+    record: bool = True,
+    health: Mapping[str, Any] | None = None,
+) -> Stage:
+    """Learn from a teacher on the student's own samples.
+
+    Args:
+        task: the problems, NAME or NAME:KEY=VALUE,...; or several DOMAIN=TASK.
+        held_out: the problems it is measured on, written alike; none of them may be in `task`.
+        teacher: a model folder, or an engine that scores ids, NAME:KEY=VALUE,...; or several DOMAIN=TEACHER.
+        steps: updates.
+        lr: learning rate.
+        divergence: reverse, forward, jsd, or sampled; it is told in words at the start.
+        beta: of jsd, from 0 (forward) to 1 (reverse).
+        top_k: tokens that a teacher behind an engine tells per place; the rest is one bucket.
+        reward_weight: weight of the verifier's reward, as group-relative advantage, beside the teacher; 0 is none.
+        prompts: problems per update.
+        n: completions per problem.
+        max_tokens: cap of a completion; None is the task's.
+        normaliser: token, sequence, constant or rollout.
+        mask_truncated: do not learn from completions that were cut.
+        thinking: on asks for it, off forbids it, auto leaves it to the models.
+        max_thinking: most thinking tokens of a completion; what the cap forces is not learnt.
+        engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a resumed run is the same bits.
+        sampler: uniform, frontier or hard.
+        train_limit: most training problems per domain.
+        held_out_limit: most held-out problems per domain.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        until: stop once held-out accuracy reaches this.
+        warmup: steps over which the rate rises.
+        decay: let the rate fall to 0.
+        record: write every completion to rollouts.jsonl.
+        health: changes of health rules by name.
+    """
+    check_positive(
+        "on_policy", n=n, prompts=prompts, steps=steps, eval_every=eval_every, top_k=1 if top_k is None else top_k
+    )
+    if not (math.isfinite(reward_weight) and reward_weight >= 0) or (reward_weight > 0 and n < 2):
+        raise ConfigError(f"on_policy: reward_weight needs to be at least 0, and n >= 2; got {reward_weight} and n {n}")
+    if divergence != "sampled":
+        make_divergence(divergence, beta)
+    problems, measured = named("task", task), named("held_out", held_out)
+    whole = joined(problems)
+    cap = max_tokens or whole.sampling.max_tokens
+    inner = PolicyStage(
+        task=whole,
+        held_out=joined(measured),
+        plan=Plan(steps, prompts, 0, eval_every, save_every, until, mask_truncated),
+        loop=learn,
+        schedule=Schedule(lr, steps, warmup, decay),
+        objective=Objective(ppo(), group(), normaliser, cap, Correction()),
+        sampling=Sampling(temperature=1.0, max_tokens=cap),
+        thinking=Thinking(mode=thinking, max_tokens=max_thinking),
+        strategy=partial(group_draws, n=n),
+        rewarder=lambda: Rewarder(DomainVerifier(problems)),
+        engine=engine,
+        passes=(1, 1),
+        sampler={"mode": sampler},
+        limits=(train_limit, held_out_limit),
+        record=record,
+        rules=configured({**{name: {"enabled": False} for name in _QUIET}, **(health or {})}),
+        shaping=(),
+        kind="on_policy",
+        checker=lambda task: DomainVerifier(measured),
+    )
+    return OnPolicy(inner, problems, parse_named("teacher", teacher), divergence, beta, top_k, reward_weight)
+
+
+@dataclass(frozen=True, slots=True)
+class OnPolicy:
+    """The bound stage; see `on_policy`."""
+
+    inner: PolicyStage
+    problems: Mapping[str, Task]
+    teachers: Mapping[str, str]
+    kind: Kind
+    beta: float
+    top_k: int | None
+    reward_weight: float
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        self.inner.check(has_model)
+        for domain, task in self.problems.items():
+            if domain not in self.teachers and "" not in self.teachers:
+                known = ", ".join(self.teachers)
+                raise ConfigError(f"on_policy: no teacher for the domain {domain!r} (teachers: {known})")
+            told = next(answer_leaks(task.items(self.inner.limits[0], 0)), None)
+            if told is not None:
+                raise ConfigError(f"on_policy: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
+        for domain in self.teachers:
+            if domain and domain not in self.problems:
+                raise ConfigError(
+                    f"on_policy: teacher {domain}=... is of no domain (known: {', '.join(self.problems)})"
+                )
+        for spec in self.teachers.values():
+            if not Path(spec).expanduser().is_dir():
+                self._bound(spec)
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`."""
+        return replace(self.inner, loop=partial(self._loop, setting)).run(setting)
+
+    async def _loop(self, setting: Setting, plan: Plan, parts: Parts) -> dict[str, Any]:
+        if setting.model is None:
+            raise ConfigError("on_policy needs a model")
+        limit = self.inner.limits[0]
+        messages = {item.problem.id: item.problem.messages for item in self.inner.task.items(limit, 0)}
+        panel = Panel(self._readers(setting), messages, self.inner.thinking.template)
+        try:
+            panel.check(Text(setting.model))
+            setting.log(WORDS[self.kind])
+            learner = Learner(
+                panel, parts.updater, parts.pad_id, self.kind, self.beta, self.reward_weight, plan.mask_truncated
+            )
+            return await learn(plan, parts, learner.learn)
+        finally:
+            await panel.close()
+
+    def _readers(self, setting: Setting) -> dict[str, Reader]:
+        """Teachers by domain; one that several domains name is loaded once."""
+        made: dict[str, Reader] = {}
+        for domain, spec in self.teachers.items():
+            if spec not in made:
+                made[spec] = self._reader(domain or "teacher", spec, setting)
+        return {domain: made[spec] for domain, spec in self.teachers.items()}
+
+    def _reader(self, name: str, spec: str, setting: Setting) -> Reader:
+        folder = Path(spec).expanduser()
+        if folder.is_dir():
+            return LocalReader(name, folder, setting.device)
+        factory, given = self._bound(spec)
+        found: Engine = factory(**given)
+        return EngineReader(name, found, top_k=None if self.kind == "sampled" else self.top_k)
+
+    def _bound(self, spec: str) -> tuple[Any, dict[str, Any]]:
+        """Factory and options of an engine; its parameter `model` is written like any other."""
+        name, given = parse_spec(spec)
+        factory = ENGINES.load(name)
+        model = {"model": given.pop("model")} if "model" in given else {}
+        return factory, bind(factory, given, supply=model)

@@ -1,0 +1,304 @@
+"""On-policy distillation end to end: it learns, resumes bit for bit, and counts only what the student sampled."""
+
+import asyncio
+import dataclasses
+import json
+import shutil
+from functools import partial
+
+import pytest
+import torch
+
+from distill.divergence import WORDS
+from distill.stages.on_policy import on_policy
+from distill.supervision.learner import SELF_TEST, Learner
+from distill.supervision.local import LocalReader
+from distill.supervision.panel import Panel
+from distill.supervision.reader import Reading
+from distill.supervision.server import EngineReader
+from evals.tasks.cipher import cipher
+from tests.distill.models import STEPS, SYMBOLS, TASK, make_model, setting
+from train.advantages.group import group
+from train.losses.ppo import ppo
+from train.models import load_model
+from train.optimiser import Optimiser, Schedule
+from train.recipe import read_recipe
+from train.rollout import Collector, group_draws
+from train.rollout_file import read_rollouts
+from train.run import Options, run_recipe
+from train.update import Objective, Updater
+from ttc.core import Sampling, Verdict
+from ttc.embedded.text import Text
+from ttc.engines.embedded import embedded
+from ttc.errors import ConfigError, TrainingError
+
+KINDS = ("reverse", "forward", "jsd", "sampled")
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    torch.set_num_threads(1)
+    return make_model(tmp_path_factory.mktemp("student"), share=0.3, steps=90)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    torch.set_num_threads(1)
+    return make_model(tmp_path_factory.mktemp("teacher"), share=1.0, steps=150, seed=1)
+
+
+def stage(teacher, /, **more):
+    given = {"task": f"{TASK},split=train", "held_out": TASK, "teacher": str(teacher), "steps": 4, "lr": 2e-3,
+             "prompts": 6, "n": 2, "held_out_limit": 12, "eval_every": 2, "save_every": 2}  # fmt: skip
+    return on_policy(**{**given, **more})
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(folder):
+    return [parameter.detach() for parameter in load_model(folder, "cpu").parameters()]
+
+
+@pytest.fixture(scope="module")
+def drawn(student):
+    """Rollouts of the student, as a step draws them; the last one is cut."""
+
+    async def draw():
+        engine = embedded(str(student), dtype="float32", device="cpu", batch_invariant=True)
+        sampling = Sampling(temperature=1.0, max_tokens=12)
+        collector = Collector(engine, strategy=partial(group_draws, n=2), sampling=sampling, thinking=None, seed=3)
+        items = cipher(symbols=SYMBOLS, max_steps=STEPS, split="train").items(6, 0)
+        try:
+            return await collector.collect(items, 0)
+        finally:
+            await engine.close()
+
+    rollouts = asyncio.run(draw())
+    return [dataclasses.replace(r, finish_reason="stop", verdict=Verdict("correct"), reward=1.0) for r in rollouts]
+
+
+def panel(readers):
+    items = cipher(symbols=SYMBOLS, max_steps=STEPS, split="train").items(None, 0)
+    return Panel(readers, {item.problem.id: item.problem.messages for item in items}, None)
+
+
+def learner(student, reader, kind="reverse", *, reward=0.0, mask_truncated=True, lr=1e-9):
+    model = load_model(student, "cpu")
+    updater = Updater(model, Optimiser(model, Schedule(lr, 10)), Objective(ppo(), group()))
+    own = panel({"": reader})
+    own.check(Text(student))
+    return Learner(own, updater, 0, kind, 0.5, reward, mask_truncated)
+
+
+def test_a_teacher_pulls_the_student_to_think_as_it_does(student, teacher, tmp_path):
+    told = []
+    where = dataclasses.replace(setting(tmp_path, student), log=told.append)
+    stage(teacher, steps=30, prompts=16, eval_every=30).run(where)
+    seen = rows(tmp_path)
+    assert seen[-1]["divergence"] < 0.75 * seen[0]["divergence"]
+    assert seen[-1]["thinking_share"] > seen[0]["thinking_share"] + 0.3
+    assert WORDS["reverse"] in told
+    assert max(row["parity"] for row in seen) < 1e-4
+
+
+def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(student, teacher, tmp_path):
+    stage(teacher).run(setting(tmp_path / "whole", student))
+    stage(teacher, steps=2).run(setting(tmp_path / "halves", student))
+    stage(teacher).run(setting(tmp_path / "halves", student))
+    whole, halves = weights(tmp_path / "whole/model"), weights(tmp_path / "halves/model")
+    assert all(torch.equal(a, b) for a, b in zip(whole, halves, strict=True))
+    assert [r.token_ids for r in read_rollouts(tmp_path / "whole/rollouts.jsonl")] == [
+        r.token_ids for r in read_rollouts(tmp_path / "halves/rollouts.jsonl")
+    ]
+    names = ("step", "loss", "divergence", "grad_norm", "accuracy")
+    first, second = ([[row[name] for name in names] for row in rows(tmp_path / x)] for x in ("whole", "halves"))
+    assert first == second
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_student_is_nothing_apart_from_itself(student, drawn, kind):
+    told = asyncio.run(learner(student, LocalReader("self", student, "cpu"), kind).learn(drawn))
+    assert abs(told["divergence"]) < SELF_TEST
+    assert told["updated"] == 1 and told["kept"] == 1
+
+
+def test_the_self_test_stops_a_student_with_dropout(student, drawn):
+    own = learner(student, LocalReader("self", student, "cpu"))
+    for module in own.updater.model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.5
+    with pytest.raises(TrainingError, match=r"self-test: teacher self has the student's own weights.*dropout"):
+        asyncio.run(own.learn(drawn))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forced_tokens_and_cut_completions_do_not_count(student, teacher, drawn, kind):
+    reader = LocalReader("teacher", teacher, "cpu")
+    whole = asyncio.run(learner(student, reader, kind).learn(drawn[:3]))
+    forced = dataclasses.replace(
+        drawn[3], sampled=(False,) * len(drawn[3].sampled), logprobs=(None,) * len(drawn[3].logprobs)
+    )
+    cut = dataclasses.replace(drawn[4], finish_reason="length")
+    same = asyncio.run(learner(student, reader, kind).learn([*drawn[:3], forced, cut]))
+    assert same["divergence"] == pytest.approx(whole["divergence"], abs=1e-7)
+    assert same["loss"] == pytest.approx(whole["loss"], abs=1e-7)
+    assert same["kept"] == pytest.approx(3 / 5)
+    assert asyncio.run(learner(student, reader, kind).learn([cut])) == {"updated": 0.0, "kept": 0.0}
+
+
+def test_completions_without_a_verdict_are_learnt_from_too(student, teacher, drawn):
+    reader = LocalReader("teacher", teacher, "cpu")
+    silent = [dataclasses.replace(r, verdict=Verdict("timeout"), reward=None) for r in drawn[:4]]
+    first = asyncio.run(learner(student, reader).learn(silent))
+    assert first["divergence"] == asyncio.run(learner(student, reader).learn(drawn[:4]))["divergence"]
+
+
+def test_the_sampled_estimate_agrees_with_the_whole_vocabulary_on_average(student, teacher, drawn):
+    reader = LocalReader("teacher", teacher, "cpu")
+    (whole,) = [asyncio.run(learner(student, reader, "reverse").learn(drawn))["divergence"]]
+    sampled = asyncio.run(learner(student, reader, "sampled").learn(drawn))["divergence"]
+    assert sampled == pytest.approx(whole, rel=0.6)
+    assert whole > 0.01
+
+
+def test_reward_is_added_to_what_the_teacher_says(student, teacher, drawn):
+    reader = LocalReader("teacher", teacher, "cpu")
+    halves = [dataclasses.replace(r, reward=float(i % 2)) for i, r in enumerate(drawn)]
+    for kind in ("reverse", "sampled"):
+        plain, mixed = learner(student, reader, kind, lr=1e-3), learner(student, reader, kind, reward=1.0, lr=1e-3)
+        first, second = asyncio.run(plain.learn(halves)), asyncio.run(mixed.learn(halves))
+        assert first["divergence"] == pytest.approx(second["divergence"])
+        pairs = zip(plain.updater.model.parameters(), mixed.updater.model.parameters(), strict=True)
+        assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+def test_micro_batches_and_other_padding_change_nothing(student, teacher, drawn):
+    reader = LocalReader("teacher", teacher, "cpu")
+    found = []
+    for micro in (16, 4096):
+        own = learner(student, reader)
+        own.updater._micro = micro
+        found.append(asyncio.run(own.learn(drawn)))
+    assert found[0]["loss"] == pytest.approx(found[1]["loss"], abs=1e-6)
+    assert found[0]["divergence/teacher"] == pytest.approx(found[1]["divergence"], abs=1e-6)
+
+
+def test_a_teacher_behind_an_engine_scores_like_one_in_this_process(student, teacher, drawn):
+    async def both():
+        engine = embedded(str(teacher), dtype="float32", device="cpu", batch_invariant=True)
+        far, near = EngineReader("far", engine, top_k=None), LocalReader("near", teacher, "cpu")
+        wanted = [Reading(r.prompt_ids, r.token_ids, r.sampled) for r in drawn]
+        try:
+            return await far.score(wanted), await near.score(wanted), far.usage
+        finally:
+            await far.close()
+
+    far, near, usage = asyncio.run(both())
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(far, near, strict=True))
+    assert usage.prompt + usage.scored >= sum(len(r.prompt_ids) + len(r.token_ids) for r in drawn)
+
+
+class TopReader:
+    """An engine that tells its k likeliest tokens, as a server does: a wrapper around a local model."""
+
+    def __init__(self, folder, engine):
+        self._model, self._engine, self.capabilities = load_model(folder, "cpu").eval(), engine, engine.capabilities
+
+    def render(self, messages, thinking):
+        return self._engine.render(messages, thinking)
+
+    async def logprobs(self, token_ids, start, on_usage):
+        return await self._engine.logprobs(token_ids, start, on_usage)
+
+    @torch.no_grad()
+    async def top_logprobs(self, token_ids, start, k, on_usage):
+        told = torch.log_softmax(self._model(input_ids=torch.tensor([token_ids])).logits[0, start - 1 : -1], -1)
+        values, ids = told.topk(k)
+        return tuple(dict(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True))
+
+    async def close(self):
+        await self._engine.close()
+
+
+def test_a_server_that_tells_k_tokens_gives_a_bound_that_grows_to_the_whole(student, teacher, drawn):
+    whole = asyncio.run(learner(student, LocalReader("near", teacher, "cpu")).learn(drawn))["divergence"]
+
+    async def bounded(k):
+        engine = TopReader(teacher, embedded(str(teacher), dtype="float32", device="cpu"))
+        reader = EngineReader("far", engine, top_k=k)
+        try:
+            return (await learner(student, reader).learn(drawn))["divergence"]
+        finally:
+            await reader.close()
+
+    few, most = asyncio.run(bounded(2)), asyncio.run(bounded(Text(teacher).size - 1))
+    assert 0 <= few <= most + 1e-6 <= whole + 2e-5
+    assert most == pytest.approx(whole, rel=0.02)
+
+
+def test_every_domain_has_its_own_teacher(student, teacher, tmp_path):
+    other = make_model(tmp_path / "other", share=0.0, steps=10)
+    given = {
+        "task": (f"short={TASK},split=train", f"long={TASK},split=train"),
+        "held_out": (f"short={TASK}", f"long={TASK}"),
+        "teacher": (f"short={teacher}", f"long={other}"),
+    }
+    result = on_policy(**given, steps=2, lr=1e-3, prompts=8, n=1, held_out_limit=6, eval_every=2).run(
+        setting(tmp_path / "run", student)
+    )
+    assert result.metrics["divergence/short"] != pytest.approx(result.metrics["divergence/long"])
+    assert result.metrics["teacher_tokens/short"] > 0 and result.metrics["teacher_tokens/long"] > 0
+    seen = {rollout.problem_id.partition("/")[0] for rollout in read_rollouts(tmp_path / "run/rollouts.jsonl")}
+    assert seen == {"short", "long"}
+    assert all(
+        r.verdict.status in ("correct", "incorrect", "no_answer")
+        for r in read_rollouts(tmp_path / "run/rollouts.jsonl")
+    )
+
+
+def test_it_is_a_stage_of_a_recipe(student, teacher, tmp_path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'[[stage]]\nkind = "on_policy"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nteacher = "{teacher}"\n'
+        "steps = 1\nlr = 1e-3\nprompts = 2\nn = 1\nheld_out_limit = 4\n"
+    )
+    (result,) = run_recipe(read_recipe(str(recipe)), Options(tmp_path / "run", 1, student, "cpu", 1), lambda text: None)
+    assert (tmp_path / "run/model/config.json").is_file() and result.metrics["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"n": 0}, "n must be at least 1"),
+        ({"divergence": "jsd", "beta": 1.0}, "beta must be in"),
+        ({"reward_weight": 1.0, "n": 1}, "reward_weight needs"),
+        ({"teacher": "nowhere"}, "unknown engine 'nowhere'"),
+        ({"teacher": ("a=x", "b=y")}, "no teacher for the domain"),
+        ({"teacher": ("x", "y")}, "needs a name of its own"),
+        ({"held_out": f"{TASK},split=train"}, "held-out problems too"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_loaded(teacher, given, message):
+    with pytest.raises(ConfigError, match=message):
+        stage(teacher, **given).check(True)
+
+
+def test_a_teacher_that_closes_the_thinking_differently_is_refused(student, teacher, tmp_path):
+    closed = tmp_path / "closed"
+    shutil.copytree(teacher, closed)
+    template = closed / "chat_template.jinja"
+    template.write_text(template.read_text() + "{% if add_generation_prompt %}<think></think>{% endif %}")
+    own = panel({"": LocalReader("closed", closed, "cpu")})
+    with pytest.raises(ConfigError, match="template leaves the thinking of"):
+        own.check(Text(student))
+
+
+def test_an_engine_that_cannot_tell_its_likeliest_tokens_is_refused(student):
+    engine = embedded(str(student), dtype="float32", device="cpu")
+    try:
+        with pytest.raises(ConfigError, match="does not tell its likeliest tokens"):
+            EngineReader("far", engine, top_k=4)
+    finally:
+        asyncio.run(engine.close())
