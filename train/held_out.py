@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from evals.task import Item
-from ttc.core import Engine, Sampling, Submission, Usage, Verifier
-from ttc.session import Session
+from ttc.core import Answer, Engine, FinishReason, Problem, Sampling, Submission, Usage, Verifier
+from ttc.session import Session, Shared
+from ttc.solve import Strategy
 from ttc.thinking import Thinking
 
 __all__ = ["HeldOut", "accuracy"]
@@ -16,13 +17,15 @@ __all__ = ["HeldOut", "accuracy"]
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Which problems, how they are checked, and how they are answered."""
+    """Which problems, how they are checked, and how they are answered: one completion, or a `strategy`."""
 
     items: Sequence[Item]
     verifier: Verifier
     sampling: Sampling
     seed: int
     thinking: Thinking | None = None
+    strategy: Strategy | None = None
+    shared: Shared = field(default_factory=dict, compare=False)
 
 
 async def accuracy(held_out: HeldOut, engine: Engine, *, greedy: bool = True) -> tuple[list[bool], Usage]:
@@ -34,11 +37,24 @@ async def accuracy(held_out: HeldOut, engine: Engine, *, greedy: bool = True) ->
 
 
 async def _one(item: Item, held_out: HeldOut, engine: Engine, sampling: Sampling) -> tuple[bool, Usage]:
-    session = Session(item.problem, engine, seed=held_out.seed, sampling=sampling, thinking=held_out.thinking)
+    session = Session(
+        item.problem,
+        engine,
+        seed=held_out.seed,
+        sampling=sampling,
+        thinking=held_out.thinking,
+        shared=held_out.shared,
+    )
+    answer = await (held_out.strategy or _complete)(item.problem, session)
+    finish: FinishReason = "stop" if answer.finish_reason == "stop" else "length"
+    verdict = await held_out.verifier.verify(item.target, Submission(answer.text, answer.thinking, finish))
+    session.close()
+    return verdict.correct, session.usage
+
+
+async def _complete(problem: Problem, session: Session) -> Answer:
+    """One completion."""
     prompt = session.render()
     (completion,) = await session.generate(prompt, 1)
     candidate = session.candidate(prompt, completion)
-    finish = "stop" if candidate.finish_reason == "stop" else "length"
-    verdict = await held_out.verifier.verify(item.target, Submission(candidate.text, candidate.thinking, finish))
-    session.close()
-    return verdict.correct, session.usage
+    return session.answer(candidate, [candidate])

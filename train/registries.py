@@ -5,15 +5,17 @@ train/losses/NAME.py         the policy-gradient term per token
 train/preferences/NAME.py    a loss over pairs or labelled completions
 train/shaping/NAME.py        one more part of the reward
 train/stages/NAME.py         one kind of step of a recipe
+train/environments/NAME.py   a task to be done with tools, and what it is rewarded for
 """
 
 from __future__ import annotations
 
 from ttc.registry import Registry
 
-__all__ = ["ADVANTAGES", "LOSSES", "PREFERENCES", "SHAPING", "STAGES"]
+__all__ = ["ADVANTAGES", "ENVIRONMENTS", "LOSSES", "PREFERENCES", "SHAPING", "STAGES"]
 
 ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages")
+ENVIRONMENTS = Registry("environment", "train.environments", "ttc.environments")
 LOSSES = Registry("loss", "train.losses", "ttc.losses")
 PREFERENCES = Registry("preference loss", "train.preferences", "ttc.preferences")
 SHAPING = Registry("shaping", "train.shaping", "ttc.shaping")

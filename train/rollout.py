@@ -3,25 +3,24 @@
 Any engine and any strategy can produce them. A rollout holds the exact ids that were sampled (promise 4), the engine's
 log-probabilities, and which ids thinking control put there instead of the policy: those are never trained on. Sampling
 is at temperature 1 without top-p and top-k, because only there are the engine's log-probabilities those of the policy.
-Cost: one tuple per completion. Left out: turns of tools, see `train.agentic`.
+An episode with tools (`ttc.agents`) is one rollout: what the tools returned stands among its ids and is not sampled.
+Cost: one tuple per completion.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from evals.task import Item
 from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, Scorer, Target, Usage, Verdict
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.session import Session
+from ttc.session import Session, Shared
+from ttc.solve import Strategy
 from ttc.thinking import Thinking
 
-__all__ = ["Collector", "Rollout", "group_draws"]
-
-Strategy: TypeAlias = Callable[[Problem, Session], Awaitable[Answer]]
+__all__ = ["Collector", "Rollout", "Strategy", "group_draws"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,8 @@ class Rollout:
 
     `group` is equal for rollouts of one prompt in one step. `sampled` is True at ids the policy drew. `logprobs` are
     the engine's, in nats, None at injected ids. `reward` None means no verdict; `parts` are its components by name.
-    `version` counts the updates of the policy that sampled it.
+    `version` counts the updates of the policy that sampled it. `calls` of tools were made, of which `failed_calls`
+    came back as errors.
     """
 
     step: int
@@ -52,6 +52,8 @@ class Rollout:
     verdict: Verdict | None = None
     reward: float | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
+    calls: int = 0
+    failed_calls: int = 0
 
     @property
     def truncated(self) -> bool:
@@ -85,6 +87,7 @@ class Collector:
             )
         self.engine = engine
         self.usage = Usage()
+        self._shared: Shared = {}
         self._strategy, self._sampling, self._thinking, self._seed = strategy, sampling, thinking, seed
 
     async def collect(self, items: Sequence[Item], step: int, first_group: int = 0, version: int = 0) -> list[Rollout]:
@@ -97,7 +100,12 @@ class Collector:
     async def _group(self, item: Item, step: int, group: int, version: int) -> list[Rollout]:
         problem = replace(item.problem, id=f"{item.problem.id}@{step}")
         session = _Recording(
-            problem, self.engine, seed=self._seed, sampling=self._sampling, thinking=self._thinking
+            problem,
+            self.engine,
+            seed=self._seed,
+            sampling=self._sampling,
+            thinking=self._thinking,
+            shared=self._shared,
         )
         try:
             answer = await self._strategy(problem, session)
@@ -107,19 +115,18 @@ class Collector:
         finally:
             session.close()
             self.usage += session.usage
-        return [
-            self._rollout(item, candidate, session.ends[candidate.path], step, group, version)
-            for candidate in candidates
-        ]
+        return [self._rollout(item, candidate, session, step, group, version) for candidate in candidates]
 
     def _rollout(
-        self, item: Item, candidate: Candidate, end: tuple[Prompt, Completion], step: int, group: int, version: int
+        self, item: Item, candidate: Candidate, session: _Recording, step: int, group: int, version: int
     ) -> Rollout:
-        prompt, completion = end
+        prompt, completion = session.ends[candidate.path]
         whole = prompt.then(completion)
         ending = len(completion.token_ids) - completion.num_eos  # `then` drops the end of sequence; training needs it
         generated = [*whole.generated_ids, *completion.token_ids[ending:]]
         known = [*(whole.logprobs or ()), *(completion.logprobs or ())[ending:]]
+        used = (event for event in session.trace if event.kind == "tool" and event.path == candidate.path)
+        failed = [bool(event.data["failed"]) for event in used]
         return Rollout(
             step=step,
             group=group,
@@ -137,6 +144,8 @@ class Collector:
             finish_reason=candidate.finish_reason,
             version=version,
             seed=self._seed,
+            calls=len(failed),
+            failed_calls=sum(failed),
         )
 
 
@@ -144,9 +153,16 @@ class _Recording(Session):
     """A session that remembers, per path, the prompt and the completion that ended there."""
 
     def __init__(
-        self, problem: Problem, engine: Engine, *, seed: int, sampling: Sampling, thinking: Thinking | None
+        self,
+        problem: Problem,
+        engine: Engine,
+        *,
+        seed: int,
+        sampling: Sampling,
+        thinking: Thinking | None,
+        shared: Shared,
     ) -> None:
-        super().__init__(problem, engine, seed=seed, sampling=sampling, thinking=thinking)
+        super().__init__(problem, engine, seed=seed, sampling=sampling, thinking=thinking, shared=shared)
         self.ends: dict[tuple[int, ...], tuple[Prompt, Completion]] = {}
 
     async def generate(
@@ -157,8 +173,11 @@ class _Recording(Session):
         sampling: Sampling | None = None,
         thinking: Thinking | None = None,
         scorer: Scorer | None = None,
+        resumed: bool = False,
     ) -> list[Completion]:
         """See `Session.generate`."""
-        done = await super().generate(prompt, draws, sampling=sampling, thinking=thinking, scorer=scorer)
+        done = await super().generate(
+            prompt, draws, sampling=sampling, thinking=thinking, scorer=scorer, resumed=resumed
+        )
         self.ends.update({completion.path: (prompt, completion) for completion in done})
         return done

@@ -1,0 +1,46 @@
+"""Two-digit calculations that need a calculator (`evals.calculation`). Made for training a model to call one.
+
+A model must have learnt the language to say anything sensible; `ttc train run async-agentic` makes such a model. Its
+calls are answered by `--strategy tools --set tools.instruct=false`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from evals.calculation import Split, sample_calculation
+from evals.task import Item, Task
+from ttc import seeds
+from ttc.core import Message, Problem, Sampling
+
+__all__ = ["calculation"]
+
+DEFAULT_LIMIT = 1000
+
+
+def calculation(*, split: Split = "eval") -> Task:
+    """Work out the sum, difference or product of two numbers of two digits.
+
+    Args:
+        split: eval (one problem in six) or train (the rest).
+    """
+    return Task(
+        name="calculation",
+        kind="exact",
+        load=lambda limit, seed: _items(split, DEFAULT_LIMIT if limit is None else limit, seed),
+        sampling=Sampling(max_tokens=24, temperature=1.0),
+        params={"split": split},
+        note="needs a model of this language: ttc train run async-agentic",
+    )
+
+
+def _items(split: Split, limit: int, seed: int) -> Iterator[Item]:
+    rng = random.Random(seeds.derive(seed, "calculation", split))
+    seen: set[str] = set()
+    while len(seen) < limit:
+        drawn = sample_calculation(rng, split)
+        if drawn.text not in seen:
+            seen.add(drawn.text)
+            problem = Problem(f"calculation-{drawn.text}", (Message("user", drawn.question),), "exact")
+            yield Item(problem, str(drawn.value), difficulty=drawn.operation)

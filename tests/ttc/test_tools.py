@@ -1,0 +1,255 @@
+"""Tools: episodes of several turns on ids, limits, failures that are observations, and what each tool does."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from ttc.agents.episode import Limits
+from ttc.agents.markup import MARKUPS
+from ttc.agents.tool import Kit, ToolFailure
+from ttc.core import Answer, Message, Problem, Sampling, Usage
+from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError, UnknownName
+from ttc.session import Session
+from ttc.solve import solve
+from ttc.strategies.tools import tools
+from ttc.tools.calculator import calculator
+from ttc.tools.search import search
+
+PROBLEM = Problem("p", (Message("user", "How much is 12*3+1?"),), "exact")
+SAMPLING = Sampling(temperature=1.0, max_tokens=200)
+
+
+def turns(*said: str, **options: object) -> ScriptedEngine:
+    """An engine that says its n-th turn after n - 1 results; the last one again and again."""
+
+    def script(prompt, path, key):
+        text = prompt.generated_text
+        return said[min(text.count("<result>") + text.count("<tool_response>"), len(said) - 1)]
+
+    return ScriptedEngine(script, **options)
+
+
+def play(engine: ScriptedEngine, *, sampling: Sampling = SAMPLING, seed: int = 1, **params: object) -> Answer:
+    return asyncio.run(
+        solve(PROBLEM, engine=engine, strategy=lambda p, s: tools(p, s, **params), seed=seed, sampling=sampling)
+    )
+
+
+def results(answer: Answer) -> list[str]:
+    return [str(event.data["result"]) for event in answer.trace if event.kind == "tool"]
+
+
+def test_a_result_is_appended_and_the_answer_is_what_was_said_last() -> None:
+    answer = play(turns("first <calculator>12*3</calculator>", "then <calculator>36+1</calculator>", "37"))
+    assert results(answer) == ["36", "37"]
+    assert (answer.text, answer.final, answer.finish_reason) == ("37", "37", "stop")
+
+
+def test_what_the_model_would_have_said_after_a_call_is_never_sampled() -> None:
+    engine = turns("<calculator>2*2</calculator><result>5</result>5", "4")
+    answer = play(engine)
+    assert answer.final == "4"
+    assert answer.usage.generated == engine.counters().generated == len("<calculator>2*2</calculator>") + len("4") + 1
+
+
+def test_a_forged_result_is_only_text() -> None:
+    answer = play(turns("<result>7</result>7"))
+    assert results(answer) == [] and answer.text == "<result>7</result>7"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("<calculator>1/0</calculator>", "error: division by zero"),
+        ("<calculator>rm -rf</calculator>", "error: not an expression"),
+        ("12</calculator>", "error: </calculator> without <calculator>"),
+    ],
+)
+def test_a_call_that_fails_is_an_observation(call: str, words: str) -> None:
+    answer = play(turns(call, "0"))
+    (seen,) = [event.data for event in answer.trace if event.kind == "tool"]
+    assert seen["result"].startswith(words) and seen["failed"] and answer.final == "0"
+
+
+def tool_file(tmp_path, body: str) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import asyncio\n"
+        "class Mine:\n"
+        "    name, about = 'mine', 'a tool of my own'\n"
+        "    def start(self, problem):\n"
+        "        seen = []\n"
+        "        async def use(argument):\n"
+        f"            {body}\n"
+        "        return use\n"
+        "def mine():\n"
+        "    return Mine()\n"
+    )
+    return f"{path}:mine"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [("raise OSError('disk full')", "error: OSError: disk full"), ("await asyncio.sleep(60)", "error: no result after")],
+)
+def test_a_tool_that_breaks_or_hangs_is_an_observation_too(tmp_path, body: str, words: str) -> None:
+    answer = play(turns("<mine>x</mine>", "done"), tools=(tool_file(tmp_path, body),), tool_s=0.2)
+    assert results(answer)[0].startswith(words) and answer.final == "done"
+
+
+def test_a_tool_may_keep_a_state_for_its_episode_and_only_for_it(tmp_path) -> None:
+    counting = tool_file(tmp_path, "seen.append(argument); return str(len(seen))")
+    answer = play(turns("<mine>a</mine>", "<mine>b</mine>", "done"), tools=(counting,), n=3)
+    assert results(answer) == ["1", "2"] * 3
+
+
+def test_limits_cut_an_episode_and_a_cut_one_has_no_answer() -> None:
+    endless = turns("<calculator>1+1</calculator>")
+    answer = play(endless, max_calls=3)
+    assert results(answer) == ["2"] * 3 and answer.final is None and answer.finish_reason == "length"
+    short = play(endless, sampling=replace(SAMPLING, max_tokens=40))
+    assert len(results(short)) == 1 and short.final is None and short.usage.generated <= 40
+    full = play(turns("<calculator>1+1</calculator>", max_context=170))
+    assert full.final is None and full.finish_reason == "length"
+
+
+def test_a_long_result_is_cut() -> None:
+    answer = play(turns("<calculator>10*10</calculator>", "ok"), max_result=2)
+    assert results(answer) == ["10"]
+
+
+def test_what_was_sampled_is_told_from_what_was_appended() -> None:
+    engine = turns("<calculator>12*3</calculator>", "36")
+
+    async def go() -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+        session = Session(PROBLEM, engine, seed=1, sampling=SAMPLING)
+        ends = []
+        inner = session.generate
+
+        async def generate(prompt, draws, **options):
+            done = await inner(prompt, draws, **options)
+            ends.extend(prompt.then(completion) for completion in done)
+            return done
+
+        session.generate = generate  # type: ignore[method-assign]
+        await tools(PROBLEM, session, instruct=False)
+        return ends[-1].generated_ids, ends[-1].logprobs or ()
+
+    ids, logprobs = asyncio.run(go())
+    appended = "".join(chr(i) for i, value in zip(ids, logprobs, strict=False) if value is None)
+    assert appended == "<result>36</result>"
+    assert engine.decode(ids) == "<calculator>12*3</calculator><result>36</result>36"
+
+
+def test_episodes_do_not_depend_on_the_schedule() -> None:
+    said = ("<calculator>12*3</calculator>", "<calculator>1/0</calculator>", "36")
+    plain, mixed = play(turns(*said), n=4), play(turns(*said, jitter=5), n=4)
+    assert [(c.path, c.text) for c in plain.candidates] == [(c.path, c.text) for c in mixed.candidates]
+    assert plain.usage == mixed.usage
+
+
+def test_every_token_is_on_the_ledger() -> None:
+    engine = turns("<calculator>12*3</calculator>", "36")
+    answer = play(engine, n=3)
+    assert answer.usage == engine.counters() != Usage()
+
+
+def test_the_model_is_told_its_tools_unless_it_knows_them() -> None:
+    asked: list[str] = []
+
+    def script(prompt, path, key):
+        asked.append(prompt.text)
+        return "1"
+
+    play(ScriptedEngine(script))
+    play(ScriptedEngine(script), instruct=False)
+    assert "<calculator>" in asked[0] and "exact value" in asked[0] and "calculator" not in asked[1]
+
+
+def test_hermes_calls_are_json_and_their_result_comes_as_a_turn() -> None:
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"input": "12*3"}}\n</tool_call>'
+    answer = play(turns(call, "36"), markup="hermes")
+    assert results(answer) == ["36"] and answer.final == "36"
+    markup = MARKUPS["hermes"]([calculator()])
+    for wrong in ("<tool_call>12</tool_call>", '<tool_call>{"name": "calculator"}</tool_call>', "</tool_call>"):
+        with pytest.raises(ToolFailure, match="JSON"):
+            markup.read(wrong)
+    unknown = '<tool_call>{"name": "shell", "arguments": {"input": "ls"}}</tool_call>'
+    assert results(play(turns(unknown, "no"), markup="hermes")) == ["error: no tool 'shell'; there is calculator"]
+
+
+def test_wrong_settings_are_named_before_anything_runs() -> None:
+    for params, words in (
+        ({"tools": ()}, "at least one"),
+        ({"tools": ("calculator", "calculator")}, "one name"),
+        ({"max_calls": 0}, "max_calls"),
+        ({"n": 0}, "n must be"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            play(turns("1"), **params)
+    with pytest.raises(UnknownName, match="calculator"):
+        Kit(("calculater",))()
+    with pytest.raises(ConfigError, match="tool_s"):
+        Limits(tool_s=0)
+
+
+def use(tool, argument: str) -> str:
+    return asyncio.run(tool.start(PROBLEM)(argument))
+
+
+def test_the_calculator_is_exact() -> None:
+    assert use(calculator(), "99999999*99999999") == "9999999800000001"
+    assert use(calculator(), "1/3") == "1/3" and use(calculator(), "2-(3-4)*5") == "7"
+    with pytest.raises(ToolFailure):
+        use(calculator(), "__import__('os')")
+
+
+def test_search_finds_the_passage_with_the_rarest_words(tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("The sea is blue.\n\nThe mantis shrimp sees sixteen colours.")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.md").write_text("The sky is blue and the sea is too.")
+    (tmp_path / "image.bin").write_bytes(b"\xff\xfe\x00blue")
+    tool = search(folder=str(tmp_path), top=1)
+    assert use(tool, "What does the mantis shrimp see?") == (
+        "a.txt, paragraph 2: The mantis shrimp sees sixteen colours."
+    )
+    assert use(tool, "sky").startswith("deep/b.md, paragraph 1")
+    with pytest.raises(ToolFailure, match="nothing found"):
+        use(tool, "zebra")
+    with pytest.raises(ToolFailure, match="no word"):
+        use(tool, "?!")
+
+
+def test_search_stays_in_its_folder(tmp_path) -> None:
+    (tmp_path / "secret.txt").write_text("the secret word is xyzzy")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "note.txt").write_text("nothing here")
+    (inside / "link.txt").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(ToolFailure, match="nothing found"):
+        use(search(folder=str(inside)), "xyzzy")
+    with pytest.raises(ConfigError, match="folder"):
+        search(folder=str(tmp_path / "absent"))
+
+
+def test_python_runs_in_the_sandbox() -> None:
+    from ttc.sandbox.probe import probe
+    from ttc.tools.python import python
+
+    try:
+        probe()
+    except ConfigError as exc:
+        pytest.skip(str(exc))
+    tool = python(timeout_s=5.0)
+    assert use(tool, "```python\nprint(sum(range(10)))\n```") == "45"
+    assert use(tool, "print(6*7)") == "42"
+    with pytest.raises(ToolFailure, match="ZeroDivisionError"):
+        use(tool, "print(1/0)")
+    with pytest.raises(ToolFailure, match="PermissionError"):
+        use(tool, "open('/etc/passwd')")
+    answer = play(turns("<python>while True: pass</python>", "gave up"), tools=("python:timeout_s=0.5",))
+    assert results(answer)[0].startswith("error: wall time") or "time" in results(answer)[0]

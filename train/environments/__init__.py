@@ -1,0 +1,1 @@
+"""Environments: one short file each; the file's name is the environment's (`train.environment`)."""

@@ -1,0 +1,82 @@
+"""A tool: something outside the model that takes a text and returns a text.
+
+    class Tool:
+        name: str                 what the model calls it
+        about: str                one line for the model
+        def start(problem) -> Use        one per episode, so that a tool may have a state (a game, a shell)
+    Use = async (argument: str) -> str
+
+A tool is one file of `ttc/tools/`, with a function of its name that makes it, or an entry point of `ttc.tools`. What
+goes wrong in it is told to the model and never ends the run. A tool sees the problem, never its target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from ttc.core import Problem
+from ttc.errors import ConfigError
+from ttc.registry import Registry, bind
+from ttc.specs import parse_spec
+
+__all__ = ["TOOLS", "Kit", "Tool", "ToolFailure", "Use"]
+
+TOOLS = Registry("tool", "ttc.tools", "ttc.tools")
+
+Use: TypeAlias = Callable[[str], Awaitable[str]]
+"""One episode's access to a tool: argument in, result out; raises ToolFailure with what the model should read."""
+
+
+class ToolFailure(Exception):
+    """The call was wrong or led to nothing; the message is for the model."""
+
+
+class Tool(Protocol):
+    """What the model can call."""
+
+    @property
+    def name(self) -> str:
+        """What the model calls it."""
+        ...
+
+    @property
+    def about(self) -> str:
+        """One line that tells the model what it takes and returns."""
+        ...
+
+    def start(self, problem: Problem) -> Use:
+        """Return the tool for one episode on `problem`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """The tools of a run by how they were asked for, `calculator` or `search:folder=notes`; calling it makes them.
+
+    Equal kits are one kit: as a factory of `Session.shared` it is made once per run.
+    """
+
+    specs: tuple[str, ...]
+
+    def __call__(self) -> Mapping[str, Tool]:
+        """Make the tools, by name; raises ConfigError for none, an unknown one, or two of one name."""
+        found = [_make(spec) for spec in self.specs]
+        if not found:
+            raise ConfigError(f"tools: name at least one of {', '.join(TOOLS.names())}")
+        return _by_name(found)
+
+
+def _make(spec: str) -> Tool:
+    name, given = parse_spec(spec)
+    factory = TOOLS.load(name)
+    made: Tool = factory(**bind(factory, given, supply={}))
+    return made
+
+
+def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+    found = {tool.name: tool for tool in tools}
+    if len(found) < len(tools):
+        raise ConfigError(f"tools: two tools have one name among {', '.join(tool.name for tool in tools)}")
+    return found

@@ -1,0 +1,68 @@
+"""Tools: let the model call a calculator, run Python or search files while it answers, and vote over n episodes.
+
+Yao et al. 2023, "ReAct"; Gou et al. 2024, "ToRA". The loop is `ttc.agents.episode`, the tools are `ttc/tools/`. Cost: n
+completions, and per call one more request over a cached context; what tools return is charged as prompt. Needs an
+engine that takes token ids. A tool sees the problem and never its target. Left out: calls that run side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ttc import answers
+from ttc.agents.episode import Limits, run_episode
+from ttc.agents.markup import MARKUPS, MarkupName
+from ttc.agents.tool import Kit
+from ttc.concurrent import gather
+from ttc.core import Answer, Candidate, Message, Problem
+from ttc.session import Session
+from ttc.strategies._growing import Draw, check_pieces
+from ttc.strategies.majority import check_n
+from ttc.voting import fallback, vote
+
+
+async def tools(
+    problem: Problem,
+    session: Session,
+    *,
+    tools: tuple[str, ...] = ("calculator",),
+    n: int = 1,
+    markup: MarkupName = "tags",
+    instruct: bool = True,
+    max_calls: int = 8,
+    max_result: int = 2000,
+    tool_s: float = 10.0,
+) -> Answer:
+    """Return the majority answer of n episodes with tools.
+
+    Args:
+        problem: what is asked.
+        session: the metered engine.
+        tools: which, NAME or NAME:KEY=VALUE each.
+        n: episodes.
+        markup: how calls are written, tags or hermes.
+        instruct: tell the model in a system message what it can call; a model trained on the markup needs none.
+        max_calls: most calls of an episode; one more ends it as cut.
+        max_result: most characters of a result.
+        tool_s: most seconds of a call.
+
+    Raises:
+        ConfigError: an unknown tool, a limit out of range, or an engine without token ids.
+    """
+    check_n(n, session)
+    check_pieces("tools", session, 1)
+    limits = Limits(max_calls, max_result, tool_s)
+    kit = session.shared(Kit(tools))
+    written = MARKUPS[markup](list(kit.values()))
+    said = Message("system", written.instruct)
+    root = session.ask((said, *problem.messages), ()) if instruct else session.render()
+    played = await gather(run_episode(session, Draw(root, draw), kit, written, limits) for draw in range(n))
+    candidates = [_read(candidate, problem.kind) for candidate in played]
+    return session.answer(vote(candidates, problem.kind) or fallback(candidates), candidates)
+
+
+def _read(candidate: Candidate, kind: str) -> Candidate:
+    """The candidate with the final answer of what it said last; a cut one keeps none."""
+    if candidate.finish_reason != "stop":
+        return candidate
+    return replace(candidate, final=answers.extract(candidate.text, kind).final)
