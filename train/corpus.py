@@ -28,12 +28,16 @@ THINKING_TEMPLATE = """\
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """`tokenizer()` makes the tokenizer; `sample(rng)` gives one text without its end of sequence."""
+    """`tokenizer()` makes the tokenizer; `sample(rng)` gives one text without its end of sequence.
+
+    `pair(rng)` gives it as prompt and answer, where the language knows the two apart: answers can then be learnt alone.
+    """
 
     name: str
     tokenizer: Callable[[], Any]
     sample: Callable[[random.Random], str]
     max_length: int
+    pair: Callable[[random.Random], tuple[str, str]] | None = None
 
 
 def word_tokenizer(words: Sequence[str], pattern: str, max_length: int) -> Any:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train.corpus import Corpus
 from train.rollout import Rollout
 from train.rollout_file import read_rollouts
 from ttc import seeds
@@ -131,12 +132,16 @@ def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = Fals
     return found
 
 
-def corpus_examples(
-    sample: Callable[[random.Random], str], text: Text, end: int, num: int, seed: int
-) -> list[Example]:
-    """`num` whole texts of a corpus, learnt from their second id on; a text is held out by its number alone."""
+def corpus_examples(corpus: Corpus, text: Text, end: int, num: int, seed: int) -> list[Example]:
+    """`num` texts of a corpus: answers to their prompts where it knows the two apart, else all from the second id on.
+
+    Whole prompts are held out; a text without one is held out by its number alone.
+    """
     rng = random.Random(seeds.derive(seed, "corpus"))
-    rows = [text.encode(sample(rng)) for _ in range(num)]
+    if corpus.pair is not None:
+        pairs = [corpus.pair(rng) for _ in range(num)]
+        return [Example(prompt, text.encode(prompt), (*text.encode(answer), end)) for prompt, answer in pairs]
+    rows = [text.encode(corpus.sample(rng)) for _ in range(num)]
     return [Example(str(i), ids[:1], (*ids[1:], end)) for i, ids in enumerate(rows)]
 
 

@@ -32,7 +32,7 @@ def _from_file(value: str, setting: Setting, source: Path, end: int) -> list[Exa
 
 
 def _from_corpus(value: str, setting: Setting, source: Path, end: int) -> list[Example]:
-    return corpus_examples(make(CORPORA, value).sample, Text(source), end, _CORPUS_ROWS, setting.seed)
+    return corpus_examples(make(CORPORA, value), Text(source), end, _CORPUS_ROWS, setting.seed)
 
 
 def _from_rollouts(value: str, setting: Setting, source: Path, end: int) -> list[Example]:

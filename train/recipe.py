@@ -13,7 +13,11 @@
 
     [gates]                          what the model must show to be promoted; see `train.gates`
 
-A stage with `only = "nano"` is there at that scale alone: a toy run makes the base model that a real run is given.
+    [retention]                      measure every stage's model on every stage's held-out task; see `train.retention`
+    limit = 128
+
+A stage with `only = "nano"` is there at that scale alone: a toy run makes the base model that a real run is given. One
+with `start = "1-pretrain"` starts from that stage's model instead of the one before it.
 
 Everything is bound and checked before a model is loaded. Names of packaged recipes are the files in `train/recipes/`.
 """
@@ -29,6 +33,7 @@ from typing import Any
 
 from train.gates import read_gates
 from train.registries import STAGES
+from train.retention import Retention, read_retention
 from train.stage import Stage
 from ttc.config import load_toml
 from ttc.errors import ConfigError, UnknownName
@@ -36,33 +41,36 @@ from ttc.registry import bind
 
 __all__ = ["Recipe", "Step", "bind_stage", "packaged", "read_recipe"]
 
-_TOP = {"about", "stage", "gates"}
+_TOP = {"about", "stage", "gates", "retention"}
 _FOLDER = Path(__file__).parent / "recipes"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage of a recipe: its kind, its fields as given, and the bound stage."""
+    """One stage of a recipe: its kind, its fields as given, the bound stage, and whose model it starts from."""
 
     kind: str
     fields: Mapping[str, Any]
     stage: Stage
+    start: str | None = None
 
     @property
     def digest(self) -> str:
         """Hash of kind and fields: a run folder of other settings is not resumed."""
-        text = json.dumps([self.kind, self.fields], sort_keys=True, default=str)
+        asked = [self.kind, self.fields, *((self.start,) if self.start else ())]
+        text = json.dumps(asked, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A name, what it is about, its steps, and the table of its gates, checked."""
+    """A name, what it is about, its steps, and the tables of its gates and of what is retained, checked."""
 
     name: str
     about: str
     steps: tuple[Step, ...]
     gates: Mapping[str, Any] | None = None
+    retention: Retention | None = None
 
 
 def packaged() -> dict[str, Path]:
@@ -98,7 +106,19 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
         raise ConfigError(f"{path.name} has no scale {scale!r}: no stage has a table [stage.{scale}]")
     if not steps:
         raise ConfigError(f"{path.name} has stages for other scales only; give --scale")
-    return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name))
+    _check_starts(steps, path.name)
+    kept = data.get("retention")
+    retention = None if kept is None else read_retention(_scaled(kept, scale), path.name)
+    return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name), retention)
+
+
+def _check_starts(steps: Sequence[Step], where: str) -> None:
+    """Refuse a stage that starts from one that does not come before it."""
+    names: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        if step.start is not None and step.start not in names:
+            raise UnknownName(f"start of {where}, stage {number},", step.start, names)
+        names.append(f"{number}-{step.kind}")
 
 
 def _gates(data: Mapping[str, Any], scale: str | None, where: str) -> Mapping[str, Any] | None:
@@ -137,11 +157,11 @@ def bind_stage(table: Mapping[str, Any], where: str) -> Step:
     if "kind" not in table:
         raise ConfigError(f"{where}: kind is missing (one of {', '.join(STAGES.names())})")
     kind = str(table["kind"])
-    fields = {key: value for key, value in table.items() if key != "kind"}
+    fields = {key: value for key, value in table.items() if key not in ("kind", "start")}
     factory = STAGES.load(kind)
     supply = {"health": fields.pop("health")} if "health" in fields else {}
     try:
         stage: Stage = factory(**bind(factory, fields, supply=supply))
     except ConfigError as exc:
         raise type(exc)(f"{where}: {exc}") if type(exc) is ConfigError else exc from exc
-    return Step(kind, {**fields, **supply}, stage)
+    return Step(kind, {**fields, **supply}, stage, table.get("start"))

@@ -2,17 +2,20 @@
 
 A run folder holds `run.json` (what was asked), one folder per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to
 the last stage's model. A finished stage is not run again; a stage whose settings changed is refused, not overwritten.
+At the end every stage's model is measured on all held-out tasks, where the recipe asks for it (`train.retention`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from train.recipe import Recipe
+from train.retention import FILE as RETENTION
+from train.retention import measure_retention, write_kept
 from train.stage import Result, Setting, read_result, write_result
 from ttc.errors import ConfigError
 
@@ -45,15 +48,17 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
         has_model = True
     _claim(recipe, options)
     results: list[Result] = []
+    names = [f"{number}-{step.kind}" for number, step in enumerate(recipe.steps, start=1)]
     model = options.model
     for number, step in enumerate(recipe.steps, start=1):
-        folder = options.out / f"{number}-{step.kind}"
+        folder = options.out / names[number - 1]
         folder.mkdir(exist_ok=True)
         result = read_result(folder)
         if result is None:
             log(f"stage {number} of {len(recipe.steps)}: {step.kind}")
-            seed = options.seed
-            result = step.stage.run(Setting(folder, model, seed, options.device, options.threads, log))
+            if step.start is not None:
+                model = Path(results[names.index(step.start)].model)
+            result = step.stage.run(_setting(options, folder, model, log))
             write_result(folder, result)
         else:
             log(f"stage {number} of {len(recipe.steps)}: {step.kind} is done")
@@ -64,7 +69,25 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
             break
     else:
         _link(options.out / "model", model)
+    if recipe.retention is not None and not (options.out / RETENTION).is_file():
+        models = [(name, Path(result.model)) for name, result in zip(names, results, strict=False)]
+        held_out = [str(step.fields["held_out"]) for step in recipe.steps if "held_out" in step.fields]
+        setting = _setting(options, options.out, options.model, log)
+        write_kept(options.out, measure_retention(recipe.retention, _distinct(models, options), held_out, setting))
     return results
+
+
+def _setting(options: Options, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:
+    return Setting(folder, model, options.seed, options.device, options.threads, log)
+
+
+def _distinct(models: Sequence[tuple[str, Path]], options: Options) -> list[tuple[str, Path]]:
+    """The start, if there is one, and every stage that made a model of its own."""
+    found = [] if options.model is None else [("start", options.model)]
+    for name, model in models:
+        if all(model.resolve() != known.resolve() for _, known in found):
+            found.append((name, model))
+    return found
 
 
 def stage_folders(out: Path) -> list[Path]:

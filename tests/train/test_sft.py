@@ -8,7 +8,8 @@ import torch
 from evals.cipher import Cipher, question
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
 from train.epochs import rows_at
-from train.examples import Example, held_apart, read_examples, right_rollouts
+from train.corpus import Corpus
+from train.examples import Example, corpus_examples, held_apart, read_examples, right_rollouts
 from train.imitation import completion_sums, imitation_batch
 from train.models import load_model
 from train.recipe import read_recipe
@@ -177,10 +178,17 @@ def test_a_corpus_is_learnt_as_whole_texts(base, tmp_path):
     assert stage.run(setting(tmp_path / "sft", base)).metrics["likelihood_gain_low"] > 0
 
 
+def test_sources_are_mixed_and_a_corpus_of_prompts_and_answers_is_learnt_by_its_answers(base):
+    corpus = Corpus("mixed", lambda: None, lambda rng: "s1n1=s2", 9, lambda rng: ("s1n1=", "s2"))
+    (row,) = set(corpus_examples(corpus, Text(base), 1, 3, 0))
+    assert decoded(base, row) == ("s1n1=", "s2<|end|>") and row.key == "s1n1="
+    whole = Corpus("whole", lambda: None, lambda rng: "s1n1=s2", 9)
+    assert decoded(base, corpus_examples(whole, Text(base), 1, 3, 0)[2]) == ("s1", "n1=s2<|end|>")
+
+
 def test_what_cannot_work_is_refused_by_field(base, tmp_path):
     for fields, message in [
-        ({}, "exactly one of data, corpus, rollouts; got none"),
-        ({"corpus": "cipher", "rollouts": "x"}, "got corpus, rollouts"),
+        ({}, "at least one of data, corpus and rollouts"),
         ({"corpus": "cipher", "held_out_share": 1.0}, "held_out_share"),
         ({"corpus": "cipher", "rows": 0}, "rows must be at least 1"),
         ({"corpus": "cipher", "lr": -1.0}, "lr must be above 0"),

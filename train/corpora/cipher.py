@@ -13,7 +13,7 @@ from evals.cipher import Cipher, question, solution
 from train.corpus import Corpus, word_tokenizer
 from ttc.errors import ConfigError
 
-__all__ = ["cipher"]
+__all__ = ["cipher", "noisy"]
 
 
 def cipher(
@@ -45,7 +45,7 @@ def cipher(
         start, steps = rng.choice(pairs)
         text = question(start, steps)
         if rng.random() < thinking_share:
-            return text + solution(_noisy(secret, start, steps, noise, rng))
+            return text + solution(noisy(secret, start, steps, noise, rng))
         right = rng.random() < right_share
         return f"{text}<think></think>s{secret.walk(start, steps)[-1] if right else rng.randrange(symbols)}"
 
@@ -54,7 +54,8 @@ def cipher(
     return Corpus("cipher", lambda: word_tokenizer(words, r"s\d+|n\d+|=", length + 13), sample, length)
 
 
-def _noisy(secret: Cipher, start: int, steps: int, noise: float, rng: random.Random) -> list[int]:
+def noisy(secret: Cipher, start: int, steps: int, noise: float, rng: random.Random) -> list[int]:
+    """The walk of a careless worker: each step is wrong with probability `noise`."""
     found: list[int] = []
     for _ in range(steps):
         start = rng.randrange(secret.symbols) if rng.random() < noise else secret.step(start)

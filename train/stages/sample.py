@@ -36,6 +36,7 @@ def sample(
     max_tokens: int | None = None,
     thinking: Literal["auto", "on", "off"] = "auto",
     max_thinking: int | None = None,
+    partial_credit: bool = False,
     round: int = 0,
 ) -> Stage:
     """Draw and judge rollouts.
@@ -47,11 +48,13 @@ def sample(
         max_tokens: cap of a rollout; None is the task's.
         thinking: on asks for it, off forbids it, auto leaves it to the model.
         max_thinking: most thinking tokens of a rollout.
+        partial_credit: take the verifier's score as the reward instead of right or wrong.
         round: number of the round; another round draws anew.
     """
     if n < 1 or round < 0:
         raise ConfigError(f"sample: needs n >= 1 and round >= 0, got {n} and {round}")
-    return _Sample(make_task(task), n, limit, max_tokens, Thinking(mode=thinking, max_tokens=max_thinking), round)
+    mode = Thinking(mode=thinking, max_tokens=max_thinking)
+    return _Sample(make_task(task), n, limit, max_tokens, mode, partial_credit, round)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class _Sample:
     limit: int | None
     max_tokens: int | None
     thinking: Thinking
+    partial_credit: bool
     round: int
 
     def check(self, has_model: bool) -> None:
@@ -89,7 +93,8 @@ class _Sample:
         return Result(str(link), {**numbers, "rollouts": float(len(rollouts))})
 
     async def _draw(self, source: Path, setting: Setting) -> list[Rollout]:
-        engine, rewarder = open_engine(source, setting), Rewarder(make_verifier(self.task))
+        engine = open_engine(source, setting)
+        rewarder = Rewarder(make_verifier(self.task), partial=self.partial_credit)
         cap = self.max_tokens or self.task.sampling.max_tokens
         collector = Collector(
             engine,

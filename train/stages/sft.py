@@ -26,7 +26,7 @@ from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
 from train.normalise import Normaliser
 from train.optimiser import Optimiser, Schedule
-from train.sources import check_file, check_share, one_of, parted, rollouts_path
+from train.sources import check_file, check_share, parted, rollouts_path
 from train.specs import make, make_task
 from train.stage import Result, Setting, Stage
 from train.update import Objective, Updater
@@ -61,7 +61,7 @@ def sft(
 
     Args:
         data: a JSON-lines file of prompts and completions.
-        corpus: a language of train/corpora, NAME or NAME:KEY=VALUE,...; whole texts are learnt.
+        corpus: a language of train/corpora, NAME or NAME:KEY=VALUE,...; answers are learnt, or whole texts without one.
         rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl; right ones count.
         steps: updates.
         lr: highest learning rate.
@@ -79,7 +79,8 @@ def sft(
         save_every: steps between checkpoints.
         health: changes of health rules by name.
     """
-    one_of("sft", data=data, corpus=corpus, rollouts=rollouts)
+    if data is None and corpus is None and rollouts is None:
+        raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
     check_share("sft", held_out_share)
     if per_problem is not None and per_problem < 1:
         raise ConfigError(f"sft: per_problem must be at least 1, got {per_problem}")
@@ -156,11 +157,11 @@ class _Sft:
 
     def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:
         per_problem, shortest, corpus_rows = self.picked
+        found: list[Example] = []
         if self.data is not None:
-            return read_examples(self.data, Text(source), end)
+            found += read_examples(self.data, Text(source), end)
         if self.rollouts is not None:
-            return right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
-        if self.corpus is None:
-            raise ConfigError("sft: give data, corpus or rollouts")
-        # a text is held out by its number: what is measured is fresh texts of the language, not unseen questions
-        return corpus_examples(self.corpus.sample, Text(source), end, corpus_rows, setting.seed)
+            found += right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
+        if self.corpus is not None:
+            found += corpus_examples(self.corpus, Text(source), end, corpus_rows, setting.seed)
+        return found

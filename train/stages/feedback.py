@@ -1,0 +1,184 @@
+"""Preferences from a model instead of people: it judges pairs of sampled answers, in both orders.
+
+Constitutional AI's second half (Bai et al. 2022, arXiv:2212.08073; RLAIF, Lee et al. 2023, arXiv:2309.00267): the judge
+is asked which of two answers follows the principle better, and its probabilities of the two labels, averaged over both
+orders, are the preference. An answer's reward is the mean over the pairs it took part in, so `rollouts.jsonl` serves
+the stages `preference` and `reward_model` as any other ranking does. The policy passes through. Measured is how often
+the judge agrees with the verifier where that sees a difference: one half by chance, and never used for the rewards.
+Cost: four short forward passes per pair. Left out: reasoning before the judgement.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evals.decontamination import prompt_text
+from evals.task import Task
+from train.examples import Example
+from train.imitation import completion_sums
+from train.learnt_reward import model_folder
+from train.measure import gains
+from train.models import load_model, load_tokenizer
+from train.rollout import Rollout
+from train.rollout_file import RolloutFile, read_rollouts
+from train.sources import rollouts_path
+from train.specs import make_task
+from train.stage import Result, Setting, Stage
+from ttc import seeds
+from ttc.core import Message
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+
+__all__ = ["feedback"]
+
+_ASK = """Request:
+{prompt}
+
+Answer A:
+{first}
+
+Answer B:
+{second}
+
+Which answer is more helpful, honest and harmless?"""
+
+
+def feedback(
+    *,
+    task: str,
+    rollouts: str,
+    judge: str | None = None,
+    ask: str = _ASK,
+    labels: tuple[str, ...] = ("A", "B"),
+    pairs: int = 6,
+) -> Stage:
+    """Let a model compare a run's rollouts.
+
+    Args:
+        task: the problems that were answered, NAME or NAME:KEY=VALUE,...
+        rollouts: the stage of this run that recorded the answers, such as 2-sample, or a rollouts.jsonl.
+        judge: a stage of this run, such as 1-sft, or a model folder; None is the model that the stage starts from.
+        ask: what the judge is asked, with {prompt}, {first} and {second}: the principle belongs here.
+        labels: the judge's words for the first and the second answer.
+        pairs: most pairs of one problem.
+    """
+    if pairs < 1 or len(labels) != 2 or len(set(labels)) != 2:
+        raise ConfigError(f"feedback: needs pairs >= 1 and two different labels, got {pairs} and {labels}")
+    for field in ("{prompt}", "{first}", "{second}"):
+        if field not in ask:
+            raise ConfigError(f"feedback: ask must hold {field}")
+    return _Feedback(make_task(task), rollouts, judge, ask, labels, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two answers to one problem, by their numbers."""
+
+    problem: str
+    first: int
+    second: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Feedback:
+    task: Task
+    rollouts: str
+    judge: str | None
+    ask: str
+    labels: tuple[str, ...]
+    pairs: int
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if not has_model:
+            raise ConfigError("feedback needs a model: put other stages before it, or give --model FOLDER")
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`; a feedback that was cut begins again."""
+        if setting.model is None:
+            raise ConfigError("feedback needs a model")
+        found = [r for r in read_rollouts(rollouts_path(self.rollouts, setting)) if not r.truncated]
+        pairs = self._pairs(found, setting.seed)
+        if not pairs:
+            raise ConfigError(f"feedback: {self.rollouts} has no problem with two different answers to compare")
+        source = setting.model if self.judge is None else model_folder("judge", self.judge, setting)
+        wins = self._judged(found, pairs, source, setting.device)
+        _write(setting.folder / "rollouts.jsonl", found, pairs, wins)
+        link = setting.folder / "model"
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(setting.model, setting.folder), target_is_directory=True)
+        told = [(_agrees(found, pair, win), pair.problem) for pair, win in zip(pairs, wins, strict=True)]
+        agreed = [(value, problem) for value, problem in told if value is not None]
+        numbers: dict[str, float] = {"pairs": float(len(pairs))}
+        if agreed:
+            right, keys = zip(*agreed, strict=True)
+            numbers |= gains("agreement", [0.5] * len(right), right, setting.seed, keys)
+            setting.log(f"{len(pairs)} pairs judged, {100 * sum(right) / len(right):.1f} % as the verifier sees them")
+        return Result(str(link), numbers)
+
+    def _pairs(self, rollouts: Sequence[Rollout], seed: int) -> list[_Pair]:
+        """Pairs of different answers, at most `pairs` per problem, drawn at random."""
+        by_problem: dict[str, dict[tuple[int, ...], int]] = {}
+        for number, rollout in enumerate(rollouts):
+            by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, number)
+        found: list[_Pair] = []
+        for problem, answers in by_problem.items():
+            every = list(itertools.combinations(answers.values(), 2))
+            random.Random(seeds.derive(seed, "feedback", problem)).shuffle(every)
+            found += [_Pair(problem, *pair) for pair in every[: self.pairs]]
+        return found
+
+    def _judged(self, rollouts: Sequence[Rollout], pairs: Sequence[_Pair], source: Path, device: str) -> list[float]:
+        """Probability that the first answer of each pair is the better one."""
+        prompts = {item.problem.id: prompt_text(item) for item in self.task.items(None, 0)}
+        missing = next((pair.problem for pair in pairs if pair.problem not in prompts), None)
+        if missing is not None:
+            raise ConfigError(f"feedback: {self.rollouts} answers {missing!r}, which is not in task {self.task.name}")
+        model, pad_id = load_model(source, device), int(load_tokenizer(source).pad_token_id)
+        text = Text(source)
+
+        def asked(pair: _Pair, first: int, second: int) -> list[Example]:
+            said = {"prompt": prompts[pair.problem], "first": rollouts[first].text, "second": rollouts[second].text}
+            prompt = text.render((Message("user", self.ask.format(**said)),), None).token_ids or ()
+            return [Example(pair.problem, prompt, text.encode(label)) for label in self.labels]
+
+        forward = [row for pair in pairs for row in asked(pair, pair.first, pair.second)]
+        backward = [row for pair in pairs for row in asked(pair, pair.second, pair.first)]
+        ahead, behind = (_shares(completion_sums(model, rows, pad_id)) for rows in (forward, backward))
+        return [(one + 1 - other) / 2 for one, other in zip(ahead, behind, strict=True)]
+
+
+def _shares(sums: Sequence[tuple[float, int]]) -> list[float]:
+    """Probability of the first of two labels, from the log-probabilities of both in turn."""
+    values = [total for total, _ in sums]
+    both = zip(values[::2], values[1::2], strict=True)
+    return [1 / (1 + math.exp(min(second - first, 700.0))) for first, second in both]
+
+
+def _agrees(rollouts: Sequence[Rollout], pair: _Pair, win: float) -> float | None:
+    """1 or 0 whether the judge prefers what the verifier scores higher; None where that sees no difference."""
+    first, second = (rollouts[number].verdict for number in (pair.first, pair.second))
+    if first is None or second is None or first.score is None or second.score is None or first.score == second.score:
+        return None
+    return float((win > 0.5) == (first.score > second.score))
+
+
+def _write(path: Path, rollouts: Sequence[Rollout], pairs: Sequence[_Pair], wins: Sequence[float]) -> None:
+    """The answers that were compared, each with the mean of its preferences as its reward."""
+    shares: dict[int, list[float]] = {}
+    for pair, win in zip(pairs, wins, strict=True):
+        shares.setdefault(pair.first, []).append(win)
+        shares.setdefault(pair.second, []).append(1 - win)
+    path.unlink(missing_ok=True)
+    file = RolloutFile(path)
+    file.append(
+        replace(rollouts[number], reward=sum(values) / len(values), parts={"feedback": sum(values) / len(values)})
+        for number, values in sorted(shares.items())
+    )
+    file.close()

@@ -1,0 +1,161 @@
+"""Self-critique and revision: a model answers, says what is wrong with its answer, and writes a better one.
+
+Constitutional AI's first half (Bai et al. 2022, arXiv:2212.08073): nobody labels anything; the principle stands in what
+the model is asked. `rollouts.jsonl` holds the revisions as answers to the first prompts, so that the stage `sft`
+imitates them; one whose own critique does not begin with `accept` is marked wrong and not imitated. The policy passes
+through. Measured is the verifier's view of first answers against revisions; it never decides what is kept.
+Cost: 3 generations per answer, 4 with `accept`. Left out: more than one round, which is this stage twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from evals.decontamination import prompt_text
+from evals.task import Item, Task
+from train.measure import gains, open_engine
+from train.rewards import Rewarder
+from train.rollout import Collector, Rollout, group_draws
+from train.rollout_file import RolloutFile
+from train.specs import make_task, make_verifier
+from train.stage import Result, Setting, Stage
+from ttc.core import Engine, Message, Problem, Sampling, Verdict
+from ttc.errors import ConfigError
+
+__all__ = ["revise"]
+
+_CRITIQUE = "Request:\n{prompt}\n\nAnswer:\n{answer}\n\nSay what is harmful, unhelpful or impolite about the answer."
+_REVISE = _CRITIQUE + "\n\nCritique:\n{critique}\n\nWrite the answer again without these faults. Only the answer."
+
+
+def revise(
+    *,
+    task: str,
+    critique: str = _CRITIQUE,
+    revision: str = _REVISE,
+    accept: str | None = None,
+    n: int = 1,
+    limit: int | None = None,
+    max_tokens: int | None = None,
+) -> Stage:
+    """Draw answers, critiques and revisions.
+
+    Args:
+        task: the prompts, NAME or NAME:KEY=VALUE,...
+        critique: how a critique is asked for, with {prompt} and {answer}: the principle belongs here.
+        revision: how a revision is asked for, with {prompt}, {answer} and {critique}.
+        accept: keep a revision only when its own critique begins with this; None keeps all.
+        n: first answers per prompt.
+        limit: most prompts.
+        max_tokens: cap of an answer, a critique and a revision each; None is the task's.
+    """
+    if n < 1:
+        raise ConfigError(f"revise: n must be at least 1, got {n}")
+    for name, text, fields in (("critique", critique, ("prompt", "answer")), ("revision", revision, ("critique",))):
+        for field in fields:
+            if f"{{{field}}}" not in text:
+                raise ConfigError(f"revise: {name} must hold {{{field}}}")
+    problems = make_task(task)
+    sampling = Sampling(temperature=1.0, max_tokens=max_tokens or problems.sampling.max_tokens)
+    return _Revise(problems, critique, revision, accept, n, limit, sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class _Revise:
+    task: Task
+    critique: str
+    revision: str
+    accept: str | None
+    n: int
+    limit: int | None
+    sampling: Sampling
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if not has_model:
+            raise ConfigError("revise needs a model: put other stages before it, or give --model FOLDER")
+        self.task.items(self.limit, 0)
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`; a stage that was cut begins again."""
+        if setting.model is None:
+            raise ConfigError("revise needs a model")
+        first, revised = asyncio.run(self._draw(setting))
+        path = setting.folder / "rollouts.jsonl"
+        path.unlink(missing_ok=True)
+        file = RolloutFile(path)
+        file.append([replace(rollout, verdict=verdict) for rollout, verdict in revised])
+        file.close()
+        link = setting.folder / "model"
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(setting.model, setting.folder), target_is_directory=True)
+        before, after = ([_right(rollout) for rollout in rows] for rows in (first, [r for r, _ in revised]))
+        kept = sum(verdict.correct for _, verdict in revised)
+        setting.log(f"{len(revised)} revisions, {kept} kept")
+        keys = [rollout.problem_id for rollout in first]
+        return Result(str(link), {**gains("good", before, after, setting.seed, keys), "kept": kept / len(revised)})
+
+    async def _draw(self, setting: Setting) -> tuple[list[Rollout], list[tuple[Rollout, Verdict]]]:
+        """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""
+        if setting.model is None:
+            raise ConfigError("revise needs a model")
+        engine, rewarder = open_engine(setting.model, setting), Rewarder(make_verifier(self.task))
+        items = self.task.items(self.limit, 0)
+        said = {item.problem.id: prompt_text(item) for item in items}
+        try:
+            drawn = await _answers(engine, items, self.n, self.sampling, setting.seed)
+            asked = [{"prompt": said[r.problem_id], "answer": r.text} for r in drawn]
+            faults = await self._ask(engine, [self.critique.format(**one) for one in asked], setting.seed, "critique")
+            wanted = [
+                self.revision.format(**one, critique=fault.text) for one, fault in zip(asked, faults, strict=True)
+            ]
+            better = await self._ask(engine, wanted, setting.seed, "revision")
+            verdicts = await self._accepted(engine, asked, better, setting.seed)
+            revised = [
+                replace(
+                    old, token_ids=new.token_ids, sampled=new.sampled, logprobs=new.logprobs, text=new.text,
+                    thinking=new.thinking, final=new.final, finish_reason=new.finish_reason,
+                )
+                for old, new in zip(drawn, better, strict=True)
+            ]  # fmt: skip
+            judged = await rewarder.judge([*drawn, *revised], 0)
+        finally:
+            await engine.close()
+            await rewarder.close()
+        return judged[: len(drawn)], list(zip(judged[len(drawn) :], verdicts, strict=True))
+
+    async def _ask(self, engine: Engine, texts: Sequence[str], seed: int, what: str) -> list[Rollout]:
+        """What the model says to each text."""
+        items = [
+            Item(Problem(f"{what} {number}", (Message("user", text),), self.task.kind), None)
+            for number, text in enumerate(texts)
+        ]
+        return await _answers(engine, items, 1, self.sampling, seed)
+
+    async def _accepted(
+        self, engine: Engine, asked: Sequence[dict[str, str]], better: Sequence[Rollout], seed: int
+    ) -> list[Verdict]:
+        """Whether the model finds no fault with its revisions; without `accept` every finished one passes."""
+        if self.accept is None:
+            return [Verdict("correct", reason="not judged", version="revise") for _ in better]
+        texts = [
+            self.critique.format(prompt=one["prompt"], answer=new.text) for one, new in zip(asked, better, strict=True)
+        ]
+        faults = await self._ask(engine, texts, seed, "own critique")
+        return [
+            Verdict("correct" if fault.text.startswith(self.accept) else "incorrect", reason=fault.text, version="own")
+            for fault in faults
+        ]
+
+
+async def _answers(engine: Engine, items: Sequence[Item], n: int, sampling: Sampling, seed: int) -> list[Rollout]:
+    collector = Collector(engine, strategy=partial(group_draws, n=n), sampling=sampling, thinking=None, seed=seed)
+    return await collector.collect(items, 0)
+
+
+def _right(rollout: Rollout) -> float:
+    return float(rollout.verdict is not None and rollout.verdict.correct)
