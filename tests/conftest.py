@@ -6,12 +6,17 @@ import os
 import pathlib
 import signal
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+# How long an example takes on a busy machine says nothing about the code; bounds on time have tests of their own.
+hypothesis.settings.register_profile("ttc", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("ttc")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with interrupts ignored, and children inherit it: the programs that tests interrupt

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.timing import patience
 from tests.ttc.hostile_programs import FORGERIES, TARGET
 from ttc.answers import extract, key
 from ttc.core import Submission, Verdict
@@ -56,7 +57,7 @@ def test_no_forgery_is_correct_and_the_honest_program_is() -> None:
     # What doubles nothing gets nothing; 0 + 0 is 0, so a constant may be right once.
     assert max(verdict.score or 0 for name, verdict in verdicts.items() if name != "table_of_the_shown") < 0.2
     assert all(verdict.reason for verdict in verdicts.values())
-    assert max(verdict.seconds for verdict in verdicts.values()) < forged.card.max_s
+    assert max(verdict.seconds for verdict in verdicts.values()) < forged.card.max_s * patience()
     assert (honest.status, honest.score) == ("correct", 1.0)
 
 
@@ -142,7 +143,7 @@ def test_a_program_out_of_time_has_failed_and_one_verdict_has_one_time() -> None
     slow, never = judge(
         quick, target, program("n = input()\nwhile n != '0': pass\nprint(n)"), program("while True: pass")
     )
-    assert time.perf_counter() - began < 8
+    assert time.perf_counter() - began < 8 * patience()
     asyncio.run(quick.close())
     assert (slow.status, slow.score) == ("incorrect", 1 / 9)
     assert (never.status, never.score) == ("incorrect", 0.0)
@@ -155,7 +156,7 @@ def test_a_program_that_had_no_processor_is_run_once_more_and_no_more_often() ->
     began = time.perf_counter()
     verdict = judge(quick, target, program("import time\ntime.sleep(99)"))[0]
     asyncio.run(quick.close())
-    assert 1.1 < time.perf_counter() - began < quick.card.max_s
+    assert 1.1 < time.perf_counter() - began < quick.card.max_s * patience()
     assert verdict.status == "incorrect"
     assert "wall time" in verdict.reason
 
@@ -283,7 +284,7 @@ def test_a_program_is_looked_for_in_linear_time(text: str) -> None:
     began = time.perf_counter()
     final = extract(text, "code").final
     key(final or "", "code")
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 2 * patience()
 
 
 def test_programs_with_one_tree_are_one_class() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.timing import patience
 from tests.ttc.any_verifier import make
 from tests.ttc.hostile import hostile_texts
 from ttc.cli import main
@@ -74,7 +75,7 @@ def test_no_verifier_raises_on_hostile_text_or_targets(verifier: Any) -> None:
     cases += [(hostile, Submission(verifier.card.canaries[0].text)) for hostile in (None, [], {"no": "field"}, 5, "")]
     found = asyncio.run(verdicts(verifier, cases))
     assert all(isinstance(verdict, Verdict) for verdict in found)
-    assert max(verdict.seconds for verdict in found) < 2 * verifier.card.max_s
+    assert max(verdict.seconds for verdict in found) < 2 * verifier.card.max_s * patience()
 
 
 CARD: dict[str, Any] = {

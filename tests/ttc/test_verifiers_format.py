@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
@@ -106,4 +107,4 @@ def test_hostile_texts_are_judged_in_time() -> None:
     texts = list(hostile_texts().values())
     verdicts = judge_all([(SCHEMA, text) for text in texts], answer="tag", max_repetition=0.5, timeout_s=0.5)
     assert {verdict.status for verdict in verdicts} <= {"incorrect", "limit", "timeout", "no_answer"}
-    assert max(verdict.seconds for verdict in verdicts) < 3
+    assert max(verdict.seconds for verdict in verdicts) < 3 * patience()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, MissingExtra
@@ -173,4 +174,4 @@ def test_hostile_answers_are_judged_in_time() -> None:
     texts = [text for text in hostile_texts().values() if len(text) < 20_000]
     verdicts = judge_all([(target, text) for text in texts for target in (made.target, board.target)])
     assert {verdict.status for verdict in verdicts} <= {"incorrect", "no_answer", "limit", "timeout"}
-    assert max(verdict.seconds for verdict in verdicts) < procedural().card.max_s
+    assert max(verdict.seconds for verdict in verdicts) < procedural().card.max_s * patience()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
@@ -53,7 +54,7 @@ def test_hostile_texts_are_judged_in_time() -> None:
     texts = [*hostile_texts().values(), "x" * 200_001]
     verdicts = judge_all([(r"(\w+\s?)*\d$", text) for text in texts], timeout_s=0.3)
     assert {verdict.status for verdict in verdicts} <= {"correct", "incorrect", "no_answer", "limit", "timeout"}
-    assert max(verdict.seconds for verdict in verdicts) < 0.8
+    assert max(verdict.seconds for verdict in verdicts) < 0.8 * patience()
 
 
 @pytest.mark.parametrize(
