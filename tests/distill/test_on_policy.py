@@ -18,6 +18,7 @@ from distill.supervision.reader import Reading
 from distill.supervision.server import EngineReader
 from evals.tasks.cipher import cipher
 from tests.distill.models import STEPS, SYMBOLS, TASK, make_model, setting
+from tests.ttc.openai_server import OpenAIServer
 from train.advantages.group import group
 from train.losses.ppo import ppo
 from train.models import load_model
@@ -30,6 +31,7 @@ from train.update import Objective, Updater
 from ttc.core import Sampling, Verdict
 from ttc.embedded.text import Text
 from ttc.engines.embedded import embedded
+from ttc.engines.openai import openai
 from ttc.errors import ConfigError, TrainingError
 
 KINDS = ("reverse", "forward", "jsd", "sampled")
@@ -200,42 +202,39 @@ def test_a_teacher_behind_an_engine_scores_like_one_in_this_process(student, tea
     assert usage.prompt + usage.scored >= sum(len(r.prompt_ids) + len(r.token_ids) for r in drawn)
 
 
-class TopReader:
-    """An engine that tells its k likeliest tokens, as a server does: a wrapper around a local model."""
-
-    def __init__(self, folder, engine):
-        self._model, self._engine, self.capabilities = load_model(folder, "cpu").eval(), engine, engine.capabilities
-
-    def render(self, messages, thinking):
-        return self._engine.render(messages, thinking)
-
-    async def logprobs(self, token_ids, start, on_usage):
-        return await self._engine.logprobs(token_ids, start, on_usage)
+def telling(folder):
+    """An engine that also tells its k likeliest tokens, as vLLM does behind a server."""
+    model, engine = load_model(folder, "cpu").eval(), embedded(str(folder), dtype="float32", device="cpu")
 
     @torch.no_grad()
-    async def top_logprobs(self, token_ids, start, k, on_usage):
-        told = torch.log_softmax(self._model(input_ids=torch.tensor([token_ids])).logits[0, start - 1 : -1], -1)
+    def tops(token_ids, start, k):
+        told = torch.log_softmax(model(input_ids=torch.tensor([token_ids])).logits[0, start - 1 : -1], -1)
         values, ids = told.topk(k)
         return tuple(dict(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True))
 
-    async def close(self):
-        await self._engine.close()
+    async def top_logprobs(token_ids, start, k, on_usage):
+        return tops(token_ids, start, k)
+
+    engine.top_logprobs = top_logprobs
+    return engine
 
 
 def test_a_server_that_tells_k_tokens_gives_a_bound_that_grows_to_the_whole(student, teacher, drawn):
     whole = asyncio.run(learner(student, LocalReader("near", teacher, "cpu")).learn(drawn))["divergence"]
 
-    async def bounded(k):
-        engine = TopReader(teacher, embedded(str(teacher), dtype="float32", device="cpu"))
-        reader = EngineReader("far", engine, top_k=k)
+    async def bounded(url, k):
+        reader = EngineReader("far", openai(base_url=url, tokenizer=str(teacher)), top_k=k)
         try:
-            return (await learner(student, reader).learn(drawn))["divergence"]
+            return (await learner(student, reader).learn(drawn))["divergence"], reader.usage
         finally:
             await reader.close()
 
-    few, most = asyncio.run(bounded(2)), asyncio.run(bounded(Text(teacher).size - 1))
+    with OpenAIServer(partial(telling, teacher)) as server:
+        few, usage = asyncio.run(bounded(server.url, 2))
+        most, _ = asyncio.run(bounded(server.url, Text(teacher).size - 1))
     assert 0 <= few <= most + 1e-6 <= whole + 2e-5
     assert most == pytest.approx(whole, rel=0.02)
+    assert usage.prompt == sum(len(r.prompt_ids) + len(r.token_ids) for r in drawn)
 
 
 def test_every_domain_has_its_own_teacher(student, teacher, tmp_path):

@@ -214,7 +214,7 @@ class OpenAIServer:
             text = f"This model's maximum context length is {longest} tokens. However, you requested more."
             return self._json(writer, 400, _error(text))
         if not body.get("stream"):
-            return await self._score(writer, prompt)
+            return await self._score(writer, prompt, int(body["prompt_logprobs"]))
         work = asyncio.ensure_future(self._send(writer, body, prompt, fault, chat))
         gone = asyncio.ensure_future(reader.read(1))
         self.live += 1
@@ -231,13 +231,17 @@ class OpenAIServer:
             await asyncio.gather(work, gone, return_exceptions=True)
         return not work.cancelled() and work.exception() is None and work.result()
 
-    async def _score(self, writer: asyncio.StreamWriter, prompt: Prompt) -> bool:
+    async def _score(self, writer: asyncio.StreamWriter, prompt: Prompt, k: int) -> bool:
         """The log-probabilities of a prompt, in vLLM's shape."""
         if not (self.behaviour.scores and isinstance(self.engine, LogprobEngine)):
             return self._json(writer, 400, _error("only streams here"))
         ids = prompt.token_ids or ()
         values = await self.engine.logprobs(ids, 1, _ignore)
         known = [{str(token): {"logprob": value}} for token, value in zip(ids[1:], values, strict=True)]
+        if k:
+            tops = await self.engine.top_logprobs(ids, 1, k, _ignore)  # type: ignore[attr-defined]
+            for entry, top in zip(known, tops, strict=True):
+                entry.update({str(token): {"logprob": value} for token, value in top.items()})
         choice = {"index": 0, "text": "x", "finish_reason": "length", "prompt_logprobs": [None, *known]}
         return self._json(writer, 200, {"choices": [choice]})
 
