@@ -113,6 +113,7 @@ async def _choice(
         thinking=plan.settled.control,
         budget=plan.budget,
         text=request.text,
+        logprobs=request.logprobs or not plan.direct,
         listen=board.take,
     )
     try:

@@ -30,15 +30,20 @@ class Watched(Session):
         thinking: Thinking,
         budget: Budget,
         text: str | None,
+        logprobs: bool,
         listen: Callable[[Event], None],
     ) -> None:
         """`index` tells the choices of a request apart; `text` is a raw prompt in place of the rendered problem.
+
+        Log-probabilities of every token cost an engine a pass over the vocabulary, so they are asked for only with
+        `logprobs`.
 
         The problem's id is the request's own, so that scorers keep concurrent requests apart; draws depend on the seed
         and the index alone, so the same request with the same seed gives the same answer.
         """
         super().__init__(problem, engine, seed=seed, sampling=sampling, thinking=thinking, budget=budget)
-        self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index))
+        asked = logprobs and self.sampling.logprobs
+        self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index), logprobs=asked)
         self._listen, self._text, self._source = listen, text, engine
         self._drawn: dict[Path, Completion] = {}
         self.roots: list[Prompt] = []

@@ -1,4 +1,7 @@
-"""Coroutines at once: results in order, the first failure bare, siblings cancelled and awaited; ends awaited."""
+"""Coroutines at once: results in order, the first failure bare, siblings cancelled and awaited; ends awaited.
+
+Also the event loop for a thread that does nothing else: uvloop's where it is installed, which costs about half as much.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,15 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """An event loop of uvloop, or Python's own where that is not installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -14,6 +14,7 @@ import pathlib
 import sys
 from typing import Any
 
+from ttc.concurrent import new_event_loop
 from ttc.config import overrides
 from ttc.errors import ConfigError, MissingExtra
 
@@ -68,5 +69,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))
     print(f"loading {', '.join(spec.name for spec in config.models)}", file=sys.stderr, flush=True)
-    asyncio.run(serve(config, Catalogue.load(config), args.host, args.port))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve(config, Catalogue.load(config), args.host, args.port))
     return 0

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ttc.concurrent import new_event_loop
 from ttc.errors import EngineError
 from ttc.vllm_engine.counts import Counts
 from ttc.vllm_engine.requests import Request
@@ -29,7 +30,7 @@ class Background:
         self._live: dict[str, Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         started: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(build, started), name="ttc-vllm", daemon=True)
         self._thread.start()

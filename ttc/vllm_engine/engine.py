@@ -182,7 +182,8 @@ class VllmEngine(TokenEngine):
         return Request(f"ttc-{next(self._names)}", list(ids), params, self._lora, loop, loop.create_future())
 
     def _params(self, sampling: Sampling, stream: bool, path: tuple[int, ...], position: int) -> Any:
-        seed = None if sampling.seed is None else seeds.derive(sampling.seed, path, position) >> 1
+        greedy = sampling.seed is None or not sampling.temperature
+        seed = None if greedy else seeds.derive(sampling.seed or 0, path, position) >> 1
         return sampling_params(
             stream,
             temperature=sampling.temperature,
