@@ -1,14 +1,15 @@
 """Chains of operations modulo 10, worked one step at a time, where a wrong step may be noticed and done again.
 
-    3a+4b*7c-2=<think>a+4=7.b*7=9.c-2=7.</think>7
-    3a+4b*7c-2=<think>a+4=7.b*7=8!9.c-2=7.</think>7       the wrong product is marked by ! and done again
+    4a+3b*7c-2=<think>a4+3=7.b7*7=9.c9-2=7.</think>7
+    4a+3b*7c-2=<think>a4+3=7.b7*7=8!9.c9-2=7.</think>7    the wrong product is marked by ! and done again
 
 The operations are done from left to right, and only the last digit is carried on: 7*7 is 9. Letters name the steps, so
 that a small model finds its place in the question. The smallest language in which a model writes itself into places
 that no right text leads to: whoever learns from right texts alone never sees a mistake of its own, and so never learns
 to notice it.
 
-Factors are 1, 3, 7 and 9, so a chain can never fall to 0 and stay there. Splits: a hash of the question puts one in six
+Summands are 1 to 3; factors are 3, 7 and 9, so that no chain falls to 0 and stays there. Nine operations on ten digits
+are ninety facts, few enough for a model of thirty thousand parameters. Splits: a hash of the question puts one in six
 aside for evaluation. Cost: microseconds. Left out: brackets and precedence.
 """
 
@@ -30,7 +31,7 @@ NAMES = "abcdefghij"
 """What the steps are called, in order."""
 HELD_OUT = 6
 """One question in this many is for evaluation."""
-_FACTORS = (1, 3, 7, 9)
+_DIGITS = {"+": (1, 2, 3), "-": (1, 2, 3), "*": (3, 7, 9)}
 _MAX_REPEATS = 1000
 
 
@@ -96,4 +97,4 @@ class Chains:
 
     def _step(self, rng: random.Random) -> tuple[str, int]:
         operation = rng.choice(self.operations)
-        return operation, rng.choice(_FACTORS) if operation == "*" else rng.randrange(10)
+        return operation, rng.choice(_DIGITS[operation])

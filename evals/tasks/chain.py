@@ -43,7 +43,7 @@ def chain(
         name="chain",
         kind="exact",
         load=lambda limit, seed: _items(chains, split, min(limit or count, count), seed, _FLAGS[flag]),
-        sampling=Sampling(max_tokens=8 * length + 5, temperature=1.0),
+        sampling=Sampling(max_tokens=9 * length + 5, temperature=1.0),
         params={"length": length, "operations": operations, "split": split, "count": count, "flag": flag},
         note="needs a model that has learnt the language: see distill/examples",
     )

@@ -53,7 +53,7 @@ def chain(
         right = rng.random() < right_share
         return f"{drawn.question}<think></think>{drawn.value if right else rng.randrange(10)}"
 
-    longest = 3 * length + 3 + 8 * length + 6
+    longest = 3 * length + 3 + 9 * length + 6
     return Corpus("chain", lambda: word_tokenizer(_WORDS, _PATTERN, longest + 16), sample, longest)
 
 
@@ -61,7 +61,7 @@ def _worked(drawn: Chain, noise: float, noticed: float, most: int, rng: random.R
     """The steps as a careless worker writes them, with the answer that they lead to."""
     value, text, again = drawn.first, "", 0
     for name, (operation, digit) in zip(NAMES, drawn.steps, strict=False):
-        text += f"{name}{operation}{digit}="
+        text += f"{name}{value}{operation}{digit}="
         right = apply(value, operation, digit)
         value = right
         if rng.random() < noise:
