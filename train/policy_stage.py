@@ -22,6 +22,7 @@ from train.frontier import Frontier
 from train.health import Health, Rule
 from train.held_out import HeldOut
 from train.learnt_reward import RewardSource, model_folder, same_tokenizer
+from train.leave_out import remaining
 from train.measure import held_out_gains
 from train.models import load_model, load_tokenizer, save_model
 from train.optimiser import Optimiser, Schedule
@@ -49,7 +50,8 @@ class PolicyStage:
     """What is trained on, how rollouts are drawn and judged, what an update minimises; see the module.
 
     `rewarder` takes `learnt` where there are `rewards`. `reference` names the model of the divergence; None is the one
-    that the stage starts from. `passes` are passes over a batch and optimiser steps of each.
+    that the stage starts from. `passes` are passes over a batch and optimiser steps of each. `leave_out` names the
+    rollouts of a stage, and the most right ones of a problem that is still trained on.
     """
 
     task: Task
@@ -75,6 +77,7 @@ class PolicyStage:
     rewards: RewardSource | None = None
     ptx: Ptx | None = None
     critic: CriticStart | None = None
+    leave_out: tuple[str, int] | None = None
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`: a model, a known engine, and no problem on both sides."""
@@ -110,6 +113,7 @@ class PolicyStage:
         engine, checker = self._engine(source, setting), self.checker(self.held_out)
         _, given = parse_spec(self.engine)
         train, measured = self._items()
+        train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         limit = LIMITS["float32" if given.get("dtype") == "float32" else "bfloat16"]
         parts = Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),

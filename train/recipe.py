@@ -8,7 +8,7 @@
     [stage.health.length_drift]      changes of health rules, by name
     threshold = 5.0
 
-    [stage.nano]                     what `--scale nano` sets instead
+    [stage.nano]                     what `--scale nano` sets instead; "" leaves a field out
     steps = 10
 
     [gates]                          what the model must show to be promoted; see `train.gates`
@@ -133,13 +133,14 @@ def _gates(data: Mapping[str, Any], scale: str | None, where: str) -> Mapping[st
 
 
 def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
-    """The stage's fields with those of the chosen scale; tables other than `health` are scales."""
+    """The stage's fields with those of the chosen scale, "" for none; tables other than `health` are scales."""
     plain = {
         key: value
         for key, value in table.items()
         if key == "health" or (key != "only" and not isinstance(value, Mapping))
     }
-    return {**plain, **(table.get(scale, {}) if scale is not None else {})}
+    found = {**plain, **(table.get(scale, {}) if scale is not None else {})}
+    return {key: value for key, value in found.items() if value != ""}
 
 
 def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object], where: str) -> None:

@@ -19,7 +19,7 @@ from train.retention import measure_retention, write_kept
 from train.stage import Result, Setting, read_result, write_result
 from ttc.errors import ConfigError
 
-__all__ = ["Options", "run_recipe", "stage_folders"]
+__all__ = ["Options", "claim", "run_recipe", "stage_folders"]
 
 RUN = "run.json"
 
@@ -46,7 +46,7 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
     for step in recipe.steps:
         step.stage.check(has_model)
         has_model = True
-    _claim(recipe, options)
+    claim(recipe, options)
     results: list[Result] = []
     names = [f"{number}-{step.kind}" for number, step in enumerate(recipe.steps, start=1)]
     model = options.model
@@ -98,7 +98,7 @@ def stage_folders(out: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.partition("-")[0]))
 
 
-def _claim(recipe: Recipe, options: Options) -> None:
+def claim(recipe: Recipe, options: Options) -> None:
     """Write what is asked, or compare it with what the folder was made for."""
     asked: dict[str, object] = {
         "recipe": recipe.name,

@@ -7,8 +7,8 @@ import torch
 
 from evals.cipher import Cipher, question
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
-from train.epochs import rows_at
 from train.corpus import Corpus
+from train.epochs import rows_at
 from train.examples import Example, corpus_examples, held_apart, read_examples, right_rollouts
 from train.imitation import completion_sums, imitation_batch
 from train.models import load_model

@@ -61,6 +61,8 @@ def grpo(
     sampler: Mode = "frontier",
     retire: int | None = None,
     train_limit: int | None = None,
+    leave_out: str | None = None,
+    leave_out_above: int = 0,
     held_out_limit: int = 128,
     refills: int = 0,
     mask_truncated: bool = False,
@@ -109,6 +111,8 @@ def grpo(
         sampler: frontier, hard or uniform.
         retire: drop a problem after its group passed whole this many times running.
         train_limit: most training problems.
+        leave_out: a stage of this run that sampled them, such as 2-sample: problems it solved too often are dropped.
+        leave_out_above: how often is not yet too often.
         held_out_limit: most held-out problems.
         refills: further rounds of prompts for groups without a signal.
         mask_truncated: do not train on rollouts that were cut.
@@ -140,6 +144,8 @@ def grpo(
     check_positive("grpo", steps=steps, prompts=prompts, eval_every=eval_every, save_every=save_every)
     check_rewards("grpo", reward_model, verifier_weight)
     check_reference("grpo", kl_weight, reference)
+    if leave_out_above < 0:
+        raise ConfigError(f"grpo: leave_out_above must be at least 0, got {leave_out_above}")
     if refills < 0:
         raise ConfigError(f"grpo: refills must be at least 0, got {refills}")
     problems, measured = make_task(task), make_task(held_out)
@@ -173,6 +179,7 @@ def grpo(
         reference=reference,
         rewards=RewardSource(reward_model, reward_how, reward_weight) if reward_model else None,
         ptx=None if ptx is None else Ptx(ptx, ptx_rows, ptx_weight),
+        leave_out=None if leave_out is None else (leave_out, leave_out_above),
     )  # fmt: skip
 
 

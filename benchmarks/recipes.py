@@ -1,0 +1,143 @@
+"""Do the recipes do what they say, stage by stage, on a CPU?
+
+    python -m benchmarks.recipes --seed 1 --out build/recipes --save benchmarks/results/recipes.json
+
+Every recipe runs whole at nano scale, each in a process of its own with one thread. Told per stage: its own held-out
+metrics before and after, with the interval of the paired gain, and processor seconds. The base model of recipes that
+pretrain alike is trained once and copied. A run that was cut goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from train.recipe import Recipe, packaged, read_recipe
+from train.retention import read_kept
+from train.run import Options, claim, run_recipe
+from train.stage import DONE, read_result
+
+BASE = "1-pretrain"
+
+
+def read(name: str) -> Recipe:
+    """A packaged recipe at its smallest scale."""
+    nano = "nano" in packaged()[name].read_text()
+    return read_recipe(name, scale="nano" if nano else None)
+
+
+def run(name: str, seed: int, out: Path) -> dict[str, Any]:
+    """Run one recipe in this process; returns what its stages measured of themselves and of each other."""
+    torch.set_num_threads(1)
+    recipe, folder = read(name), out / name
+    options = Options(folder, seed, None, "cpu", 1)
+    claim(recipe, options)
+    bases = out / "bases" / f"{recipe.steps[0].digest}-{seed}"
+    if (bases / DONE).is_file() and not (folder / BASE).exists():
+        shutil.copytree(bases, folder / BASE)
+    began, clock = time.perf_counter(), _Clock()
+    run_recipe(recipe, options, clock.log)
+    if recipe.steps[0].kind == "pretrain" and not bases.exists():
+        shutil.copytree(folder / BASE, bases)
+    rows = []
+    for number, step in enumerate(recipe.steps, start=1):
+        result = read_result(folder / f"{number}-{step.kind}")
+        if result is not None:
+            rows.append({"stage": f"{number}-{step.kind}", "stopped": result.stopped, **_gains(result.metrics)})
+    kept = [asdict(row) for row in read_kept(folder)]
+    return {
+        "recipe": name,
+        "seed": seed,
+        "stages": rows,
+        "retention": kept,
+        "cpu_seconds": clock.seconds(),
+        "wall_seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+class _Clock:
+    """Processor seconds of each stage, told by what the run logs."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[str, float]] = []
+
+    def log(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+        if text.startswith(("stage ", "retention")) and not (text.startswith("retention") and self._told("retention")):
+            self._marks.append((text, _cpu()))
+
+    def _told(self, head: str) -> bool:
+        return bool(self._marks) and self._marks[-1][0].startswith(head)
+
+    def seconds(self) -> dict[str, float]:
+        """By stage; a stage that was there already took none."""
+        ends = [mark for _, mark in self._marks[1:]] + [_cpu()]
+        return {
+            text.partition(":")[0] if text.startswith("retention") else _stage(text): round(end - start, 1)
+            for (text, start), end in zip(self._marks, ends, strict=True)
+        }
+
+
+def _stage(text: str) -> str:
+    """`stage 3 of 5: grpo is done` is 3-grpo."""
+    words = text.replace(":", "").split()
+    return f"{words[1]}-{words[4]}"
+
+
+def _cpu() -> float:
+    """Processor seconds of this process and its workers that have ended."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
+
+
+def _gains(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Metric to before, after, gain and its interval."""
+    found: dict[str, dict[str, float]] = {}
+    for name in metrics:
+        stem, end, _ = name.rpartition("_gain")
+        if end and name == f"{stem}_gain":
+            parts = ("before", "after", "gain", "gain_low", "gain_high")
+            found[stem] = {part: round(metrics[f"{stem}_{part}"], 4) for part in parts}
+    return {"metrics": found} if found else {}
+
+
+def main() -> None:
+    """Run all recipes, each in its own process, or one of them in this."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--only", nargs="+", default=sorted(packaged()), help="names of recipes")
+    parser.add_argument("--one", help="run this recipe here and print its row")
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(run(options.one, options.seed, options.out)))
+        return
+    rows = []
+    for name in options.only:
+        command = ["--one", name, "--seed", str(options.seed), "--out", str(options.out)]
+        command = [sys.executable, "-m", "benchmarks.recipes", *command]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        print(json.dumps({key: rows[-1][key] for key in ("recipe", "stages", "cpu_seconds")}), flush=True)
+        if options.save is not None:
+            commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
+            facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.strip()}
+            facts["torch"], facts["python"] = torch.__version__, sys.version.split()[0]
+            options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
