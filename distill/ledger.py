@@ -26,7 +26,7 @@ from ttc.core import Answer, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import decode, encode
 
-__all__ = ["Entry", "Failure", "Ledger", "Outcome"]
+__all__ = ["Entry", "Failure", "Ledger", "Line", "Outcome"]
 
 SCHEMA = 1
 _TABLES = """
@@ -72,6 +72,21 @@ class Entry:
     def truncated(self) -> bool:
         """Whether the answer was cut by a limit."""
         return self.answer is not None and self.answer.finish_reason != "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row as a trace shows it; `verdicts` are (verifier, status and reason)."""
+
+    teacher: str
+    sample: int
+    seed: int
+    max_tokens: int
+    state: str
+    finish_reason: str
+    error: str
+    tokens: int
+    verdicts: tuple[tuple[str, str], ...]
 
 
 class Ledger:
@@ -155,6 +170,36 @@ class Ledger:
         with self._base:
             self._base.execute("BEGIN")
             self._base.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", rows)
+
+    def story(self, key: str) -> list[Line]:
+        """All rows of a unit, the lowest cap first, with what verifiers said of them."""
+        rows = self._base.execute(
+            "SELECT teacher, sample, seed, max_tokens, state, finish_reason, error, usage FROM units WHERE key = ? "
+            "ORDER BY max_tokens",
+            (key,),
+        ).fetchall()
+        return [
+            Line(
+                teacher,
+                sample,
+                seed,
+                cap,
+                state,
+                finish,
+                error,
+                Usage(**json.loads(usage)).tokens,
+                self._said(key, cap),
+            )
+            for teacher, sample, seed, cap, state, finish, error, usage in rows
+        ]
+
+    def _said(self, key: str, max_tokens: int) -> tuple[tuple[str, str], ...]:
+        rows = self._base.execute(
+            "SELECT verifier, verdict FROM verdicts WHERE key = ? AND max_tokens = ? ORDER BY verifier",
+            (key, max_tokens),
+        )
+        told = [(verifier, json.loads(text)) for verifier, text in rows]
+        return tuple((verifier, f"{found['status']} {found['reason']}".strip()) for verifier, found in told)
 
     def digest(self) -> str:
         """Digest of what was generated, independent of order, time and attempts."""

@@ -79,9 +79,13 @@ class MixSpec:
 
 @dataclass(frozen=True, slots=True)
 class EvalSpec:
-    """How the student is measured: most problems per task, and tasks that training must not have hurt."""
+    """How the student is measured: most problems per task, and tasks that training must not have hurt.
+
+    `teachers`: measure them too, on the held-out tasks of their domains and under their strategies.
+    """
 
     limit: int = 256
+    teachers: bool = True
     retention: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,0 +1,32 @@
+"""Checks before anything is spent: each refuses one way in which distillation goes wrong silently, and names the fix.
+
+    def NAME(job) -> Finding            distill/preflight/NAME.py, or an entry point of ttc.preflight
+
+A check reads model folders and the resolved job, loads no more than it needs, and never changes anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distill.method import Job
+from ttc.registry import Registry
+
+__all__ = ["CHECKS", "Finding", "run"]
+
+CHECKS = Registry("check", "distill.preflight", "ttc.preflight")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: whether it is all right, what it saw, and how to mend it."""
+
+    check: str
+    ok: bool
+    text: str
+    fix: str = ""
+
+
+def run(job: Job) -> list[Finding]:
+    """Run all checks, in the order of their names."""
+    return [CHECKS.load(name)(job) for name in CHECKS.names()]

@@ -1,0 +1,23 @@
+"""What a job did, as text and as one self-contained page: funnel, data, cost, before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from distill.report.data import read_job
+from distill.report.page import render_page
+from distill.report.text import render
+
+__all__ = ["render_text", "write_page"]
+
+
+def render_text(folder: Path) -> str:
+    """The summary of a job folder, which may still be going on."""
+    return render(read_job(folder))
+
+
+def write_page(folder: Path, out: Path | None) -> Path:
+    """Write the page of a job and return its path; JOB/report.html by default."""
+    path = out or folder / "report.html"
+    path.write_text(render_page(read_job(folder)), encoding="utf-8")
+    return path

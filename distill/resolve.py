@@ -1,0 +1,117 @@
+"""From a spec to a plan: everything found, checked and digested, no model loaded.
+
+A plan is the same whoever makes it and whenever: problems are loaded and cleaned, teachers checked and digested, the
+method's assignments listed, filters bound. What is measured (held-out and retention tasks) is loaded first, since
+training prompts are compared with it. Cost: hashing the model folders once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from distill.digests import digest_of, model_digests
+from distill.filtering import Context, Filter
+from distill.gates import JobGates, read_job_gates
+from distill.method import Assignment, Domain, Job, Method
+from distill.pipeline import read_filters, settings_of
+from distill.prompts import Prompts, clean_prompts, own_texts
+from distill.registries import METHODS
+from distill.selection import Selection, read_selection
+from distill.spec import JobSpec, TeacherSpec
+from distill.teacher import resolve_teacher
+from distill.units import prompt_digest
+from evals.task import Item, Task
+from train.specs import make_task
+from ttc.errors import ConfigError
+from ttc.registry import bind
+from ttc.values import parse
+
+__all__ = ["PROBE", "Plan", "resolve"]
+
+PROBE = "probe"
+"""Label of the student's own answers that measure difficulty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job, ready to run. `measured` are tasks by their spec; `digests` name all that goes into the job."""
+
+    job: Job
+    method: Method
+    assignments: Sequence[Assignment]
+    prompts: Mapping[str, Prompts]
+    measured: Mapping[str, Task]
+    context: Context
+    filters: Mapping[str, Filter]
+    selection: Selection
+    gates: JobGates | None
+    digests: Mapping[str, object]
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job's spec."""
+        return self.job.spec
+
+    @property
+    def num_units(self) -> int:
+        """Answers that are asked for."""
+        return sum(assignment.n * len(assignment.items) for assignment in self.assignments)
+
+
+def resolve(spec: JobSpec, folder: Path) -> Plan:
+    """Resolve a spec for a job folder; raises ConfigError for whatever cannot work."""
+    student = Path(spec.student).expanduser()
+    if not (student / "config.json").is_file():
+        raise ConfigError(f"student {spec.student} is not a model folder: it has no config.json")
+    gates = read_job_gates(spec)
+    measured = _measured(spec)
+    teachers = [resolve_teacher(given, spec) for given in spec.teachers]
+    cleaned: dict[str, Prompts] = {}
+    domains = []
+    held_out = [task.items(spec.eval.limit, 0) for task in measured.values()]
+    for given in spec.domains:
+        task = make_task(given.task)
+        cleaned[given.name] = clean_prompts(task.items(spec.limit, 0), held_out)
+        items = cleaned[given.name].items
+        if not items:
+            lost = cleaned[given.name].dropped
+            raise ConfigError(f"domain {given.name}: no problem of {given.task} is left, such as {lost[0]}")
+        domains.append(Domain(given.name, task, items, measured[given.held_out] if given.held_out else None))
+    job = Job(spec, folder, student, teachers, domains)
+    factory = METHODS.load(spec.method)
+    method: Method = factory(**bind(factory, spec.options, supply={}))
+    settings = settings_of(method.filters(job), spec.filters)
+    filters = read_filters(settings)
+    assignments = list(method.assignments(job))
+    if "difficulty" in settings:
+        n = parse("filters.difficulty.n", settings["difficulty"].get("n", 4), int)
+        assignments += _probes(job, n)
+    digests = {
+        "student": model_digests(student),
+        "teachers": {teacher.name: teacher.digest for teacher in teachers},
+        "prompts": {domain.name: _items_digest(domain.items) for domain in domains},
+        "measured": {name: _items_digest(items) for name, items in zip(measured, held_out, strict=True)},
+    }
+    texts = [text for items in held_out for text in own_texts(items)]
+    return Plan(
+        job, method, assignments, cleaned, measured, Context(texts), filters, read_selection(spec.select), gates,
+        digests,
+    )  # fmt: skip
+
+
+def _measured(spec: JobSpec) -> dict[str, Task]:
+    """Every task that something is measured on, by its spec."""
+    names = [domain.held_out for domain in spec.domains if domain.held_out is not None] + list(spec.eval.retention)
+    return {name: make_task(name) for name in dict.fromkeys(names)}
+
+
+def _probes(job: Job, n: int) -> list[Assignment]:
+    """The student answers every problem itself, plainly."""
+    himself = resolve_teacher(TeacherSpec(name="student"), job.spec)
+    return [job.assign(himself, replace(domain), n=n, label=PROBE) for domain in job.domains]
+
+
+def _items_digest(items: Sequence[Item]) -> str:
+    return digest_of([[item.problem.id, prompt_digest(item.problem), item.target] for item in items])
