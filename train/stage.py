@@ -18,7 +18,7 @@ from typing import Protocol
 
 from ttc.errors import RecordError
 
-__all__ = ["DONE", "Result", "Setting", "Stage", "read_result", "write_result"]
+__all__ = ["DONE", "Result", "Setting", "Stage", "pass_through", "read_result", "write_result"]
 
 DONE = "done.json"
 
@@ -54,6 +54,14 @@ class Stage(Protocol):
     def run(self, setting: Setting) -> Result:
         """Do the work, resuming what the folder holds."""
         ...
+
+
+def pass_through(setting: Setting) -> str:
+    """The link `model` to the policy that came in, of a stage that leaves it as it is."""
+    link = setting.folder / "model"
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(setting.model or "", setting.folder), target_is_directory=True)
+    return str(link)
 
 
 def write_result(folder: Path, result: Result) -> None:

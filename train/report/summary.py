@@ -7,6 +7,7 @@ from typing import Any
 
 from evals.statistics import Interval
 from train.report.data import RunData, StageData
+from train.report.retention import retention_lines
 
 __all__ = ["compared", "grouped", "render_summary"]
 
@@ -38,6 +39,8 @@ _STEMS: Mapping[str, str] = {
     "ranked": "held-out pairs ranked right",
     "ranked_mean": "held-out pairs ranked right by the mean",
     "ranked_worst": "held-out pairs ranked right by the worst case",
+    "steps_right": "held-out steps judged right",
+    "judged_right": "held-out answers judged right",
 }
 
 
@@ -45,6 +48,8 @@ def render_summary(run: RunData) -> str:
     """The text for standard output."""
     blocks = [f"{run.recipe}, seed {run.seed}"]
     blocks += [_stage(stage) for stage in run.stages]
+    if run.kept:
+        blocks.append("\n".join(retention_lines(run.kept)))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -10,7 +10,6 @@ half by chance. Cost: a forward and backward pass over both completions per memb
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from train.optimiser import Optimiser, Schedule
 from train.pair_data import PairSource, Preferred
 from train.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from train.sources import check_file, check_share, parted
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, Stage, pass_through
 from ttc import seeds
 from ttc.errors import ConfigError
 
@@ -121,10 +120,7 @@ class _RewardModel:
         for how in ways:
             right = ranked_right(RewardEnsemble(models, pad_id, how), measured)
             numbers |= gains(f"ranked_{how}", chance, right, setting.seed, keys)
-        link = setting.folder / "model"
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(setting.model, setting.folder), target_is_directory=True)
-        return Result(str(link), numbers, stopped)
+        return Result(pass_through(setting), numbers, stopped)
 
     def _member(
         self, number: int, folder: Path, train: Sequence[Preferred], measured: Sequence[Preferred], pad_id: int,

@@ -1,0 +1,230 @@
+"""Process reward models from step labels: of people or exact checkers in a file, or of continuations (Math-Shepherd).
+
+Lightman et al. 2023 (arXiv:2305.20050); Wang et al. 2024 (arXiv:2312.08935). The model's body is the policy's; it is
+written to `prm`, which `--scorer prm:FOLDER` reads, and the policy passes through. Measured on held-out problems, or on
+a file of labels made in another way: the share of steps judged rightly at one half before and after, and first-error F1
+with a threshold fitted on the training rows. Cost: see `train.monte_carlo` for labels; then a forward and backward pass
+per row. Left out: learning where steps end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.step_metrics import Judged, first_error, fit_threshold, ranking
+from evals.task import Task
+from train.epochs import Fit, Pace
+from train.health import Rule, configured
+from train.measure import gains, open_engine
+from train.models import load_tokenizer
+from train.monte_carlo import MonteCarlo
+from train.optimiser import Optimiser, Schedule
+from train.sources import check_file, check_positive, check_share, one_of, parted
+from train.specs import make_task, make_verifier
+from train.stage import Result, Setting, Stage, pass_through
+from train.step_model import Form, StepModel, new_step_model
+from train.step_rows import StepRow, Steps, read_steps
+from ttc import seeds
+from ttc.core import Sampling
+from ttc.errors import ConfigError
+
+__all__ = ["prm"]
+
+
+def prm(
+    *,
+    data: str | None = None,
+    task: str | None = None,
+    step_delimiter: str = "\n\n",
+    limit: int | None = None,
+    n: int = 4,
+    continuations: int = 8,
+    rounds: int = 4,
+    hard: bool = False,
+    form: Form = "label",
+    good: str | None = None,
+    bad: str | None = None,
+    measured: str | None = None,
+    steps: int,
+    lr: float,
+    rows: int = 32,
+    held_out_share: float = 0.1,
+    warmup: int = 0,
+    decay: bool = True,
+    eval_every: int = 20,
+    save_every: int = 50,
+    health: Mapping[str, Any] | None = None,
+) -> Stage:
+    """Learn to judge steps.
+
+    Args:
+        data: a JSON-lines file of solutions in steps with labels, as `ttc steps` writes and reads them.
+        task: make labels by continuing solutions of this task, NAME or NAME:KEY=VALUE,...
+        step_delimiter: text that ends a step.
+        limit: most problems of the task.
+        n: solutions per problem.
+        continuations: completions per prefix, on average; they go first to the least certain prefixes.
+        rounds: in how many rounds they are drawn; 1 draws equally many everywhere.
+        hard: a step is right when any continuation is, instead of by their share.
+        form: label (two labels on the body) or token (a language model that says good or bad).
+        good: the token that says right, for form token.
+        bad: the token that says wrong, for form token.
+        measured: a file of labelled steps to measure on, instead of held-out rows of its own.
+        steps: updates.
+        lr: highest learning rate.
+        rows: solutions per update.
+        held_out_share: share of problems that are held out and measured.
+        warmup: steps over which the rate rises.
+        decay: let the rate fall to 0.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        health: changes of health rules by name.
+    """
+    one_of("prm", data=data, task=task)
+    check_share("prm", held_out_share)
+    check_positive("prm", n=n, continuations=continuations, rounds=rounds)
+    if (form == "token") != (good is not None and bad is not None):
+        raise ConfigError("prm: form token needs good and bad, and form label has neither")
+    return _Prm(
+        data=None if data is None else Path(data).expanduser(),
+        task=None if task is None else make_task(task),
+        delimiter=step_delimiter,
+        drawn=(limit, n, continuations, rounds, hard),
+        form=form,
+        words=None if good is None or bad is None else (good, bad),
+        measured=None if measured is None else Path(measured).expanduser(),
+        pace=Pace(steps, rows, eval_every, save_every),
+        schedule=Schedule(lr, steps, warmup, decay),
+        held_out_share=held_out_share,
+        rules=configured(health or {}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prm:
+    data: Path | None
+    task: Task | None
+    delimiter: str
+    drawn: tuple[int | None, int, int, int, bool]
+    form: Form
+    words: tuple[str, str] | None
+    measured: Path | None
+    pace: Pace
+    schedule: Schedule
+    held_out_share: float
+    rules: tuple[Rule, ...]
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if not has_model:
+            raise ConfigError("prm needs a model: put other stages before it, or give --model FOLDER")
+        check_file("prm", self.data)
+        check_file("prm", self.measured)
+        if self.task is not None:
+            self.task.items(self.drawn[0], 0)
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`; labels that were made once are kept on disk."""
+        if setting.model is None:
+            raise ConfigError("prm needs a model")
+        tokenizer = load_tokenizer(setting.model)
+        pad_id = int(tokenizer.pad_token_id)
+        train, measured = self._rows(setting, setting.model)
+        seed = seeds.derive(setting.seed, "prm") % (1 << 31)
+        model = new_step_model(setting.model, self.form, self.delimiter, self.words, seed, setting.device)
+        before = model.judged(measured, pad_id)
+        optimiser = Optimiser(model.network, self.schedule)
+
+        def update(rows: Sequence[int]) -> dict[str, float]:
+            model.network.train()
+            loss = model.loss([train[row] for row in rows], pad_id)
+            loss.backward()
+            return {"loss": float(loss.detach()), "grad_norm": optimiser.step()}
+
+        def evaluate() -> dict[str, float]:
+            right = [value for value, _ in _right(model.judged(measured, pad_id))]
+            return {"held_out_accuracy": sum(right) / len(right)}
+
+        fit = Fit(model.network, optimiser, len(train), update, evaluate)
+        last, stopped = fit.run(self.pace, self.rules, setting)
+        _save(model, tokenizer, setting.folder / "prm")
+        threshold = fit_threshold(model.judged(train, pad_id))
+        numbers = {**last, **_measured(before, model.judged(measured, pad_id), threshold, setting.seed)}
+        return Result(pass_through(setting), numbers, stopped)
+
+    def _rows(self, setting: Setting, source: Path) -> tuple[list[StepRow], list[StepRow]]:
+        found = self._labelled(setting, source)
+        if self.measured is not None:
+            return found, read_steps(self.measured, source, self.delimiter)
+        return parted("prm", found, self.held_out_share, setting)
+
+    def _labelled(self, setting: Setting, source: Path) -> list[StepRow]:
+        if self.data is not None:
+            return read_steps(self.data, source, self.delimiter)
+        if self.task is None:
+            raise ConfigError("prm: give data or task")
+        kept = setting.folder / "labels.jsonl"
+        if kept.is_file():
+            return [_read(line) for line in kept.read_text().splitlines()]
+        found, drawn = asyncio.run(self._made(self.task, setting, source))
+        setting.log(f"{len(found)} solutions labelled by {drawn} continuations")
+        partial = kept.with_suffix(".partial")
+        partial.write_text("".join(json.dumps([row.key, row.ids, row.reads, row.labels]) + "\n" for row in found))
+        os.replace(partial, kept)
+        return found
+
+    async def _made(self, task: Task, setting: Setting, source: Path) -> tuple[list[StepRow], int]:
+        limit, n, continuations, rounds, hard = self.drawn
+        engine, verifier = open_engine(source, setting), make_verifier(task)
+        sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
+        steps = Steps(source, self.delimiter)
+        labels = MonteCarlo(engine, verifier, sampling, setting.seed, steps, n, continuations, rounds, hard)
+        try:
+            return await labels.rows(task.items(limit, 0))
+        finally:
+            await engine.close()
+            await verifier.close()
+
+
+def _read(line: str) -> StepRow:
+    key, ids, reads, labels = json.loads(line)
+    return StepRow(key, tuple(ids), tuple(reads), tuple(labels))
+
+
+def _save(model: StepModel, tokenizer: Any, folder: Path) -> None:
+    model.network.config.ttc_prm = dict(model.reading)
+    model.network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _right(rows: Sequence[Judged]) -> list[tuple[float, str]]:
+    """1 per labelled step that is on the right side of one half, with its problem."""
+    return [
+        (float((score >= 0.5) == (label >= 0.5)), row.cluster)
+        for row in rows
+        for score, label in zip(row.scores or (), row.labels, strict=True)
+        if label is not None
+    ]
+
+
+def _measured(before: Sequence[Judged], after: Sequence[Judged], threshold: float, seed: int) -> dict[str, float]:
+    first, last = _right(before), _right(after)
+    keys = [key for _, key in first]
+    f1 = first_error(after, threshold, seed=seed).f1
+    found = {
+        **gains("steps_right", [value for value, _ in first], [value for value, _ in last], seed, keys),
+        "first_error_f1": f1.value,
+        "first_error_f1_low": f1.low,
+        "first_error_f1_high": f1.high,
+        "first_error_f1_before": first_error(before, 0.5, seed=seed).f1.value,
+        "ranking": ranking(after),
+        "ranking_before": ranking(before),
+    }
+    return {name: value for name, value in found.items() if math.isfinite(value)}  # F1 needs both kinds of solutions
