@@ -100,6 +100,15 @@ class Job:
         """How answers of a domain are drawn: the spec's [sampling] over the task's own."""
         return self.spec.sampling_of(domain.task.sampling)
 
+    def pairs(self) -> list[tuple[Teacher, Domain]]:
+        """Every teacher with every domain it teaches."""
+        return [
+            (teacher, domain)
+            for teacher in self.teachers
+            for domain in self.domains
+            if not teacher.domains or domain.name in teacher.domains
+        ]
+
     def assign(
         self,
         teacher: Teacher,
@@ -130,8 +139,8 @@ class Method(Protocol):
         """What teachers are asked; empty for a method that generates while it trains."""
         ...
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
-        """Filters by name and their parameters, laid over the usual ones."""
+    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any] | bool]:
+        """Filters by name and their parameters, laid over the usual ones; False drops one."""
         ...
 
     def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:

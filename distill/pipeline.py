@@ -57,24 +57,24 @@ class Funnel:
     stages: Sequence[Stage]
 
 
-def settings_of(own: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def settings_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The filters of a job in their order: the usual ones, the method's, and the spec's, which wins.
 
     Raises:
-        ConfigError: an unknown filter, or a table of a spec that is neither a table nor true or false.
+        ConfigError: an unknown filter, or an entry that is neither a table nor true or false.
     """
     merged: dict[str, Mapping[str, Any]] = {name: {} for name in USUAL}
-    merged.update(own)
-    for name, value in given.items():
-        if isinstance(value, str):
-            value = {"true": True, "false": False}.get(value.lower(), value)
-        if value is False:
-            merged.pop(name, None)
-            FILTERS.load(name)
-        elif value is True or isinstance(value, Mapping):
-            merged[name] = {**merged.get(name, {}), **({} if value is True else value)}
-        else:
-            raise ConfigError(f"filters.{name} must be a table, true or false, got {value!r}")
+    for table in (own, given):
+        for name, value in table.items():
+            if isinstance(value, str):
+                value = {"true": True, "false": False}.get(value.lower(), value)
+            if value is False:
+                FILTERS.load(name)
+                merged.pop(name, None)
+            elif value is True or isinstance(value, Mapping):
+                merged[name] = {**merged.get(name, {}), **({} if value is True else value)}
+            else:
+                raise ConfigError(f"filters.{name} must be a table, true or false, got {value!r}")
     rank = {name: place for place, name in enumerate(ORDER)}
     return dict(sorted(merged.items(), key=lambda entry: (rank.get(entry[0], len(rank)), entry[0])))
 

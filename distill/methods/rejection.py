@@ -41,14 +41,9 @@ class _Rejection:
 
     def assignments(self, job: Job) -> Sequence[Assignment]:
         """See `Method.assignments`."""
-        return [
-            job.assign(teacher, domain)
-            for teacher in job.teachers
-            for domain in job.domains
-            if not teacher.domains or domain.name in teacher.domains
-        ]
+        return [job.assign(teacher, domain) for teacher, domain in job.pairs()]
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any] | bool]:
         """See `Method.filters`."""
         return {}
 

@@ -1,0 +1,108 @@
+"""Search distillation: any strategy of this toolkit teaches, and the student learns to give its answer in one pass.
+
+The student itself under a strategy is the usual teacher (ReST-EM; "Large Language Models Can Self-Improve", Huang et
+al. 2022; TTRL); another model under one may be. `trust = "verifier"` keeps answers that are right. `trust = "self"`
+needs no key: the answer that the strategy chose is the label, kept where enough of its draws agree (majority as label).
+The winning path is imitated, and on request every draw that agrees with it; the tokens of the whole search are on the
+ledger. Cost: the strategy's cost, n times per problem. Left out: the search's intermediate choices as training signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from distill.method import Assignment, Data, Job, Method
+from distill.methods._sft import sft_stage
+from distill.sample import Row, Sample, row_of
+from distill.spec import JobSpec
+from train.stage import Setting
+from ttc import answers
+from ttc.errors import ConfigError
+
+__all__ = ["search"]
+
+PLAIN = ("direct",)
+"""Strategies that search for nothing: with a cap or a floor on thinking they are budget forcing."""
+
+
+def search(
+    *, trust: Literal["verifier", "self"] = "verifier", min_share: float = 0.5, agreeing: bool = False
+) -> Method:
+    """Distil a strategy.
+
+    Args:
+        trust: verifier keeps right answers; self keeps what enough draws agree on, without a key.
+        min_share: for self, least share of the draws that give the chosen answer.
+        agreeing: also learn the other draws of the search that give the chosen answer.
+    """
+    if not 0 < min_share <= 1:
+        raise ConfigError(f"search: min_share must be in (0, 1], got {min_share}")
+    return _Search(trust == "self", min_share, agreeing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    blind: bool
+    min_share: float
+    agreeing: bool
+
+    def check(self, spec: JobSpec) -> None:
+        """See `Method.check`."""
+        if not spec.teachers:
+            raise ConfigError(
+                'search needs a strategy: --strategy majority:n=16, or [teacher] strategy = "majority:n=16"'
+            )
+        for teacher in spec.teachers:
+            plain = teacher.strategy.partition(":")[0] in PLAIN
+            if plain and not (spec.thinking.active or spec.thinking.extends):
+                raise ConfigError(
+                    f"search: teacher {teacher.name} searches for nothing with {teacher.strategy}; name a strategy "
+                    "such as majority:n=16, set [thinking] to force its budget, or use the method rejection"
+                )
+
+    def about(self, job: Job) -> str:
+        """See `Method.about`."""
+        who = ", ".join(f"{teacher.strategy.label} on {_place(teacher.folder, job)}" for teacher in job.teachers)
+        label = "the answer its draws agree on" if self.blind else "answers that the verifier calls right"
+        return f"the student learns to give in one pass what {who} finds: {label}"
+
+    def assignments(self, job: Job) -> Sequence[Assignment]:
+        """See `Method.assignments`."""
+        return [job.assign(teacher, domain) for teacher, domain in job.pairs()]
+
+    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any] | bool]:
+        """See `Method.filters`."""
+        return {"verdict": False, "agreement": {"min_share": self.min_share}} if self.blind else {}
+
+    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+        """See `Method.rows`."""
+        return [row for sample in samples for row in (_agreeing(sample) if self.agreeing else [row_of(sample)])]
+
+    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """See `Method.stages`."""
+        return [sft_stage(job, data)]
+
+    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+        """See `Method.measure`."""
+        return {}
+
+
+def _agreeing(sample: Sample) -> list[Row]:
+    """Rows of all draws that ended by themselves with the chosen answer, each text once."""
+    answer, kind = sample.answer, sample.item.problem.kind
+    if answer.final is None:
+        return [row_of(sample)]
+    wanted = answers.key(answer.final, kind)
+    found = {(answer.thinking, answer.text): row_of(sample)}
+    for one in answer.candidates:
+        if one.finish_reason == "stop" and one.final is not None and answers.key(one.final, kind) == wanted:
+            other = replace(sample, answer=replace(answer, thinking=one.thinking, text=one.text))
+            found.setdefault((one.thinking, one.text), row_of(other))
+    return list(found.values())
+
+
+def _place(folder: Path | None, job: Job) -> str:
+    return "itself" if folder == job.student else (folder.name if folder is not None else "a server")
