@@ -42,11 +42,12 @@ from train.rollout import group_draws
 from train.sources import check_positive
 from train.stage import Result, Setting, Stage
 from train.update import Objective
+from ttc.config import overrides
 from ttc.core import Engine, Sampling
 from ttc.embedded.text import Text
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, UnknownName
 from ttc.registry import ENGINES, bind
-from ttc.specs import parse_spec
+from ttc.specs import split_model
 from ttc.thinking import Thinking
 
 __all__ = ["OnPolicy", "on_policy"]
@@ -219,7 +220,17 @@ class OnPolicy:
 
     def _bound(self, spec: str) -> tuple[Any, dict[str, Any]]:
         """Factory and options of an engine; its parameter `model` is written like any other."""
-        name, given = parse_spec(spec)
-        factory = ENGINES.load(name)
+        name, rest = split_model(spec)
+        pieces: list[str] = []
+        for piece in (rest or "").split(","):  # a value may hold commas: several servers
+            if "=" in piece or not pieces:
+                pieces.append(piece)
+            else:
+                pieces[-1] += f",{piece}"
+        given: dict[str, Any] = dict(overrides([piece for piece in pieces if piece]))
+        try:
+            factory = ENGINES.load(name)
+        except UnknownName as exc:
+            raise ConfigError(f"on_policy: teacher {spec!r} is neither a model folder nor an engine: {exc}") from exc
         model = {"model": given.pop("model")} if "model" in given else {}
         return factory, bind(factory, given, supply=model)

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from distill.divergence import WORDS
+from distill.job import run_job
+from distill.spec import parse_spec
 from distill.stages.on_policy import on_policy
 from distill.supervision.learner import SELF_TEST, Learner
 from distill.supervision.local import LocalReader
@@ -237,6 +239,15 @@ def test_a_server_that_tells_k_tokens_gives_a_bound_that_grows_to_the_whole(stud
     assert usage.prompt == sum(len(r.prompt_ids) + len(r.token_ids) for r in drawn)
 
 
+def test_a_student_learns_from_a_teacher_behind_a_server(student, teacher, tmp_path):
+    with OpenAIServer(partial(telling, teacher)) as server:
+        far = f"openai:base_url={server.url},tokenizer={teacher}"
+        for kind, top_k in (("sampled", None), ("reverse", 4)):
+            stage(far, steps=2, divergence=kind, top_k=top_k).run(setting(tmp_path / kind, student))
+            assert rows(tmp_path / kind)[-1]["teacher_tokens/teacher"] > 0
+            assert rows(tmp_path / kind)[-1]["divergence"] > 0
+
+
 def test_every_domain_has_its_own_teacher(student, teacher, tmp_path):
     other = make_model(tmp_path / "other", share=0.0, steps=10)
     given = {
@@ -273,7 +284,7 @@ def test_it_is_a_stage_of_a_recipe(student, teacher, tmp_path):
         ({"n": 0}, "n must be at least 1"),
         ({"divergence": "jsd", "beta": 1.0}, "beta must be in"),
         ({"reward_weight": 1.0, "n": 1}, "reward_weight needs"),
-        ({"teacher": "nowhere"}, "unknown engine 'nowhere'"),
+        ({"teacher": "nowhere"}, "neither a model folder nor an engine"),
         ({"teacher": ("a=x", "b=y")}, "no teacher for the domain"),
         ({"teacher": ("x", "y")}, "needs a name of its own"),
         ({"held_out": f"{TASK},split=train"}, "held-out problems too"),
@@ -301,3 +312,44 @@ def test_an_engine_that_cannot_tell_its_likeliest_tokens_is_refused(student):
             EngineReader("far", engine, top_k=4)
     finally:
         asyncio.run(engine.close())
+
+
+def job(student, teacher, folder, **more):
+    spec = {"method": "on_policy", "student": str(student), "teacher": str(teacher), "seed": 1, "name": "t",
+            "task": f"{TASK},split=train", "held_out": TASK, "eval": {"limit": 8}}  # fmt: skip
+    return run_job(parse_spec({**spec, **more}), folder, lambda text: None)
+
+
+def test_a_job_distils_without_a_data_set(student, teacher, tmp_path):
+    table = {"steps": 2, "prompts": 2, "n": 1, "held_out_limit": 4, "divergence": "forward"}
+    finished = job(student, teacher, tmp_path, train=table)
+    assert (finished.model / "config.json").is_file()
+    (folder,) = (tmp_path / "train").iterdir()
+    fields = json.loads((folder / "run.json").read_text())["stages"][0]["fields"]
+    assert fields["divergence"] == "forward" and fields["teacher"] == str(teacher)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"teacher": {"strategy": "majority:n=4"}}, "name a model"),
+        ({"teacher": {"model": "x", "strategy": "majority:n=4"}}, "has none; use method = search"),
+        ({"held_out": None}, "give held_out"),
+        ({"teacher": [{"model": "x"}, {"model": "y"}]}, "has 2 teachers"),
+        ({"teacher": None}, "needs a teacher"),
+        ({"on_policy": {"divergence": "backward"}}, "must be one of"),
+    ],
+)
+def test_a_spec_that_no_student_can_be_supervised_by_is_refused(given, message):
+    spec = {
+        "method": "on_policy",
+        "student": "s",
+        "teacher": "t",
+        "seed": 1,
+        "name": "t",
+        "task": "chain",
+        "held_out": "chain",
+    }
+    whole = {key: value for key, value in {**spec, **given}.items() if value is not None}
+    with pytest.raises(ConfigError, match=message):
+        parse_spec(whole)

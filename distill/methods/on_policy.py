@@ -1,0 +1,84 @@
+"""On-policy distillation: the student writes, its teacher supervises every token; see `distill.stages.on_policy`.
+
+Agarwal et al. 2024 (GKD, arXiv:2306.13649), Gu et al. 2024 (MiniLLM, arXiv:2306.08543). There is no data set: prompts
+are all it takes, and the ledger stays empty. All that the stage takes may stand in [train]: steps, lr, divergence,
+reward_weight, prompts, n, .. Cost: per update, prompts x n completions of the student and one prefill of each by the
+teacher. A base student needs imitation first (`rejection`), or it never writes what the teacher could judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distill.divergence import WORDS, Kind
+from distill.method import Assignment, Data, Job, Method
+from distill.methods._stage import check_readers, on_policy_stage
+from distill.sample import Row, Sample
+from distill.spec import JobSpec
+from train.stage import Setting
+from ttc.errors import ConfigError
+
+__all__ = ["on_policy"]
+
+_DEFAULTS: Mapping[str, Any] = {"steps": 100, "lr": 5e-4}
+
+
+def on_policy(*, divergence: Kind = "reverse", beta: float = 0.5, top_k: int | None = None) -> Method:
+    """Supervise what the student writes.
+
+    Args:
+        divergence: reverse, forward, jsd, or sampled.
+        beta: of jsd, from 0 (forward) to 1 (reverse).
+        top_k: tokens that a teacher behind a server tells per place.
+    """
+    own = {"divergence": divergence, "beta": beta, **({} if top_k is None else {"top_k": top_k})}
+    return _OnPolicy(own)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnPolicy:
+    own: Mapping[str, Any]
+
+    def check(self, spec: JobSpec) -> None:
+        """See `Method.check`."""
+        check_readers(spec, "on_policy")
+        for domain in spec.domains:
+            owners = [t.name for t in spec.teachers if not t.domains or domain.name in t.domains]
+            if len(owners) != 1:
+                raise ConfigError(
+                    f"domain {domain.name} has {len(owners)} teachers; give each one its domains, or use "
+                    "method = specialist, which finds out which is best"
+                )
+
+    def about(self, job: Job) -> str:
+        """See `Method.about`."""
+        kind: Kind = {**self.own, **job.spec.train}["divergence"]
+        names = ", ".join(teacher.name for teacher in job.teachers)
+        return f"the student writes, {names} supervises every token; {WORDS[kind]}"
+
+    def assignments(self, job: Job) -> Sequence[Assignment]:
+        """See `Method.assignments`: nothing is generated beforehand."""
+        return []
+
+    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+        """See `Method.filters`."""
+        return {}
+
+    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+        """See `Method.rows`: none."""
+        return []
+
+    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """See `Method.stages`."""
+        routing = {
+            domain.name: next(t.name for t in job.spec.teachers if not t.domains or domain.name in t.domains)
+            for domain in job.spec.domains
+        }
+        return [on_policy_stage(job, routing, {**_DEFAULTS, **self.own, **job.spec.train})]
+
+    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+        """See `Method.measure`."""
+        return {}
