@@ -1,13 +1,16 @@
-"""How much of the oracle allocation's gain the strategy `auto` gets, on the simulated reasoner with known difficulty.
+"""How much of an oracle allocation's gain the strategy `auto` gets, on the simulated reasoner with known difficulty.
 
     python -m benchmarks.allocator --json benchmarks/results/allocator.json
 
 For each seed a pool of problems of all five levels is sampled for the calibration and another for the test. At equal
 mean tokens on the test pool, the expected accuracy of: one arm for all problems (uniform: the best mixture of two), the
-plan (auto, whose calibration never saw the test pool), and two oracles. `difficulty` knows the true difficulty of every
-problem and spends by its expected curve; `hindsight` spends by the curve of the very samples that are drawn, which
-nobody could know beforehand. A gain is over what the pilot alone gives; shares are the plan's gain over an oracle's,
-with 95 % bootstraps over seeds; the calibration's own tokens stand beside them.
+plan (auto, whose calibration never saw the test pool), and two oracles. `difficulty` knows the true level of every
+problem and spends by that level's curve; `hindsight` knows every single problem's own curve, averaged over orders of
+the very samples that are drawn, which nobody could know beforehand.
+
+A gain is over one sample a problem, the least that any allocation spends (`share`), and more strictly over the best
+uniform spending of equal tokens (`share_above_uniform`). Shares are auto's gain over an oracle's, with 95 % bootstraps
+over seeds; the calibration's own tokens stand beside them.
 """
 
 from __future__ import annotations
@@ -21,28 +24,30 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.simulated_effects import is_right
-from evals.calibrate import Sampled, fit, spend
-from ttc import answers
-from ttc.allocation import Arm, Kind, allocate
-from ttc.core import Message, Problem, Sampling
+from benchmarks.effects.common import is_right
+from evals.allocation import Arm, Kind, curve, reached
+from evals.calibrate import RULES, SCORED_RULES, Sampled, fit, named, spend
+from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.selection import Select
 from ttc.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.majority import majority
 
-PILOT, N = 4, 32
-MULTIPLES = (1.5, 2.0)
-DRAWS = 1000
+N = 32
+SAMPLES = (4, 8)
+"""Budgets, in samples a problem."""
+DRAWS = 2000
+LEVELS = 5
 
 
 def sample(num: int, seed: int, scored: bool) -> list[Sampled]:
     """Draw N samples of so many problems, a fifth of each level."""
     asked = [
         Problem(
-            f"{seed}-{i}", (Message("user", f"What is quantity {i} of batch {seed} at level {1 + i % 5}?"),), "number"
+            f"{seed}-{i}",
+            (Message("user", f"What is quantity {i} of batch {seed} at level {1 + i % LEVELS}?"),),
+            "number",
         )
         for i in range(num)
     ]
@@ -50,100 +55,98 @@ def sample(num: int, seed: int, scored: bool) -> list[Sampled]:
     strategy = functools.partial(best_of_n, scorer=scorer, n=N) if scored else functools.partial(majority, n=N)
 
     async def go() -> list[Sampled]:
-        found = []
-        for problem in asked:
-            answer = await solve(
-                problem, engine=simulated(), strategy=strategy, seed=seed, sampling=Sampling(max_tokens=4096)
-            )
-            each = answer.usage.tokens / max(sum(c.num_tokens for c in answer.candidates), 1)
-            names: dict[str, str] = {}
-            found.append(
-                Sampled(
-                    tuple(
-                        c
-                        if c.final is None
-                        else _with_final(c, names.setdefault(answers.key(c.final, "number"), f"class{len(names)}"))
-                        for c in answer.candidates
-                    ),
-                    tuple(is_right(problem, c.final) for c in answer.candidates),
-                    tuple(c.num_tokens * each for c in answer.candidates),
-                )
-            )
-        return found
+        engine, sampling = simulated(), Sampling(max_tokens=4096)
+        return [
+            _pool(problem, await solve(problem, engine=engine, strategy=strategy, seed=seed, sampling=sampling))
+            for problem in asked
+        ]
 
     return asyncio.run(go())
 
 
-def _with_final(candidate: Any, name: str) -> Any:
-    from dataclasses import replace
+def _pool(problem: Problem, answer: Answer) -> Sampled:
+    """The samples of one answer; what scoring cost is shared out by length."""
+    each = answer.usage.tokens / max(sum(c.num_tokens for c in answer.candidates), 1)
+    right = tuple(is_right(problem, c.final) for c in answer.candidates)
+    cost = tuple(c.num_tokens * each for c in answer.candidates)
+    return Sampled(named(answer.candidates, problem.kind), right, cost)
 
-    return replace(candidate, final=name)
 
-
-def bounds(pools: list[Sampled], tokens: float, seed: int) -> dict[str, float]:
-    """Accuracy at so many tokens a problem by knowledge: of nothing, of the difficulty, of the samples themselves."""
-    each = [_curve([pool], seed + at) for at, pool in enumerate(pools)]
-    levels = [_curve(pools[level::5], seed) for level in range(5)]
-    return {
-        "uniform": _value([Kind("all", 1.0, _curve(pools, seed))], tokens),
-        "difficulty": _value([Kind(str(i), 0.2, arms) for i, arms in enumerate(levels)], tokens),
-        "hindsight": _value([Kind(str(i), 1 / len(pools), arms) for i, arms in enumerate(each)], tokens),
+def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[Kind]]:
+    """What is known of the problems: nothing, their levels, or each one's own curve."""
+    rules = SCORED_RULES if scored else RULES
+    groups = {
+        "uniform": [pools],
+        "difficulty": [pools[level::LEVELS] for level in range(LEVELS)],
+        "hindsight": [[pool] for pool in pools],
     }
+    made: dict[str, list[Kind]] = {}
+    for name, parts in groups.items():
+        curves: list[tuple[Arm, ...]] = [curve(part, rules, seed=seed + at) for at, part in enumerate(parts)]
+        made[name] = [Kind(str(at), 1 / len(parts), arms) for at, arms in enumerate(curves)]
+    return made
 
 
-def _curve(pools: list[Sampled], seed: int) -> tuple[Arm, ...]:
-    """Mean cost and accuracy of each arm over whole pools."""
-    sums: dict[tuple[Select, int], list[float]] = {}
-    for kind in fit(pools, pilot=PILOT, seed=seed, source={}, prior=0.0).kinds:
-        for arm in kind.arms:
-            row = sums.setdefault((arm.select, arm.n), [0.0, 0.0])
-            row[0] += kind.share * arm.tokens
-            row[1] += kind.share * arm.accuracy
-    return tuple(Arm(select, n, tokens, accuracy) for (select, n), (tokens, accuracy) in sums.items())
-
-
-def _value(kinds: list[Kind], tokens: float) -> float:
-    found = allocate(kinds, tokens)
-    return sum(
-        kind.share * ((1 - f.fraction) * f.arm.accuracy + f.fraction * f.more.accuracy)
-        for kind in kinds
-        for f in [found[kind.name]]
-    )
+def measure(train: list[Sampled], test: list[Sampled], scored: bool, seed: int) -> list[Any]:
+    """One seed: a row per budget."""
+    plan = fit(train, seed=seed, source={})
+    known = kinds(test, scored, seed)
+    one = float(np.mean([np.mean(pool.tokens) for pool in test]))
+    floor = max(arm.accuracy for arm in known["uniform"][0].arms if arm.n == 1)
+    rows = []
+    for samples in SAMPLES:
+        right, spent = spend(plan, test, one * samples, seed=seed)
+        tokens, auto = float(np.mean(spent)), float(np.mean(right))
+        bound = {name: reached(parts, tokens) for name, parts in known.items()}
+        oracles = ("difficulty", "hindsight")
+        rows.append(
+            {
+                "seed": seed,
+                "one_sample": floor,
+                **bound,
+                "auto": auto,
+                "tokens": tokens,
+                "calibration_tokens": plan.spent,
+                "share": {name: (auto - floor) / (bound[name] - floor) for name in oracles},
+                "share_above_uniform": {
+                    name: (auto - bound["uniform"]) / (bound[name] - bound["uniform"]) for name in oracles
+                },
+            }
+        )
+    return rows
 
 
 def main() -> None:
     """Run all seeds and print, or save, the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--calibration", type=int, default=300, help="problems of the calibration pool")
-    parser.add_argument("--test", type=int, default=150, help="problems of the test pool")
+    parser.add_argument("--calibration", type=int, default=600, help="problems of the calibration pool")
+    parser.add_argument("--test", type=int, default=300, help="problems of the test pool")
     parser.add_argument("--json", type=Path, help="where to save the result")
     args = parser.parse_args()
     rows = []
     for scored in (False, True):
-        for multiple in MULTIPLES:
-            table = []
-            for seed in range(args.seeds):
-                train, test = _pools(args.calibration, args.test, seed, scored)
-                plan = fit(train, pilot=PILOT, seed=seed, source={})
-                base = float(np.mean([np.mean(pool.tokens) for pool in test])) * PILOT
-                right, spent = spend(plan, test, base * multiple, seed=seed)
-                known = bounds(test, float(np.mean(spent)), seed)
-                floor, reached = bounds(test, base * 1.03, seed)["uniform"], float(np.mean(right))
-                shares = {name: (reached - floor) / (known[name] - floor) for name in ("difficulty", "hindsight")}
-                figures = {"pilot": floor, **known, "auto": reached, "tokens": float(np.mean(spent))}
-                table.append({"seed": seed, **figures, "shares": shares, "calibration_tokens": plan.spent})
-            row = {"scorer": scored, "budget_in_pilots": multiple, "seeds": table}
-            row |= {f"share_of_{name}": _interval([r["shares"][name] for r in table]) for name in shares}
-            rows.append(row)
-            mean = {name: float(np.mean([r[name] for r in table])) for name in figures}
-            print(f"{'scored' if scored else 'votes'} x{multiple}: ", end="")
-            print(", ".join(f"{name} {value:.3f}" for name, value in mean.items() if name != "tokens"), end="; ")
-            print({name: row[f"share_of_{name}"] for name in shares}, flush=True)
-            if args.json:
-                args.json.write_text(
-                    json.dumps({"problems": vars(args) | {"json": None}, "rows": rows}, indent=1) + "\n"
-                )
+        tables = [
+            measure(sample(args.calibration, 1000 + seed, scored), sample(args.test, 2000 + seed, scored), scored, seed)
+            for seed in range(args.seeds)
+        ]
+        for at, samples in enumerate(SAMPLES):
+            rows.append(_summary([table[at] for table in tables], scored, samples))
+    if args.json:
+        args.json.write_text(json.dumps({"problems": vars(args) | {"json": None}, "rows": rows}, indent=1) + "\n")
+
+
+def _summary(table: list[Any], scored: bool, samples: int) -> dict[str, Any]:
+    """The seeds of one budget together; printed."""
+    row: dict[str, Any] = {"scorer": scored, "samples": samples, "seeds": table}
+    for measure_of in ("share", "share_above_uniform"):
+        row[measure_of] = {name: _interval([r[measure_of][name] for r in table]) for name in table[0][measure_of]}
+    mean = {name: float(np.mean([r[name] for r in table])) for name in table[0] if isinstance(table[0][name], float)}
+    print(f"{'scored' if scored else 'votes'}, {samples} samples: ", end="")
+    print(", ".join(f"{name} {value:.3f}" for name, value in mean.items() if name != "tokens"))
+    for measure_of in ("share", "share_above_uniform"):
+        print(f"    {measure_of}: {row[measure_of]}", flush=True)
+    return row
 
 
 def _interval(shares: list[float]) -> dict[str, float]:
@@ -151,11 +154,6 @@ def _interval(shares: list[float]) -> dict[str, float]:
     means = [float(np.mean(rng.choice(shares, len(shares)))) for _ in range(DRAWS)]
     low, high = (round(float(q), 3) for q in np.quantile(means, [0.025, 0.975]))
     return {"value": round(float(np.mean(shares)), 3), "low": low, "high": high}
-
-
-@functools.cache
-def _pools(calibration: int, test: int, seed: int, scored: bool) -> tuple[list[Sampled], list[Sampled]]:
-    return sample(calibration, 1000 + seed, scored), sample(test, 2000 + seed, scored)
 
 
 if __name__ == "__main__":

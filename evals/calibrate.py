@@ -1,37 +1,40 @@
-"""Calibration of the strategy `auto`: from a recorded pool of samples to accuracy for cost, by kind of problem.
+"""Calibration of the strategy `auto`: from a recorded pool of samples to a table of states (`ttc.planning`).
 
-Each problem's pool is put in many random orders; the first samples of an order are a pilot and tell its kind, the first
-n are what an arm would have drawn. So curves hold exactly for the code that will run, without a model. Kinds that are
-rare lean on all problems (`PRIOR` of them). What a plan is worth is cross-fitted: each half of the problems is spent by
-the plan of the other half.
+Each problem's pool is put in many random orders; the first samples of an order are what a run would have drawn by a
+rung of the ladder, so the table holds exactly for the code that will run, without a model. States that few problems
+reached lean on the states of their name at all rungs (`PRIOR` problems of them). What a plan is worth is cross-fitted:
+each half of the problems is spent by the plan of the other half. `by_consensus` makes pools whose answers are held
+against their own consensus in place of a key: that is how a run without a calibration learns from itself.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from evals.metrics import powers_of_two
 from ttc import answers
 from ttc.aggregate import aggregate
-from ttc.allocation import Arm, Kind, Plan, allocate, kind_of, share_of
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
+from ttc.planning import Plan, State, follow, state_of
 from ttc.replay import Draw, pool_of
 from ttc.selection import Select, choose
+from ttc.voting import vote
 
-__all__ = ["Sampled", "fit", "read_pools", "spend", "worth"]
+__all__ = ["Sampled", "by_consensus", "fit", "is_right", "named", "read_pools", "spend", "worth"]
 
-ORDERS = 16
-PRIOR = 4.0
-LEVELS = 8
+ORDERS = 8
+PRIOR = 2.0
+LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)
+"""Shares of all samples that score less than each cut."""
+LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 CLASSES = "exact"
 """Answer kind of class names."""
 RULES: tuple[Select, ...] = ("majority",)
-SCORED_RULES: tuple[Select, ...] = ("majority", "weighted", "argmax")
+SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,7 @@ def read_pools(records: Sequence[Record]) -> list[Sampled]:
             continue
         draws = pool_of(record)
         right = {c.path: v.correct for c, v in zip(record.answer.candidates, record.verdicts, strict=True)}
-        names: dict[str, str] = {}
-        candidates = tuple(_named(draw, record.problem.kind, names) for draw in draws.values())
+        candidates = named([_scored(draw) for draw in draws.values()], record.problem.kind)
         found.append(
             Sampled(
                 candidates,
@@ -68,55 +70,129 @@ def read_pools(records: Sequence[Record]) -> list[Sampled]:
     return found
 
 
-def _named(draw: Draw, kind: str, names: dict[str, str]) -> Candidate:
-    """The candidate with the name of its answer class for its answer, and the score that `auto` will see."""
-    final = draw.candidate.final
-    name = None if final is None else names.setdefault(answers.key(final, kind), f"class{len(names)}")
-    return replace(draw.candidate, final=name, score=None if draw.score is None else aggregate(draw.score))
+def _scored(draw: Draw) -> Candidate:
+    """The candidate with the score that `auto` will see."""
+    return replace(draw.candidate, score=None if draw.score is None else aggregate(draw.score))
 
 
-def fit(pools: Sequence[Sampled], *, pilot: int, seed: int, source: Mapping[str, object], prior: float = PRIOR) -> Plan:
-    """Return the plan that the pools give; `pilot` samples tell the kind of a problem.
+def named(candidates: Sequence[Candidate], kind: str) -> tuple[Candidate, ...]:
+    """Return the candidates with the names of their answer classes for their answers."""
+    names: dict[str, str] = {}
+    return tuple(
+        c if c.final is None else replace(c, final=names.setdefault(answers.key(c.final, kind), f"class{len(names)}"))
+        for c in candidates
+    )
 
-    The curve of a kind leans on that of all problems with the weight of `prior` problems.
+
+def by_consensus(pools: Sequence[Sampled]) -> list[Sampled]:
+    """Return the pools with the answer that all their samples vote for (by score, where scored) taken as right."""
+    found = []
+    for pool in pools:
+        scored = any(c.score is not None for c in pool.candidates)
+        leader = vote(pool.candidates, CLASSES, lambda c: c.score) if scored else vote(pool.candidates, CLASSES)
+        final = None if leader is None else leader.final
+        found.append(replace(pool, right=tuple(c.final is not None and c.final == final for c in pool.candidates)))
+    return found
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the orders that came by a state showed."""
+
+    count: int = 0
+    tokens: float = 0.0
+    right: dict[Select, float] = field(default_factory=lambda: defaultdict(float))
+    leads: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def accuracy(self, rule: Select, parent: _Seen | None, prior: float) -> float:
+        """The share that was right, leaning on the parent's."""
+        count = self.count / ORDERS
+        own = self.right[rule] / ORDERS
+        return own / count if parent is None else (own + prior * parent.right[rule] / parent.count) / (count + prior)
+
+
+def fit(
+    pools: Sequence[Sampled],
+    *,
+    seed: int,
+    source: Mapping[str, object],
+    pilot: int = 1,
+    prior: float = PRIOR,
+) -> Plan:
+    """Return the plan that the pools give; every problem gets at least `pilot` samples.
 
     Raises:
         ConfigError: a pool is smaller than the pilot.
     """
     size = min(len(pool.candidates) for pool in pools)
-    if not 1 < pilot <= size:
-        raise ConfigError(f"pilot must be between 2 and the {size} samples that every problem has, got {pilot}")
+    if not 1 <= pilot <= size:
+        raise ConfigError(f"pilot must be between 1 and the {size} samples that every problem has, got {pilot}")
     scored = all(c.score is not None for pool in pools for c in pool.candidates if c.final is not None)
-    cuts = _cuts(pools, pilot) if scored else ()
-    ladder = sorted({pilot, *(k for k in powers_of_two(size) if k > pilot)})
+    cuts = _cuts(pools) if scored else ()
+    ladder = tuple(sorted({pilot, *(n for n in LADDER if pilot < n <= size)}))
     rules = SCORED_RULES if scored else RULES
     rng = np.random.default_rng(seed)
-    outcomes: dict[str, dict[tuple[Select, int], list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    pooled: dict[tuple[Select, int], list[tuple[float, float]]] = defaultdict(list)
+    rungs: list[dict[str, _Seen]] = [defaultdict(_Seen) for _ in ladder]
+    first = 0.0
     for pool in pools:
         for _ in range(ORDERS):
-            order = rng.permutation(len(pool.candidates))
-            kind = kind_of([pool.candidates[i] for i in order[:pilot]], CLASSES, cuts)
-            for n in ladder:
-                taken = [int(i) for i in order[:n]]
-                cost = sum(pool.tokens[i] for i in taken)
-                for rule in rules:
-                    seen = (cost, float(_is_right(pool, taken, rule)))
-                    outcomes[kind][rule, n].append(seen)
-                    pooled[rule, n].append(seen)
+            order = [int(i) for i in rng.permutation(len(pool.candidates))]
+            first += sum(pool.tokens[i] for i in order[: ladder[0]])
+            _walk(pool, order, ladder, cuts, rules, rungs)
     total = len(pools) * ORDERS
-    kinds = tuple(
-        Kind(
-            name,
-            len(next(iter(arms.values()))) / total,
-            tuple(_arm(rule, n, seen, pooled[rule, n], prior) for (rule, n), seen in sorted(arms.items())),
+    states = tuple(_states(rung, _parents(rungs, rules), rules, total, prior) for rung in rungs)
+    return Plan(ladder, cuts, first / total, states, round(sum(sum(pool.tokens) for pool in pools)), dict(source))
+
+
+def _walk(
+    pool: Sampled,
+    order: Sequence[int],
+    ladder: Sequence[int],
+    cuts: Sequence[float],
+    rules: Sequence[Select],
+    rungs: Sequence[dict[str, _Seen]],
+) -> None:
+    """Enter one order of one pool into the states of all rungs."""
+    before: _Seen | None = None
+    for rung, n in enumerate(ladder):
+        taken = order[:n]
+        name = state_of([pool.candidates[i] for i in taken], CLASSES, cuts)
+        here = rungs[rung][name]
+        here.count += 1
+        for rule in rules:
+            here.right[rule] += is_right(pool, taken, rule)
+        if before is not None:
+            before.leads[name] += 1
+            before.tokens += sum(pool.tokens[i] for i in order[ladder[rung - 1] : n])
+        before = here
+
+
+def _parents(rungs: Sequence[Mapping[str, _Seen]], rules: Sequence[Select]) -> dict[str, _Seen]:
+    """The states of each name, over all rungs."""
+    parents: dict[str, _Seen] = defaultdict(_Seen)
+    for rung in rungs:
+        for name, seen in rung.items():
+            parents[name].count += seen.count
+            for rule in rules:
+                parents[name].right[rule] += seen.right[rule]
+    return parents
+
+
+def _states(
+    rung: Mapping[str, _Seen], parents: Mapping[str, _Seen], rules: Sequence[Select], total: int, prior: float
+) -> dict[str, State]:
+    return {
+        name: State(
+            visits=seen.count / total,
+            tokens=seen.tokens / seen.count,
+            accuracy={rule: seen.accuracy(rule, parents[name], prior) for rule in rules},
+            leads={other: count / seen.count for other, count in sorted(seen.leads.items())},
         )
-        for name, arms in sorted(outcomes.items())
-    )
-    return Plan(pilot, cuts, kinds, round(sum(sum(pool.tokens) for pool in pools)), dict(source))
+        for name, seen in sorted(rung.items())
+    }
 
 
-def worth(pools: Sequence[Sampled], tokens: float, *, pilot: int, seed: int) -> tuple[list[float], list[float]]:
+def worth(pools: Sequence[Sampled], tokens: float, *, seed: int, pilot: int = 1) -> tuple[list[float], list[float]]:
     """Return for each problem the cross-fitted (expected accuracy, expected tokens) of spending by plan."""
     accuracy, spent = [0.0] * len(pools), [0.0] * len(pools)
     half = np.random.default_rng(seed).permutation(len(pools)) % 2
@@ -131,34 +207,38 @@ def worth(pools: Sequence[Sampled], tokens: float, *, pilot: int, seed: int) -> 
 
 def spend(plan: Plan, pools: Sequence[Sampled], tokens: float, *, seed: int) -> tuple[list[float], list[float]]:
     """Return for each problem the (expected accuracy, expected tokens) of spending `tokens` by `plan`."""
-    shares, rng = allocate(plan.kinds, tokens), np.random.default_rng(seed)
+    mixture, rng = follow(plan, tokens), np.random.default_rng(seed)
     accuracy, spent = [0.0] * len(pools), [0.0] * len(pools)
     for at, pool in enumerate(pools):
         for _ in range(ORDERS):
             order = [int(i) for i in rng.permutation(len(pool.candidates))]
-            share = share_of(shares, kind_of([pool.candidates[i] for i in order[: plan.pilot]], CLASSES, plan.cuts))
-            for arm, chance in ((share.arm, 1 - share.fraction), (share.more, share.fraction)):
-                taken = order[: arm.n]
-                accuracy[at] += chance * _is_right(pool, taken, arm.select) / ORDERS
-                spent[at] += chance * sum(pool.tokens[i] for i in taken) / ORDERS
+            for policy, chance in ((mixture.lean, 1 - mixture.fraction), (mixture.rich, mixture.fraction)):
+                if chance:
+                    taken, rule = _follow(plan, policy.go, pool, order)
+                    accuracy[at] += chance * is_right(pool, taken, rule) / ORDERS
+                    spent[at] += chance * sum(pool.tokens[i] for i in taken) / ORDERS
     return accuracy, spent
 
 
-def _is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
+def _follow(
+    plan: Plan, go: Sequence[frozenset[str]], pool: Sampled, order: Sequence[int]
+) -> tuple[Sequence[int], Select]:
+    """Return the samples that a policy draws in this order, and the rule that it answers by."""
+    for rung, n in enumerate(plan.ladder):
+        taken = order[:n]
+        name = plan.known(rung, state_of([pool.candidates[i] for i in taken], CLASSES, plan.cuts))
+        if name not in go[rung]:
+            break
+    return taken, plan.select(rung, name)
+
+
+def is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
+    """Whether the rule picks a right candidate among those taken."""
     chosen = choose([pool.candidates[i] for i in taken], CLASSES, rule)
     return chosen is not None and any(pool.right[i] for i in taken if pool.candidates[i].path == chosen.path)
 
 
-def _cuts(pools: Sequence[Sampled], pilot: int) -> tuple[float, ...]:
-    """Levels of the mean score with equal shares of the problems."""
-    means = [float(np.mean([c.score for c in pool.candidates if c.score is not None] or [0.0])) for pool in pools]
-    return tuple(float(cut) for cut in np.unique(np.quantile(means, [i / LEVELS for i in range(1, LEVELS)])))
-
-
-def _arm(
-    rule: Select, n: int, seen: list[tuple[float, float]], pooled: list[tuple[float, float]], weight: float
-) -> Arm:
-    """Mean cost and accuracy of a kind; with few problems the accuracy leans on that of all of them."""
-    count, prior = len(seen) / ORDERS, float(np.mean([right for _, right in pooled]))
-    accuracy = (count * float(np.mean([right for _, right in seen])) + weight * prior) / (count + weight)
-    return Arm(rule, n, float(np.mean([cost for cost, _ in seen])), accuracy)
+def _cuts(pools: Sequence[Sampled]) -> tuple[float, ...]:
+    """Scores that the shares of `LEVELS` of all samples stay below."""
+    scores = [c.score for pool in pools for c in pool.candidates if c.score is not None]
+    return tuple(float(cut) for cut in np.unique(np.quantile(scores, LEVELS)))

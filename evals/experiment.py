@@ -7,7 +7,7 @@ arm. Golds are checked against themselves and run folders against their configur
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +15,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import ttc
-from evals.run import check_folder, evaluate
+from evals.planner import Planner
+from evals.run import check_folder, claim, evaluate
 from evals.summary import summarise, write_summary
 from evals.task import Item, Task
 from ttc.config import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Verifier
+from ttc.errors import ConfigError
 from ttc.options import PartChoice, StrategyChoice, fit_to_context
+from ttc.planning import load_plan
 from ttc.session import Shared
 from ttc.solve import Strategy, solve
+from ttc.strategies._drawing import draw_wave
+from ttc.strategies.auto import check_scorer
 from ttc.thinking import Thinking
 from ttc.verifiers.service import Service
 
@@ -101,7 +106,7 @@ def arm_config(experiment: Experiment, arm: Arm) -> dict[str, Any]:
         "sampling": dump(experiment.sampling),
         "fit": experiment.fit,
         "thinking": dump(experiment.thinking),
-        "budget": dump(experiment.budget),
+        "budget": dump(limits(experiment, arm)),
         "seed": experiment.seed,
         "version": ttc.__version__,
     }
@@ -157,12 +162,12 @@ async def _run_arm(
     watcher: Watcher,
 ) -> Result:
     config = arm_config(experiment, arm)
-    strategy = arm.choice.bind(scorer if arm.choice.takes_scorer else None)
+    scorer = scorer if arm.choice.takes_scorer else None
     records = await evaluate(
         arm.folder,
         config,
         experiment.items,
-        partial(_solve, experiment=experiment, engine=engine, strategy=strategy, shared={}),
+        await _solver(experiment, arm, engine, scorer, concurrency=concurrency),
         verifier,
         concurrency=concurrency,
         retry_errors=retry_errors,
@@ -175,8 +180,57 @@ async def _run_arm(
     return Result(arm, entry, records)
 
 
+async def _solver(
+    experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None, *, concurrency: int
+) -> Callable[[Problem], Awaitable[Answer]]:
+    """Return what answers one problem; a strategy with a total for the whole run has spent it by then."""
+    solving = partial(_solve, experiment=experiment, engine=engine, shared={})
+    total = arm.choice.params.get("total")
+    if total is None:
+        return partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
+    claim(arm.folder, arm_config(experiment, arm))
+
+    async def draw(problem: Problem, start: int, end: int, limit: Budget) -> Answer:
+        wave = partial(draw_wave, start=start, end=end, scorer=scorer)
+        return await solving(problem, strategy=wave, budget=limit)
+
+    given = arm.choice.params.get("plan")
+    plan = None if given is None else load_plan(given)
+    if plan is not None:
+        check_scorer(plan, scorer)
+    planner = Planner(
+        arm.folder,
+        [item.problem for item in experiment.items],
+        draw,
+        total=total,
+        longest=experiment.sampling.max_tokens * (1 if scorer is None else 2),
+        scored=scorer is not None,
+        seed=experiment.seed,
+        plan=plan,
+        concurrency=concurrency,
+    )
+    await planner.run()
+    return planner.answer
+
+
+def limits(experiment: Experiment, arm: Arm) -> Budget | None:
+    """Return the limits of a single problem: those of the run, unless its tokens are a total that a planner spends."""
+    budget = experiment.budget
+    if arm.choice.params.get("total") is None or budget is None:
+        return budget
+    if any((budget.flops, budget.seconds, budget.calls)):
+        raise ConfigError(f"{arm.choice.name} spends a total of tokens; it takes no other --budget beside it")
+    return None
+
+
 async def _solve(
-    problem: Problem, *, experiment: Experiment, engine: Engine, strategy: Strategy, shared: Shared
+    problem: Problem,
+    *,
+    experiment: Experiment,
+    engine: Engine,
+    strategy: Strategy,
+    shared: Shared,
+    budget: Budget | None,
 ) -> Answer:
     sampling = experiment.sampling
     return await solve(
@@ -186,7 +240,7 @@ async def _solve(
         seed=experiment.seed,
         sampling=fit_to_context(sampling, engine, problem, experiment.thinking) if experiment.fit else sampling,
         thinking=experiment.thinking,
-        budget=experiment.budget,
+        budget=budget,
         shared=shared,
     )
 

@@ -30,7 +30,7 @@ from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Ve
 from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
 from ttc.solve import spent
 
-__all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "digest", "evaluate", "innermost", "read_run"]
+__all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "claim", "digest", "evaluate", "innermost", "read_run"]
 
 CONFIG = "run.json"
 RECORDS = "records.jsonl"
@@ -87,7 +87,7 @@ async def evaluate(
         EngineError: the engine failed `MAX_STREAK` problems in a row.
         VerifierError: the verifier itself is broken.
     """
-    _claim(folder, config)
+    claim(folder, config)
     with store.RecordFile(folder / RECORDS) as file:
         found = _latest(store.read(file.path), file.path)
         _check_same_data(found, items, folder)
@@ -201,7 +201,7 @@ def check_folder(folder: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _claim(folder: Path, config: Mapping[str, Any]) -> None:
+def claim(folder: Path, config: Mapping[str, Any]) -> None:
     """Check the folder, and create it with its run.json where it is new."""
     check_folder(folder, config)
     if not (folder / CONFIG).exists():

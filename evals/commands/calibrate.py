@@ -1,7 +1,7 @@
 """`ttc calibrate RUN`: fit the plan of the strategy `auto` to a recorded run; needs no model.
 
     ttc eval --strategy best_of_n --n 64 --limit 300 --out runs/pool      a pool, once
-    ttc calibrate runs/pool --out plan.json                               what kinds of problems need
+    ttc calibrate runs/pool --out plan.json                               what each state is worth
     ttc eval --strategy auto --set plan=plan.json --set tokens=1500       spend 1,500 tokens a problem, on average
 
 The pool is a run of majority, or of best_of_n where auto is to use the scorer as well. The table says what the plan is
@@ -18,10 +18,10 @@ from evals.calibrate import fit, read_pools, worth
 from evals.replay import open_source
 from evals.run import digest
 from evals.statistics import mean_interval
-from ttc.allocation import save_plan
+from ttc.planning import save_plan
 
-BUDGETS = (1.0, 2.0, 4.0, 8.0)
-"""Rows of the table, in multiples of the pilot's cost."""
+BUDGETS = (1, 2, 4, 8, 16)
+"""Rows of the table, in samples a problem."""
 
 
 def register(subparsers: Any) -> None:
@@ -34,7 +34,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("source", type=Path, metavar="RUN", help="a folder of one strategy that ttc eval wrote")
     parser.add_argument("--out", type=Path, default=Path("plan.json"), metavar="FILE", help="default: plan.json")
-    parser.add_argument("--pilot", type=int, default=4, help="samples that tell the kind of a problem (default: 4)")
+    parser.add_argument("--pilot", type=int, default=1, help="samples that every problem gets (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random orders (default: 0)")
     parser.set_defaults(run=run)
 
@@ -45,13 +45,17 @@ def run(args: argparse.Namespace) -> int:
     pools = read_pools(source.records)
     plan = fit(pools, pilot=args.pilot, seed=args.seed, source={"run": digest(source.config)})
     save_plan(plan, args.out)
-    print(f"{len(pools)} problems, {len(plan.kinds)} kinds, {plan.spent:,} tokens of calibration: {args.out}")
-    base = sum(kind.share * min(arm.tokens for arm in kind.arms) for kind in plan.kinds)
-    for multiple in BUDGETS:
-        right, spent = worth(pools, 1.02 * base * multiple, pilot=args.pilot, seed=args.seed)
+    states = sum(len(rung) for rung in plan.rungs)
+    print(f"{len(pools)} problems, {states} states, {plan.spent:,} tokens of calibration: {args.out}")
+    one = plan.first / plan.ladder[0]
+    for samples in BUDGETS:
+        if not plan.ladder[0] <= samples <= plan.ladder[-1]:
+            continue
+        tokens = 1.02 * one * samples
+        right, spent = worth(pools, tokens, pilot=args.pilot, seed=args.seed)
         found = mean_interval(right, range(len(right)), seed=args.seed)
         print(
-            f"  tokens={1.02 * base * multiple:7.0f}  accuracy {100 * found.value:.1f} % "
+            f"  tokens={tokens:7.0f}  accuracy {100 * found.value:.1f} % "
             f"({100 * found.low:.1f} to {100 * found.high:.1f}), {sum(spent) / len(spent):.0f} tokens spent"
         )
     return 0

@@ -31,6 +31,7 @@ from evals.summary import write_summary
 from evals.task import Task
 from evals.tasks import load_task
 from ttc.config import overrides
+from ttc.core import Budget
 from ttc.errors import ConfigError
 from ttc.options import (
     DEFAULT_ENGINE,
@@ -141,6 +142,7 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
     arms = _arms(asked, _baselines(args, asked, sampling.temperature), out)
     scorer = resolve_scorer(args, [arm.choice for arm in arms])
     thinking, budget = resolve_thinking(args), resolve_budget(args)
+    arms = [replace(arm, choice=_with_total(arm.choice, budget)) for arm in arms]
     verifier = resolve_verifier(task.check.verifier, _check_params(args, task))
     limit = _limit(args.limit)
     return Experiment(
@@ -233,6 +235,15 @@ def _baseline(name: str, params: Mapping[str, object]) -> StrategyChoice:
     function = STRATEGIES.load(name)
     bound = bind(function, params, supply={"scorer": None})
     return StrategyChoice(name, name, function, {key: value for key, value in bound.items() if key != "scorer"})
+
+
+def _with_total(choice: StrategyChoice, budget: Budget | None) -> StrategyChoice:
+    """Give a strategy that spends a total over the run the tokens of --budget; to others they are a problem's limit."""
+    if budget is None or budget.tokens is None or "total" not in all_params(choice):
+        return choice
+    if any(choice.params.get(name) is not None for name in ("total", "tokens")):
+        return choice
+    return replace(choice, params={**choice.params, "total": budget.tokens})
 
 
 def _default_out(args: argparse.Namespace) -> str:

@@ -1,0 +1,258 @@
+"""The run-level planner of `auto`: one budget of tokens for all problems of a run, spent where it gains most.
+
+Waves, each over the problems in their order: first a sample or so for everybody (the pilot), then, rung by rung of the
+plan's ladder, more for those whose state says that it pays (`ttc.planning`). After every wave the price of a token is
+found anew for what is left and for the states that were really met, so what one wave saves the next one spends. Without
+a plan the run learns one from itself (explore, then commit: Lattimore, Szepesvári 2020, chapter 6): after the pilot, an
+evenly spread part of the problems takes `EXPLORE` of the budget in full, and their own consensus stands in for the key,
+which no planner sees.
+
+The total holds to the token. A wave goes out in chunks, as many problems as the rest pays for at full length, so no
+draw is cut before the very end, and which one is cut depends on nothing but the order: any concurrency gives the same
+run. Every wave's draws are synced to `waves.jsonl` and its members to `plan.json`, so a killed run goes on where it
+was, with the plan that it had. Left out: arms that search; forgetting draws (a run's candidates stay in memory).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evals.calibrate import CLASSES, LADDER, Sampled, by_consensus, fit, named
+from ttc import records as store
+from ttc import seeds
+from ttc.concurrent import gather
+from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Usage
+from ttc.errors import ConfigError, TTCError
+from ttc.planning import Plan, mix, plan_of, state_of
+from ttc.selection import Select, choose
+from ttc.solve import spent
+from ttc.voting import fallback
+
+__all__ = ["PLAN", "WAVES", "Planner"]
+
+WAVES, PLAN = "waves.jsonl", "plan.json"
+CHUNK = 64
+EXPLORE = 0.2
+"""Share of the budget that a run without a plan learns with."""
+DEPTH = 4
+"""Explored problems get so many times the samples that the budget gives everybody."""
+MIN_EXPLORED = 8
+"""With fewer problems to learn from, all problems get the same."""
+
+Draw = Callable[[Problem, int, int, Budget], Coroutine[Any, Any, Answer]]
+"""Draw numbers start to end of a problem within a limit."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What one problem has so far: the answers of its waves, and how it will be answered."""
+
+    parts: list[Answer]
+    select: Select
+    error: TTCError | None = None
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return [candidate for part in self.parts for candidate in part.candidates]
+
+
+class Planner:
+    """Spends one total over the problems of a run; its folder is the run's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        problems: Sequence[Problem],
+        draw: Draw,
+        *,
+        total: int,
+        longest: int,
+        scored: bool,
+        seed: int,
+        plan: Plan | None = None,
+        concurrency: int = CHUNK,
+    ) -> None:
+        """`longest` is what one draw and its scoring may take, in tokens; a given `plan` must fit `scored`."""
+        if plan is not None and total < plan.first * len(problems):
+            raise ConfigError(
+                f"auto: budget.tokens {total} does not pay for the first samples of {len(problems)} problems; "
+                f"it takes about {plan.first * len(problems):.0f}"
+            )
+        self._folder, self._problems, self._draw = folder, problems, draw
+        self._longest, self._scored, self._seed = longest, scored, seed
+        self._plan, self._left, self._total = plan, total, total
+        self._slots = asyncio.Semaphore(concurrency)
+        usual: Select = "weighted" if scored else "majority"
+        self._state = {problem.id: _Progress([], usual) for problem in problems}
+        self._waves: list[dict[str, Any]] = []
+        self._next = 0
+
+    async def run(self) -> None:
+        """Spend the total; afterwards `answer` has what every problem got."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._restore()
+        with store.RecordFile(self._folder / WAVES) as journal:
+            self._journal = journal
+            self._drawn = {(r.provenance["wave"], r.problem.id): r for r in store.read(journal.path)}
+            pilot = 1 if self._plan is None else self._plan.ladder[0]
+            await self._wave(self._problems, 0, pilot)
+            going = [problem for problem in self._problems if self._state[problem.id].candidates]
+            going = going if self._plan is not None else await self._learn(going)
+            if self._plan is not None:
+                await self._climb(self._plan, going)
+
+    async def answer(self, problem: Problem) -> Answer:
+        """Return what a problem got; raises the error that ended it."""
+        found = self._state[problem.id]
+        if found.error is not None:
+            raise found.error
+        if not found.parts:
+            return Answer("", None, finish_reason="length", stop_cause="budget")
+        chosen = choose(found.candidates, problem.kind, found.select) or fallback(found.candidates)
+        selected = () if chosen is None else (Event("select", chosen.path),)
+        return replace(
+            found.parts[-1],
+            text=chosen.text if chosen else "",
+            final=chosen.final if chosen else None,
+            thinking=chosen.thinking if chosen else "",
+            finish_reason=chosen.finish_reason if chosen else "length",
+            candidates=tuple(found.candidates),
+            usage=sum((part.usage for part in found.parts), Usage()),
+            trace=(*(event for part in found.parts for event in part.trace), *selected),
+            stop_cause=f"n={len(found.candidates)}",
+            seconds=sum(part.seconds for part in found.parts),
+        )
+
+    async def _learn(self, going: Sequence[Problem]) -> list[Problem]:
+        """Explore a part of the problems in full and fit the plan to them; return the others.
+
+        Where the budget is too small to learn from, everybody gets the same, and nobody is left.
+        """
+        used = sum(part.usage.tokens for progress in self._state.values() for part in progress.parts)
+        one = max(used / max(len(going), 1), 1.0)
+        mean = self._total / max(len(self._problems), 1) / one
+        most = max(n for n in LADDER if n <= max(DEPTH * mean, 1))
+        number = int(EXPLORE * self._total / (most * one))
+        if number < MIN_EXPLORED or most < 2 or number > len(going) // 2:
+            await self._wave(going, 1, max(int(mean), 1))
+            return []
+        chosen = {going[i * len(going) // number].id for i in range(number)}
+        explored = [problem for problem in going if problem.id in chosen]
+        await self._wave(explored, 1, most)
+        pools = [self._pool(problem) for problem in explored]
+        pools = by_consensus([pool for pool in pools if len(pool.candidates) == most])
+        if not pools:
+            return []
+        self._plan = fit(pools, seed=self._seed, source={"learned": len(pools)})
+        return [problem for problem in going if problem.id not in chosen]
+
+    def _pool(self, problem: Problem) -> Sampled:
+        """One problem's draws as a pool; what a wave cost is shared out by length."""
+        found = self._state[problem.id]
+        tokens: list[float] = []
+        for part in found.parts:
+            length = max(sum(candidate.num_tokens for candidate in part.candidates), 1)
+            tokens += [part.usage.tokens * candidate.num_tokens / length for candidate in part.candidates]
+        candidates = named(found.candidates, problem.kind)
+        return Sampled(candidates, (False,) * len(candidates), tuple(tokens))
+
+    async def _climb(self, plan: Plan, going: Sequence[Problem]) -> None:
+        """Take problems up the ladder, rung by rung, as long as it pays."""
+        rate = self._rate(plan, going)
+        for rung, (here, above) in enumerate(zip(plan.ladder, (*plan.ladder[1:], None), strict=True)):
+            states = {problem.id: self._name(plan, rung, problem) for problem in going}
+            for name, state in states.items():
+                self._state[name].select = plan.select(rung, state)
+            if above is None or not going or self._left <= 0:
+                break
+            counts: dict[str, int] = {}
+            for state in states.values():
+                counts[state] = counts.get(state, 0) + 1
+            mixture = mix(
+                plan,
+                self._left / rate,
+                lambda policy, rung=rung, counts=counts: sum(  # type: ignore[misc]
+                    count * policy.ahead[rung][state] for state, count in counts.items()
+                ),
+            )
+            going = [p for p in going if states[p.id] in mixture.pick(self._dice(p)).go[rung]]
+            going = await self._wave(going, here, above)
+
+    def _name(self, plan: Plan, rung: int, problem: Problem) -> str:
+        candidates = named(self._state[problem.id].candidates, problem.kind)
+        return plan.known(rung, state_of(candidates, CLASSES, plan.cuts))
+
+    def _rate(self, plan: Plan, going: Sequence[Problem]) -> float:
+        """How much more these problems take than those that the plan knows."""
+        firsts = [self._state[problem.id].parts[0].usage.tokens for problem in going]
+        return max(sum(firsts) / max(len(firsts), 1) / plan.first, 1e-6)
+
+    def _dice(self, problem: Problem) -> float:
+        return seeds.uniform(seeds.derive(self._seed, problem.id, "planner"), 0)
+
+    async def _wave(self, members: Sequence[Problem], start: int, end: int) -> list[Problem]:
+        """Draw numbers `start` to `end` of the members, in order; return those that got all of them."""
+        number, self._next = self._next, self._next + 1
+        if start >= end:
+            return list(members)
+        members = self._persisted(number, members, start, end)
+        queue = list(members)
+        while queue and self._left > 0:
+            size = max(1, min(CHUNK, self._left // ((end - start) * self._longest)))
+            now, queue = queue[:size], queue[size:]
+            limit = Budget(tokens=min(self._left // len(now), (end - start) * self._longest))
+            self._left -= sum(await gather(self._one(number, problem, start, end, limit) for problem in now))
+        return [problem for problem in members if len(self._state[problem.id].candidates) >= end]
+
+    async def _one(self, wave: int, problem: Problem, start: int, end: int, limit: Budget) -> int:
+        """Draw for one problem, or read what was drawn before the run was killed; return its tokens."""
+        found = self._state[problem.id]
+        known = self._drawn.get((wave, problem.id))
+        if known is not None and known.answer is not None:
+            found.parts.append(known.answer)
+            return known.answer.usage.tokens
+        try:
+            async with self._slots:
+                answer = await self._draw(problem, start, end, limit)
+        except ConfigError:
+            raise
+        except TTCError as error:
+            found.error = error
+            return spent(error).tokens
+        self._journal.append(Record(problem, answer=answer, provenance={"wave": wave}))
+        found.parts.append(answer)
+        return answer.usage.tokens
+
+    def _persisted(self, number: int, members: Sequence[Problem], start: int, end: int) -> list[Problem]:
+        """The members that a run had chosen before it was killed; else these, written down."""
+        if number < len(self._waves):
+            chosen = set(self._waves[number]["members"])
+            return [problem for problem in self._problems if problem.id in chosen]
+        self._waves += [{"start": 0, "end": 0, "members": []} for _ in range(number - len(self._waves))]
+        self._waves.append({"start": start, "end": end, "members": [problem.id for problem in members]})
+        self._save()
+        return list(members)
+
+    def _save(self) -> None:
+        scratch = self._folder / f"{PLAN}.new"
+        plan = None if self._plan is None else asdict(self._plan)
+        scratch.write_text(json.dumps({"total": self._total, "plan": plan, "waves": self._waves}) + "\n")
+        scratch.replace(self._folder / PLAN)
+
+    def _restore(self) -> None:
+        """Read the plan and the waves of a run that was killed."""
+        path = self._folder / PLAN
+        if not path.is_file():
+            return
+        try:
+            data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self._waves = list(data["waves"])
+            if self._plan is not None and data["plan"] is not None:
+                self._plan = plan_of(data["plan"])
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            raise ConfigError(f"{path} cannot be read ({type(exc).__name__}: {exc}); choose another --out") from exc
