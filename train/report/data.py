@@ -13,6 +13,7 @@ from typing import Any
 
 from evals.statistics import Interval, mean_interval
 from train.alarm_file import excerpt
+from train.retention import Kept, read_kept
 from train.rollout_file import read_rollouts
 from train.run import RUN, stage_folders
 from train.stage import Result, read_result
@@ -55,11 +56,12 @@ class StageData:
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """A run: the recipe's name, its seed and its stages that have begun."""
+    """A run: the recipe's name, its seed, its stages that have begun, and what was retained, once it is measured."""
 
     recipe: str
     seed: int
     stages: Sequence[StageData]
+    kept: Sequence[Kept] = ()
 
 
 def read_run(run: Path) -> RunData:
@@ -70,7 +72,8 @@ def read_run(run: Path) -> RunData:
     try:
         asked = json.loads((run / RUN).read_text())
         fields = [stage["fields"] for stage in asked["stages"]]
-        return RunData(str(asked["recipe"]), int(asked["seed"]), [_stage(path, fields) for path in folders])
+        stages = [_stage(path, fields) for path in folders]
+        return RunData(str(asked["recipe"]), int(asked["seed"]), stages, read_kept(run))
     except (ValueError, KeyError, TypeError) as exc:
         if isinstance(exc, RecordError):
             raise

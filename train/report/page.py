@@ -15,6 +15,7 @@ from evals.report.svg import element, text
 from train.report.chart import Series, line_chart
 from train.report.data import RunData, StageData
 from train.report.panels import PANELS, Panel, series_of
+from train.report.retention import render_retention
 from train.report.summary import compared, grouped
 
 __all__ = ["render_page"]
@@ -34,7 +35,7 @@ def render_page(run: RunData) -> str:
         element("style", css),
     ]
     intro = [element("p", "training run", class_="eyebrow"), element("h1", text(f"{run.recipe}, seed {run.seed}"))]
-    body = element("main", *intro, *(_stage(stage) for stage in run.stages))
+    body = element("main", *intro, render_retention(run.kept), *(_stage(stage) for stage in run.stages))
     foot = element("footer", element("p", "This page loads nothing from a network. Vertical lines mark alarms."))
     return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head><body>{body}{foot}</body></html>\n'
 
