@@ -3,8 +3,9 @@
     python -m benchmarks.recipes --seed 1 --out build/recipes --save benchmarks/results/recipes.json
 
 Every recipe runs whole at nano scale, each in a process of its own with one thread. Told per stage: its own held-out
-metrics before and after, with the interval of the paired gain, and processor seconds. The base model of recipes that
-pretrain alike is trained once and copied. A run that was cut goes on where it was.
+metrics before and after, with the interval of the paired gain, and processor seconds; where the recipe asks for it,
+every stage's model on every held-out task, too. The base model of recipes that pretrain alike is trained once and
+copied. A run that was cut goes on where it was; one that ended is not run again.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
+from transformers.utils import logging as transformers_logging
 
 from train.recipe import Recipe, packaged, read_recipe
 from train.retention import read_kept
 from train.run import Options, claim, run_recipe
 from train.stage import DONE, read_result
 
-BASE = "1-pretrain"
+BASE, ROW = "1-pretrain", "row.json"
 
 
 def read(name: str) -> Recipe:
@@ -38,9 +39,10 @@ def read(name: str) -> Recipe:
     return read_recipe(name, scale="nano" if nano else None)
 
 
-def run(name: str, seed: int, out: Path) -> dict[str, Any]:
-    """Run one recipe in this process; returns what its stages measured of themselves and of each other."""
+def run(name: str, seed: int, out: Path) -> None:
+    """Run one recipe in this process; writes what its stages measured of themselves and of each other."""
     torch.set_num_threads(1)
+    transformers_logging.disable_progress_bar()
     recipe, folder = read(name), out / name
     options = Options(folder, seed, None, "cpu", 1)
     claim(recipe, options)
@@ -57,14 +59,20 @@ def run(name: str, seed: int, out: Path) -> dict[str, Any]:
         if result is not None:
             rows.append({"stage": f"{number}-{step.kind}", "stopped": result.stopped, **_gains(result.metrics)})
     kept = [asdict(row) for row in read_kept(folder)]
-    return {
+    row = {
         "recipe": name,
         "seed": seed,
+        "commit": _commit(),
         "stages": rows,
         "retention": kept,
         "cpu_seconds": clock.seconds(),
         "wall_seconds": round(time.perf_counter() - began, 1),
     }
+    (folder / ROW).write_text(json.dumps(row) + "\n")
+
+
+def _commit() -> str:
+    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
 
 
 class _Clock:
@@ -119,23 +127,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--only", nargs="+", default=sorted(packaged()), help="names of recipes")
-    parser.add_argument("--one", help="run this recipe here and print its row")
+    parser.add_argument("--one", help="run this recipe in this process")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     if options.one is not None:
-        print(json.dumps(run(options.one, options.seed, options.out)))
+        run(options.one, options.seed, options.out)
         return
     rows = []
     for name in options.only:
-        command = ["--one", name, "--seed", str(options.seed), "--out", str(options.out)]
-        command = [sys.executable, "-m", "benchmarks.recipes", *command]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        row = options.out / name / ROW
+        if not row.is_file():
+            command = ["--one", name, "--seed", str(options.seed), "--out", str(options.out)]
+            subprocess.run([sys.executable, "-m", "benchmarks.recipes", *command], check=True)
+        rows.append(json.loads(row.read_text()))
         print(json.dumps({key: rows[-1][key] for key in ("recipe", "stages", "cpu_seconds")}), flush=True)
         if options.save is not None:
-            commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-            facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.strip()}
-            facts["torch"], facts["python"] = torch.__version__, sys.version.split()[0]
+            facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "torch": torch.__version__}
+            facts |= {"python": sys.version.split()[0], "scale": "nano", "threads": "1"}
             options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from train.rollout import Rollout
 from train.rollout_file import RolloutFile, read_rollouts
 from train.sources import rollouts_path
 from train.specs import make_task
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, Stage, pass_through
 from ttc import seeds
 from ttc.core import Message
 from ttc.embedded.text import Text
@@ -110,9 +109,6 @@ class _Feedback:
         source = setting.model if self.judge is None else model_folder("judge", self.judge, setting)
         wins = self._judged(found, pairs, source, setting.device)
         _write(setting.folder / "rollouts.jsonl", found, pairs, wins)
-        link = setting.folder / "model"
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(setting.model, setting.folder), target_is_directory=True)
         told = [(_agrees(found, pair, win), pair.problem) for pair, win in zip(pairs, wins, strict=True)]
         agreed = [(value, problem) for value, problem in told if value is not None]
         numbers: dict[str, float] = {"pairs": float(len(pairs))}
@@ -120,7 +116,7 @@ class _Feedback:
             right, keys = zip(*agreed, strict=True)
             numbers |= gains("agreement", [0.5] * len(right), right, setting.seed, keys)
             setting.log(f"{len(pairs)} pairs judged, {100 * sum(right) / len(right):.1f} % as the verifier sees them")
-        return Result(str(link), numbers)
+        return Result(pass_through(setting), numbers)
 
     def _pairs(self, rollouts: Sequence[Rollout], seed: int) -> list[_Pair]:
         """Pairs of different answers, at most `pairs` per problem, drawn at random."""

@@ -10,7 +10,6 @@ Cost: 3 generations per answer, 4 with `accept`. Left out: more than one round, 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from train.rewards import Rewarder
 from train.rollout import Collector, Rollout, group_draws
 from train.rollout_file import RolloutFile
 from train.specs import make_task, make_verifier
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, Stage, pass_through
 from ttc.core import Engine, Message, Problem, Sampling, Verdict
 from ttc.errors import ConfigError
 
@@ -90,14 +89,11 @@ class _Revise:
         file = RolloutFile(path)
         file.append([replace(rollout, verdict=verdict) for rollout, verdict in revised])
         file.close()
-        link = setting.folder / "model"
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(setting.model, setting.folder), target_is_directory=True)
         before, after = ([_right(rollout) for rollout in rows] for rows in (first, [r for r, _ in revised]))
         kept = sum(verdict.correct for _, verdict in revised)
         setting.log(f"{len(revised)} revisions, {kept} kept")
         keys = [rollout.problem_id for rollout in first]
-        return Result(str(link), {**gains("good", before, after, setting.seed, keys), "kept": kept / len(revised)})
+        return Result(pass_through(setting), {**gains("good", before, after, setting.seed, keys), "kept": kept / len(revised)})
 
     async def _draw(self, setting: Setting) -> tuple[list[Rollout], list[tuple[Rollout, Verdict]]]:
         """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""

@@ -7,7 +7,6 @@ held-out metric is the accuracy of the draws, with its interval over problems. C
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from train.rewards import Rewarder
 from train.rollout import Collector, Rollout, group_draws
 from train.rollout_file import RolloutFile
 from train.specs import make_task, make_verifier
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, Stage, pass_through
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.thinking import Thinking
@@ -83,14 +82,11 @@ class _Sample:
         file = RolloutFile(path)
         file.append(rollouts)
         file.close()
-        link = setting.folder / "model"
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(setting.model, setting.folder), target_is_directory=True)
         right = [float(r.verdict is not None and r.verdict.correct) for r in rollouts]
         rate = mean_interval(right, [r.problem_id for r in rollouts], seed=setting.seed)
         setting.log(f"sampled {len(rollouts)} rollouts, {100 * rate.value:.1f} % right")
         numbers = {"accuracy": rate.value, "accuracy_low": rate.low, "accuracy_high": rate.high}
-        return Result(str(link), {**numbers, "rollouts": float(len(rollouts))})
+        return Result(pass_through(setting), {**numbers, "rollouts": float(len(rollouts))})
 
     async def _draw(self, source: Path, setting: Setting) -> list[Rollout]:
         engine = open_engine(source, setting)
