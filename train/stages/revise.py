@@ -93,7 +93,8 @@ class _Revise:
         kept = sum(verdict.correct for _, verdict in revised)
         setting.log(f"{len(revised)} revisions, {kept} kept")
         keys = [rollout.problem_id for rollout in first]
-        return Result(pass_through(setting), {**gains("good", before, after, setting.seed, keys), "kept": kept / len(revised)})
+        numbers = gains("good", before, after, setting.seed, keys)
+        return Result(pass_through(setting), {**numbers, "kept": kept / len(revised)})
 
     async def _draw(self, setting: Setting) -> tuple[list[Rollout], list[tuple[Rollout, Verdict]]]:
         """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""
