@@ -19,8 +19,10 @@ from distill.spec import TeacherSpec
 from distill.teacher import Teacher, resolve_teacher
 from evals.experiment import Arm, Experiment, Result, execute
 from evals.task import Task
+from ttc.config import dump
 from ttc.core import Record
 from ttc.options import StrategyChoice
+from ttc.thinking import Thinking
 
 __all__ = ["measure_model", "measure_teacher"]
 
@@ -36,13 +38,17 @@ class _Silent:
 
 
 def measure_model(plan: Plan, model: Path, folder: Path) -> Measured:
-    """Answer all measured tasks with a model folder, greedily and sampled, and ask the method for its own numbers."""
+    """Answer all measured tasks with a model folder, greedily and sampled, and ask the method for its own numbers.
+
+    Only the thinking switch is the spec's: a budget that a teacher is held to is not forced on the student.
+    """
     himself = resolve_teacher(TeacherSpec(name="student", model=str(model)), plan.spec)
     found: dict[str, TaskNumbers] = {}
     for name, task in plan.measured.items():
         greedy = StrategyChoice("direct", "greedy", himself.strategy.function, {"temperature": 0.0})
         sampled = StrategyChoice("direct", "sampled", himself.strategy.function, {})
-        first, second = _run(plan, himself, name, task, [greedy, sampled], folder)
+        plain = Thinking(mode=plan.spec.thinking.mode)
+        first, second = _run(plan, himself, name, task, [greedy, sampled], plain, folder)
         found[name] = _numbers(first.records, second.records)
     return Measured(found, dict(plan.method.measure(plan.job, model, plan.job.setting)))
 
@@ -56,16 +62,22 @@ def measure_teacher(plan: Plan, teacher: Teacher, folder: Path) -> Measured:
         task, choice = plan.measured[domain.held_out], teacher.strategy
         if not teacher.is_searching:
             choice = StrategyChoice("direct", "greedy", choice.function, {**choice.params, "temperature": 0.0})
-        (only,) = _run(plan, teacher, domain.held_out, task, [choice], folder)
+        (only,) = _run(plan, teacher, domain.held_out, task, [choice], plan.spec.thinking, folder)
         found[domain.held_out] = _numbers(only.records, ())
     return Measured(found)
 
 
 def _run(
-    plan: Plan, who: Teacher, name: str, task: Task, choices: Sequence[StrategyChoice], folder: Path
+    plan: Plan,
+    who: Teacher,
+    name: str,
+    task: Task,
+    choices: Sequence[StrategyChoice],
+    thinking: Thinking,
+    folder: Path,
 ) -> list[Result]:
     spec = plan.spec
-    settings = [name, spec.eval.limit, spec.seed, dict(spec.sampling), who.digest, spec.verifier]
+    settings = [name, spec.eval.limit, spec.seed, dict(spec.sampling), who.digest, spec.verifier, dump(thinking)]
     place = folder / f"{task.name}-{digest_of([str(item) for item in settings])}"
     experiment = Experiment(
         task=task,
@@ -75,7 +87,7 @@ def _run(
         verifier=verifier_of(task, spec.verifier),
         sampling=spec.sampling_of(task.sampling),
         fit=False,
-        thinking=spec.thinking,
+        thinking=thinking,
         budget=None,
         seed=spec.seed,
         limit=spec.eval.limit,

@@ -34,23 +34,19 @@ async def spend(plan: Plan, ledger: Ledger, opener: Opener, log: Log) -> None:
         EngineError: the engine is gone; run the job again to go on.
     """
     kept = _Kept(opener)
+    missing = {teacher.digest: len(ledger.missing(units)) for teacher, units in units_by_teacher(plan)}
     try:
         if plan.spec.smoke:
             for assignment in plan.assignments:
-                if assignment.label != PROBE:
+                if assignment.gated and assignment.label != PROBE:
                     await _smoke(plan, assignment, ledger, kept, log)
         told = expected_cost(plan, ledger)
         if told:
             log(told)
         for teacher, units in units_by_teacher(plan):
-            made = await fill(
-                ledger,
-                teacher,
-                units,
-                concurrency=plan.spec.concurrency,
-                opener=kept.open,
-                progress=_Ticks(log, teacher),
-            )
+            ticks = _Ticks(log, teacher)
+            await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=kept.open, progress=ticks)
+            made = missing[teacher.digest]
             log(f"{teacher.name}: {len(units) - made} answers were on the ledger, {made} made now")
     finally:
         await kept.close()

@@ -8,14 +8,14 @@ registry, which this package adds to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from distill.digests import digest_of, file_digest
 from distill.method import Data
 from distill.resolve import Plan
-from train.recipe import Recipe, bind_stage
+from train.recipe import Recipe, Step, bind_stage
 from train.run import Options, run_recipe
 from train.stage import Result
 
@@ -55,21 +55,29 @@ def train_student(plan: Plan, data: Data | None, log: Callable[[str], None]) -> 
     transformers_logging.disable_progress_bar()
     spec, job = plan.spec, plan.job
     tables = list(plan.method.stages(job, data))
-    steps = tuple(
+    steps = [
         bind_stage({"kind": kind, **fields}, f"{spec.method}, stage {number}")
         for number, (kind, fields) in enumerate(tables, start=1)
-    )
-    folder = job.folder / "train" / _digest(plan, tables, data)
+    ]
+    named = [replace(step, fields=_portable(step.fields, data)) for step in steps]
+    folder = job.folder / "train" / _digest(plan, named)
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(spec.threads)
     options = Options(folder, spec.seed, job.student, spec.device, spec.threads)
-    results = run_recipe(Recipe(spec.name, plan.method.about(job), steps), options, log)
+    results = run_recipe(Recipe(spec.name, plan.method.about(job), tuple(named)), options, log)
     return Trained(folder, results, [kind for kind, _ in tables])
 
 
-def _digest(plan: Plan, tables: Sequence[tuple[str, Mapping[str, Any]]], data: Data | None) -> str:
-    """Of what training depends on; the file of rows counts by its content, not by its place."""
+def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
+    """Fields as a run records them: the file of rows by its content, so that a job's folder may be moved."""
     place = None if data is None else str(data.path)
-    settings = [[kind, {k: v for k, v in fields.items() if v != place}] for kind, fields in tables]
-    rows = None if data is None else file_digest(data.path)
-    return digest_of([str(settings), rows, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])
+    return {
+        key: f"rows {file_digest(Path(value))}" if place is not None and value == place else value
+        for key, value in fields.items()
+    }
+
+
+def _digest(plan: Plan, steps: Sequence[Step]) -> str:
+    """Of what training depends on."""
+    settings = [[step.kind, str(sorted(step.fields.items()))] for step in steps]
+    return digest_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])

@@ -1,0 +1,244 @@
+"""A job from its spec to its student, through the command line, killed anywhere, with more asked for later."""
+
+import itertools
+import json
+import shutil
+
+import pytest
+
+from distill.generate import open_local
+from distill.job import plan_job, run_job
+from distill.ledger import Ledger
+from distill.manifest import verify_manifest
+from distill.spec import parse_spec
+from tests.distill.models import TASK
+from ttc.cli import main
+from ttc.errors import ConfigError
+
+
+def spec(student, teacher, **more):
+    table = {"name": "walks", "method": "rejection", "student": str(student), "teacher": str(teacher), "seed": 1,
+             "task": f"{TASK},split=train", "held_out": TASK, "n": 2, "smoke_failures": 8,
+             "train": {"steps": 6, "rows": 8, "lr": 3e-3, "save_every": 2}}  # fmt: skip
+    return parse_spec({**table, **more})
+
+
+def quiet(text):
+    pass
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, guesser, walker):
+    """A finished job that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("jobs") / "whole"
+    done = run_job(spec(guesser, walker), folder, quiet)
+    return folder, done
+
+
+def manifest(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def test_a_finished_job_holds_a_student_that_the_toolkit_reads(finished, capsys):
+    folder, done = finished
+    assert done.promoted is None  # no gates are declared
+    assert verify_manifest(folder) == []
+    assert "Before and after" in (folder / "model" / "README.md").read_text()
+    for part in ("model.safetensors", "generation_config.json", "tokenizer.json"):
+        assert (folder / "model" / part).is_file()
+    found = json.loads((folder / "result.json").read_text())
+    assert found["audit"]["stop_share"] == 1.0
+    assert set(found["measured"]) == {"start", "student", "teacher"}
+
+
+def test_status_report_trace_and_verify_tell_the_job(finished, capsys):
+    folder, _ = finished
+    assert main(["distill", "status", str(folder)]) == 0
+    assert "finished, not promoted" in capsys.readouterr().out
+    assert main(["distill", "report", str(folder)]) == 0
+    told = capsys.readouterr().out
+    for title in (
+        "Funnel",
+        "Cost",
+        "Pass rate by difficulty",
+        "Length by verdict",
+        "Rows per prompt",
+        "Before and after",
+    ):
+        assert title in told
+    page = (folder / "report.html").read_text()
+    assert page.startswith("<!doctype html>") and str(folder) not in page and "<script" not in page
+    assert main(["distill", "trace", str(folder), "0"]) == 0
+    told = capsys.readouterr().out
+    assert "teacher teacher, draw" in told and "correct" in told and "in row 0" in told
+    dropped = json.loads((folder / "data" / "decisions.jsonl").read_text().splitlines()[0])
+    assert main(["distill", "trace", str(folder), dropped["key"]]) == 0
+    assert f"dropped by {dropped['stage']}" in capsys.readouterr().out
+    assert main(["distill", "verify", str(folder)]) == 0
+    assert main(["distill", "trace", str(folder), "9999"]) == 2
+    assert "no row and no answer" in capsys.readouterr().err
+
+
+def test_the_funnel_adds_up_from_problems_to_rows(finished):
+    folder, _ = finished
+    found = json.loads((folder / "data" / "funnel.json").read_text())
+    stages = found["answers"]
+    assert stages[0]["came"] == 2 * found["prompts"][0]["kept"]
+    for before, after in itertools.pairwise(stages):
+        assert before["kept"] == after["came"]
+    assert stages[-1]["kept"] == found["rows"] == len((folder / "data" / "lineage.jsonl").read_text().splitlines())
+
+
+def test_running_a_finished_job_again_asks_for_nothing_and_changes_nothing(finished, guesser, walker):
+    folder, _ = finished
+    before = manifest(folder)
+
+    def never(teacher, concurrency):
+        raise AssertionError("opened a teacher")
+
+    run_job(spec(guesser, walker), folder, quiet, never)
+    assert manifest(folder) == before
+
+
+class _Dying:
+    """Opens teachers whose generators fail after some answers, as a kill would."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def __call__(self, teacher, concurrency):
+        inner, left = open_local(teacher, 4), self
+
+        class Torn:
+            async def answer(self, units):
+                async for found in inner.answer(units):
+                    yield found
+                    left.after -= 1
+                    if left.after == 0:
+                        raise KeyboardInterrupt
+
+            async def close(self):
+                await inner.close()
+
+        return Torn()
+
+
+def test_a_job_killed_anywhere_ends_as_the_one_that_was_not(tmp_path, finished, guesser, walker, monkeypatch):
+    whole, _ = finished
+    folder = tmp_path / "torn"
+    for after in (3, 17, 30):
+        with pytest.raises(KeyboardInterrupt):
+            run_job(spec(guesser, walker), folder, quiet, _Dying(after))
+    told = []
+
+    def until(text):
+        told.append(text)
+        if text.startswith(("step", "measuring", "teacher: ")) and len(told) not in seen:
+            seen.add(len(told))
+            raise KeyboardInterrupt
+
+    seen: set[int] = set()
+    for _ in range(12):
+        told.clear()
+        try:
+            run_job(spec(guesser, walker), folder, until)
+            break
+        except KeyboardInterrupt:
+            continue
+    assert len(seen) >= 3
+    assert manifest(folder) == manifest(whole)
+
+
+def test_raising_n_pays_for_the_difference_and_keeps_what_was_there(tmp_path, finished, guesser, walker):
+    whole, _ = finished
+    folder = tmp_path / "more"
+    shutil.copytree(whole, folder, symlinks=True)
+    told = []
+    run_job(spec(guesser, walker, n=3), folder, told.append)
+    count = json.loads((whole / "data" / "funnel.json").read_text())["prompts"][0]["kept"]
+    assert f"teacher: {2 * count} answers were on the ledger, {count} made now" in told
+    assert len(list((folder / "train").iterdir())) in (1, 2)
+    with Ledger(folder / "ledger.sqlite") as more, Ledger(whole / "ledger.sqlite") as before:
+        assert more.totals()["done"] == 3 * count and before.totals()["done"] == 2 * count
+
+
+def test_raising_max_tokens_makes_only_cut_answers_anew(tmp_path, guesser, walker):
+    folder, told = tmp_path / "short", []
+    short = spec(guesser, walker, sampling={"max_tokens": 8}, smoke=0, filters={"verdict": False})
+    run_job(short, folder, quiet)
+    with Ledger(folder / "ledger.sqlite") as ledger:
+        cut, done = ledger.totals()["cut"], ledger.totals()["done"]
+    assert 0 < cut < done
+    run_job(spec(guesser, walker, sampling={"max_tokens": 20}, smoke=0), folder, told.append)
+    assert f"teacher: {done - cut} answers were on the ledger, {cut} made now" in told
+    with pytest.raises(ConfigError, match="max_tokens may not fall"):
+        plan_job(short, folder)
+
+
+def test_another_job_in_the_folder_is_refused_by_what_differs(finished, guesser, walker, tmp_path):
+    folder, _ = finished
+    with pytest.raises(ConfigError, match="holds another job: seed is 1 there and 2 here"):
+        plan_job(spec(guesser, walker, seed=2), folder)
+    (tmp_path / "x").write_text("")
+    with pytest.raises(ConfigError, match="is not empty and holds no job"):
+        plan_job(spec(guesser, walker), tmp_path)
+
+
+def test_a_bad_teacher_is_stopped_at_the_smoke_gate_before_the_whole_spend(tmp_path, guesser):
+    folder = tmp_path / "bad"
+    with pytest.raises(ConfigError, match=r"smoke gate: \d+ of the first 4 problems got no answer.*smoke_failures = "):
+        run_job(spec(guesser, guesser, smoke=4, smoke_failures=0, sampling={"max_tokens": 2}), folder, quiet)
+    with Ledger(folder / "ledger.sqlite") as ledger:
+        assert ledger.totals()["done"] == 8
+    assert not (folder / "train").exists()
+
+
+def test_plan_spends_nothing_and_prints_the_cost(tmp_path, guesser, walker, capsys):
+    flags = ["--method", "rejection", "--teacher", str(walker), "--student", str(guesser), "--seed", "1", "--n", "2",
+             "--task", f"{TASK},split=train", "--limit", "10", "--out", str(tmp_path / "j")]  # fmt: skip
+    assert main(["distill", "plan", *flags]) == 0
+    told = capsys.readouterr().out
+    assert "teacher (direct): 20 answers, at most 240 tokens" in told
+    assert (tmp_path / "j" / "lock.json").is_file() and not (tmp_path / "j" / "ledger.sqlite").exists()
+
+
+def test_promotion_moves_the_pointer_only_when_every_gate_passes(tmp_path, finished, guesser, walker):
+    whole, _ = finished
+    folder = tmp_path / "gated"
+    shutil.copytree(whole, folder, symlinks=True)
+    bad = run_job(spec(guesser, walker, gates={"min_accuracy": 1.0, "max_truncation_rise": 1.0}), folder, quiet)
+    assert bad.promoted is None and not (folder / "promoted").exists()
+    assert [c.passed for c in bad.checks if c.gate == "min_accuracy"] == [False]
+    good = run_job(spec(guesser, walker, gates={"min_gain": -1.0, "max_truncation_rise": 1.0}), folder, quiet)
+    assert good.promoted == folder / "promoted"
+    assert (folder / "promoted").resolve() == (folder / "model").resolve()
+    run_job(spec(guesser, walker, gates={"min_accuracy": 1.0}), folder, quiet)
+    assert (folder / "promoted").is_symlink()  # what was promoted stays
+
+
+def test_difficulty_asks_the_student_and_mixing_adds_rows(tmp_path, guesser, walker):
+    extra = tmp_path / "extra.jsonl"
+    extra.write_text("".join(json.dumps({"prompt": f"s{i}n1=", "completion": f"s{i}"}) + "\n" for i in range(10)))
+    changed = spec(guesser, walker, n=1, smoke=0, filters={"difficulty": {"high": 0.9, "n": 2}}, limit=16,
+                   mix={"data": [str(extra)], "share": 0.25}, eval={"teachers": False})  # fmt: skip
+    folder = tmp_path / "j"
+    run_job(changed, folder, quiet)
+    lineage = [json.loads(line) for line in (folder / "data" / "lineage.jsonl").read_text().splitlines()]
+    foreign = [row for row in lineage if row["prompt"].startswith("mix/")]
+    assert 0 < len(foreign) <= 0.25 * len(lineage) + 1
+    samples = [json.loads(line) for line in (folder / "data" / "samples.jsonl").read_text().splitlines()]
+    assert sum(row["label"] == "probe" for row in samples) == 32
+
+
+def test_search_learns_what_a_vote_agrees_on_without_a_key(tmp_path, walker):
+    table = {"name": "s", "method": "search", "student": str(walker), "seed": 1, "n": 1, "smoke": 0, "limit": 24,
+             "task": f"{TASK},split=train", "held_out": TASK, "teacher": {"strategy": "majority:n=4"},
+             "search": {"trust": "self", "agreeing": True}, "train": {"steps": 2, "rows": 8}}  # fmt: skip
+    folder = tmp_path / "j"
+    run_job(parse_spec(table), folder, quiet)
+    stages = [s["name"] for s in json.loads((folder / "data" / "funnel.json").read_text())["answers"]]
+    assert "agreement" in stages and "verdict" not in stages
+    with Ledger(folder / "ledger.sqlite") as ledger:
+        (usage,) = ledger.totals()["usage"].values()
+    assert usage["calls"] == 4 * 24
+    assert set(json.loads((folder / "result.json").read_text())["recovered"]) == {TASK}
