@@ -16,7 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ttc.errors import ConfigError
-from ttc.protocols import Engine, LogprobEngine, PricedScorer, Scorer, StreamingEngine, Verifier, WeightSync
+from ttc.protocols import (
+    Engine,
+    LogprobEngine,
+    PricedScorer,
+    Scorer,
+    StreamingEngine,
+    Verifier,
+    WeightSync,
+    WholeAnswerScorer,
+)
 from ttc.usage import Budget, ModelShape, Price, Usage, UsageSink
 
 __all__ = [
@@ -53,6 +62,7 @@ __all__ = [
     "Verdict",
     "Verifier",
     "WeightSync",
+    "WholeAnswerScorer",
 ]
 
 Path: TypeAlias = tuple[int, ...]

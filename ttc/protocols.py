@@ -25,7 +25,16 @@ if TYPE_CHECKING:  # ttc.core hands these protocols on, so it is imported first
         Verdict,
     )
 
-__all__ = ["Engine", "LogprobEngine", "PricedScorer", "Scorer", "StreamingEngine", "Verifier", "WeightSync"]
+__all__ = [
+    "Engine",
+    "LogprobEngine",
+    "PricedScorer",
+    "Scorer",
+    "StreamingEngine",
+    "Verifier",
+    "WeightSync",
+    "WholeAnswerScorer",
+]
 
 
 class Engine(Protocol):
@@ -120,6 +129,16 @@ class PricedScorer(Protocol):
 
         The estimate sizes a lease. When the draw is there its own price counts, and must not be exceeded.
         """
+        ...
+
+
+@runtime_checkable
+class WholeAnswerScorer(Protocol):
+    """A scorer that says whether it judges whole answers only: then it cannot guide what grows step by step."""
+
+    @property
+    def whole_answers(self) -> bool:
+        """True where an unfinished path has no score that means anything."""
         ...
 
 

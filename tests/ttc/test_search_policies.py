@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ttc.questions import ask
+from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
 from ttc.registry import POLICIES
+from ttc.scorers.constant import ConstantScorer
+from ttc.scorers.ensemble import EnsembleScorer
 from ttc.search.policies.beam import beam
 from ttc.search.policies.dvts import dvts
 from ttc.search.policy import make_policy
+from ttc.solve import solve
+from ttc.strategies.tree import tree
 
 PLAIN = [name for name in POLICIES.names() if hasattr(make_policy(name, 4), "allocate")]
 SPLITTING = [name for name in POLICIES.names() if hasattr(make_policy(name, 4), "subtrees")]
@@ -48,3 +57,23 @@ def test_beam_keeps_width_over_m_nodes_and_dvts_one(scores: list[float], keep: i
 def test_a_beam_width_below_one_is_refused(make) -> None:
     with pytest.raises(ConfigError, match="beam_width"):
         make(beam_width=0)
+
+
+class Outcome:
+    """A scorer of whole answers, which must not be asked."""
+
+    whole_answers = True
+
+    async def score(self, prompts, on_usage):
+        raise AssertionError("a scorer of whole answers was asked about steps")
+
+    def release(self, problem_id: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("scorer", [Outcome(), EnsembleScorer([Outcome(), ConstantScorer()])])
+def test_a_search_refuses_a_scorer_without_step_scores_before_any_token(scorer) -> None:
+    engine = simulated()
+    with pytest.raises(ConfigError, match="needs a scorer of steps"):
+        asyncio.run(solve(ask("q"), engine=engine, strategy=functools.partial(tree, scorer=scorer), seed=1))
+    assert engine.counters().calls == 0

@@ -97,6 +97,11 @@ class IncrementalScorer:
         self._problems: dict[str, dict[Hashable, Paths]] = {}
         self._batcher: Batcher[Prompt, Score] = Batcher("prm", self._compute)
 
+    @property
+    def whole_answers(self) -> bool:
+        """See `ttc.core.WholeAnswerScorer`."""
+        return self._layout.whole_answers
+
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""
         return await self._batcher.submit(prompts, on_usage)

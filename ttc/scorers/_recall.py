@@ -39,6 +39,11 @@ class RecallScorer:
         self._backend, self._layout, self._aggregation = backend, layout, aggregation
         self._problems: dict[str, dict[tuple[Hashable, Path], tuple[Laid, dict[int, float]]]] = {}
 
+    @property
+    def whole_answers(self) -> bool:
+        """See `ttc.core.WholeAnswerScorer`."""
+        return self._layout.whole_answers
+
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""
         scores: dict[int, Score] = {}

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ttc.concurrent import gather
 from ttc.config import overrides
-from ttc.core import Engine, Prompt, Score, Scorer, UsageSink
+from ttc.core import Engine, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.registry import SCORERS, bind
 from ttc.specs import split_model
@@ -40,6 +40,11 @@ class EnsembleScorer:
         if not all(math.isfinite(weight) and weight > 0 for weight in weights):
             raise ConfigError(f"ensemble: weights must be > 0, got {list(weights)}")
         self._members, self._weights, self._missing = list(members), list(weights), missing
+
+    @property
+    def whole_answers(self) -> bool:
+        """See `ttc.core.WholeAnswerScorer`."""
+        return any(isinstance(member, WholeAnswerScorer) and member.whole_answers for member in self._members)
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score with all members at once."""

@@ -40,6 +40,11 @@ class JudgeScorer:
         self._sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
         self._known: dict[str, dict[Question, float | None]] = {}
 
+    @property
+    def whole_answers(self) -> bool:
+        """See `ttc.core.WholeAnswerScorer`."""
+        return True
+
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Judge the answers of each problem among `prompts`."""
         scores: dict[int, Score] = {}

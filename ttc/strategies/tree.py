@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc.aggregate import How, check_window
-from ttc.core import Answer, Candidate, Path, Problem, Scorer
+from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.search.barrier import Barrier
 from ttc.search.policy import Searcher, make_policy
@@ -64,10 +64,14 @@ async def tree(
         barrier: all problems of the run advance one level together, as other tools do; slower, the same trees.
 
     Raises:
-        ConfigError: a bad n, beam_width, step, window or policy.
+        ConfigError: a bad n, beam_width, step, window or policy, or a scorer of whole answers.
     """
     check_n(n, session)
     check_window(window)
+    if isinstance(scorer, WholeAnswerScorer) and scorer.whole_answers:
+        raise ConfigError(
+            "tree needs a scorer of steps, this one judges whole answers: use --scorer prm:PATH, or best_of_n with it"
+        )
     if not step or max_step_tokens < 1 or max_depth < 1 or verify_every < 1:
         raise ConfigError("tree needs a non-empty step, max_step_tokens, max_depth and verify_every >= 1")
     allocation = make_policy(policy, beam_width)
