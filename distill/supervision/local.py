@@ -51,7 +51,7 @@ class LocalReader:
             ids, wanted = self._laid(some)
             with torch.no_grad():
                 picked = token_logprobs(self._model, ids, wanted).logprobs[wanted]
-            found += picked.cpu().split([reading.num_wanted for reading in some])
+            found += torch.split(picked.cpu(), [reading.num_wanted for reading in some])
         return found
 
     async def compare(self, readings: Sequence[Reading], divergence: Divergence) -> Opinion:

@@ -1,0 +1,201 @@
+"""Thinking-mode fusion: one student that thinks or not, as a flag in the conversation says.
+
+Qwen3 technical report 2025 (arXiv:2505.09388), section 4.3. Verified answers with thinking and without are mixed into
+one data set for `sft`: a thinking answer follows `/think`, or no flag at all (thinking is the default); an answer
+without thinking follows `/no_think` and keeps an empty think block, which the student learns to write, or follows the
+template's own switch, which has written it already. Some rows have an earlier turn with another flag, since the last
+one holds. Obedience is measured before and after (`distill.obedience`). Cost: n answers per problem and mode. Left out:
+general chat data, which [mix] adds; budgets, which emerge, and which the method `budget` trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from distill.flags import Flags
+from distill.method import Assignment, Data, Job, Method
+from distill.methods._sft import sft_stage
+from distill.obedience import obedience, two_turns
+from distill.sample import Row, Sample
+from distill.spec import JobSpec
+from evals.task import Item
+from train.models import load_tokenizer
+from train.stage import Setting
+from ttc import seeds
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+from ttc.thinking import Thinking
+
+__all__ = ["fusion"]
+
+_MODES: Mapping[str, Thinking] = {"think": Thinking(mode="on"), "no_think": Thinking(mode="off")}
+
+
+def fusion(
+    *,
+    thinker: str | None = None,
+    answerer: str | None = None,
+    answers: Literal["own", "thinking"] = "own",
+    thinking_share: float = 0.5,
+    unflagged: float = 0.3,
+    switched: float = 0.3,
+    in_system: float = 0.0,
+    turns: float = 0.1,
+    think_flag: str = "/think",
+    no_think_flag: str = "/no_think",
+    gap: str = " ",
+) -> Method:
+    """Mix answers with and without thinking.
+
+    Args:
+        thinker: the teacher that answers with thinking; None is every teacher.
+        answerer: the teacher that answers without; None is every teacher.
+        answers: own asks for answers without thinking; thinking takes those of the thinking answers, free of charge.
+        thinking_share: share of rows with thinking.
+        unflagged: share of these that have no flag.
+        switched: share of the others that use the template's switch instead of the flag.
+        in_system: share of flags that stand in a system turn.
+        turns: share of rows with an earlier turn, where they fit the student's context.
+        think_flag: what asks for thinking.
+        no_think_flag: what asks for none.
+        gap: what stands between a question and its flag.
+    """
+    shares = {"unflagged": unflagged, "switched": switched, "in_system": in_system, "turns": turns}
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ConfigError(f"fusion.{name} must be in [0, 1], got {share}")
+    if not 0 < thinking_share < 1:
+        raise ConfigError(f"fusion.thinking_share must be in (0, 1), got {thinking_share}: both modes are needed")
+    if not think_flag or not no_think_flag or think_flag in no_think_flag:
+        raise ConfigError("fusion: the two flags must be there, and think_flag not a part of no_think_flag")
+    return _Fusion(thinker, answerer, answers, thinking_share, shares, Flags(think_flag, no_think_flag, gap))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fusion:
+    thinker: str | None
+    answerer: str | None
+    answers: str
+    thinking_share: float
+    shares: Mapping[str, float]
+    flags: Flags
+
+    def check(self, spec: JobSpec) -> None:
+        """See `Method.check`."""
+        if not spec.teachers:
+            raise ConfigError("fusion needs a teacher: a model folder, or a table [teacher]")
+        known = [teacher.name for teacher in spec.teachers]
+        for field, name in (("thinker", self.thinker), ("answerer", self.answerer)):
+            if name is not None and name not in known:
+                raise ConfigError(f"fusion.{field}: no teacher {name!r} (known: {', '.join(known)})")
+
+    def about(self, job: Job) -> str:
+        """See `Method.about`."""
+        share = f"{100 * self.thinking_share:g} % of the rows with thinking"
+        return f"the student learns to think after {self.flags.think} and not after {self.flags.no_think}, {share}"
+
+    def assignments(self, job: Job) -> Sequence[Assignment]:
+        """See `Method.assignments`."""
+        wanted = [("think", self.thinker)] + ([("no_think", self.answerer)] if self.answers == "own" else [])
+        return [
+            job.assign(teacher, domain, thinking=_MODES[label], label=label)
+            for label, name in wanted
+            for teacher in job.teachers
+            if name in (None, teacher.name)
+            for domain in job.domains
+            if not teacher.domains or domain.name in teacher.domains
+        ]
+
+    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+        """See `Method.filters`."""
+        return {}
+
+    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+        """See `Method.rows`; the side that there is too much of is thinned by the job's seed.
+
+        Raises:
+            ConfigError: nothing is left of one of the modes.
+        """
+        thinking = [s for s in samples if s.label == "think" and s.answer.thinking.strip()]
+        plain = [s for s in samples if s.label == "no_think" and not s.answer.thinking.strip()]
+        plain = plain if self.answers == "own" else thinking
+        for name, found in (("with", thinking), ("without", plain)):
+            if not found:
+                raise ConfigError(f"fusion: no answer {name} thinking is left; see the funnel in the report")
+        odds = self.thinking_share / (1 - self.thinking_share)
+        most = {True: round(len(plain) * odds), False: round(len(thinking) / odds)}
+        builder = _Builder(self, job, samples)
+        return [
+            builder.row(sample, thinks)
+            for thinks, side in ((True, thinking), (False, plain))
+            for sample in _thinned(side, max(most[thinks], 1), job.spec.seed)
+        ]
+
+    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """See `Method.stages`."""
+        return [sft_stage(job, data)]
+
+    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+        """See `Method.measure`: obedience by case, and accuracy in both modes."""
+        return obedience(job, model, setting, self.flags, turns=self.shares["turns"] > 0)
+
+
+class _Builder:
+    """Makes rows; every decision is a die of its own, keyed by the sample."""
+
+    def __init__(self, method: _Fusion, job: Job, samples: Sequence[Sample]) -> None:
+        self._method, self._seed = method, job.spec.seed
+        self._text, self._room = Text(job.student), int(load_tokenizer(job.student).model_max_length)
+        self._earlier: Sequence[tuple[Item, str]] = [(sample.item, sample.answer.text) for sample in samples]
+
+    def row(self, sample: Sample, thinks: bool) -> Row:
+        """The row of a sample in one of the modes."""
+        flags = self._method.flags
+        name = "unflagged" if thinks else "switched"
+        bare = self._die(sample, thinks, name)
+        switch = bare and not thinks
+        flag = None if bare else thinks
+        in_system = not bare and self._die(sample, thinks, "in_system")
+        row = Row(
+            key=sample.prompt,
+            messages=tuple(flags.asked(sample.item.problem.messages, flag, in_system=in_system)),
+            completion=sample.answer.text,
+            thinking=None if switch else sample.answer.thinking if thinks else "",
+            mode="off" if switch else "auto",
+            parents=(sample.key,),
+            notes={"mode": "think" if thinks else "no_think", "flag": "switch" if switch else _told(flag)},
+        )
+        if not bare and not in_system and self._die(sample, thinks, "turns"):
+            return self._with_turn(row, sample, thinks)
+        return row
+
+    def _with_turn(self, row: Row, sample: Sample, thinks: bool) -> Row:
+        """The row after an earlier turn: its flag is the opposite of the last one's, or the only one."""
+        item, answer = self._earlier[self._number(sample, thinks, "earlier") % len(self._earlier)]
+        alone = self._number(sample, thinks, "alone") % 2 == 0
+        first, last = (thinks, None) if alone else (not thinks, thinks)
+        messages = two_turns(item, answer, sample.item.problem.messages, self._method.flags, first, last)
+        length = len(self._text.render(messages, None).token_ids or ()) + len(self._text.encode(sample.text)) + 8
+        if length > self._room:
+            return row
+        return replace(row, messages=tuple(messages), notes={**row.notes, "turns": "2", "flag": _told(last)})
+
+    def _die(self, sample: Sample, thinks: bool, name: str) -> bool:
+        return seeds.uniform(self._number(sample, thinks, name), 0) < self._method.shares[name]
+
+    def _number(self, sample: Sample, thinks: bool, purpose: str) -> int:
+        return seeds.derive(self._seed, "fusion", purpose, sample.key, str(thinks))
+
+
+def _thinned(side: Sequence[Sample], most: int, seed: int) -> list[Sample]:
+    """At most `most` of the samples, in their order."""
+    order = sorted(side, key=lambda sample: seeds.derive(seed, "fusion", "thin", sample.key))
+    kept = {sample.key for sample in order[:most]}
+    return [sample for sample in side if sample.key in kept]
+
+
+def _told(flag: bool | None) -> str:
+    return "none" if flag is None else "think" if flag else "no_think"

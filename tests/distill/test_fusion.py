@@ -1,0 +1,166 @@
+"""Thinking-mode fusion: the mixture is what Qwen3 describes, and obedience is measured as it is meant."""
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from distill.flags import Flags
+from distill.job import run_job
+from distill.method import Domain, Job
+from distill.methods.fusion import fusion
+from distill.obedience import obedience, two_turns
+from distill.spec import parse_spec
+from distill.template import audit_rows
+from tests.distill.models import TASK, setting
+from tests.distill.pieces import item, sample
+from train.examples import read_examples
+from train.models import Shape, new_model, save_model
+from train.nano import tokenizer as nano_tokenizer
+from train.specs import make_task
+from ttc.core import Message
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+from ttc.thinking import CLOSE, OPEN
+
+TABLE = {"name": "modes", "method": "fusion", "seed": 1, "task": f"{TASK},split=train", "held_out": TASK}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny model with the packaged family's tokenizer, whose template opens the thinking."""
+    made, tokenizer = tmp_path_factory.mktemp("nano"), nano_tokenizer.build()
+    save_model(
+        new_model(Shape(hidden=8, layers=1, heads=1, kv_heads=1, head_dim=8, mlp=8), tokenizer, 0), tokenizer, made
+    )
+    return made
+
+
+def job(folder, **more):
+    spec = parse_spec({**TABLE, "student": str(folder), "teacher": str(folder), **more})
+    return type("Job", (), {"spec": spec, "student": Path(folder), "domains": ()})()
+
+
+def samples(num=200):
+    thinking = [sample(f"it is {i}", problem=f"p{i}", thinking=f"so {i}", label="think", mode="on") for i in range(num)]
+    plain = [sample(f"it is {i}", problem=f"p{i}", label="no_think", mode="off", index=1) for i in range(num)]
+    return [*thinking, *plain]
+
+
+def flag_of(row):
+    return row.notes["flag"]
+
+
+def test_shares_are_as_asked_and_both_modes_are_there(folder):
+    rows = fusion(unflagged=0.25, switched=0.4, turns=0.0).rows(samples(), job(folder))
+    modes = Counter(row.notes["mode"] for row in rows)
+    assert modes["think"] == modes["no_think"] == 200
+    flags = Counter((row.notes["mode"], flag_of(row)) for row in rows)
+    assert flags["think", "none"] / 200 == pytest.approx(0.25, abs=0.1)
+    assert flags["no_think", "switch"] / 200 == pytest.approx(0.4, abs=0.1)
+    assert flags["no_think", "none"] == 0  # no flag means thinking
+    few = fusion(thinking_share=0.2, turns=0.0).rows(samples(), job(folder))
+    assert Counter(row.notes["mode"] for row in few) == {"think": 50, "no_think": 200}
+
+
+def test_an_answer_without_thinking_keeps_an_empty_think_block(folder, tmp_path):
+    rows = fusion(turns=0.0).rows(samples(60), job(folder))
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row.to_json()) + "\n" for row in rows))
+    text = Text(folder)
+    for row, example in zip(rows, read_examples(path, text, text.eos_ids[-1]), strict=True):
+        whole = text.decode((*example.prompt_ids, *example.token_ids))
+        turn = whole.rpartition("assistant\n")[2]
+        inside = turn.partition(OPEN)[2].partition(CLOSE)[0].strip()
+        assert turn.count(OPEN) == turn.count(CLOSE) == 1
+        assert inside == (f"so {row.completion[6:]}" if row.notes["mode"] == "think" else "")
+        assert ("/no_think" in whole) == (flag_of(row) == "no_think")
+    assert audit_rows(path, rows, folder, 2048).problems == []
+
+
+def test_flags_stand_in_user_or_system_turns_and_the_last_one_holds(folder):
+    flags = Flags()
+    rows = fusion(turns=1.0, unflagged=0.0, switched=0.0).rows(samples(), job(folder))
+    assert all(row.notes["turns"] == "2" for row in rows)
+    assert all(flags.holding(row.messages) == (row.notes["mode"] == "think") for row in rows)
+    kinds = Counter((row.notes["mode"], flag_of(row)) for row in rows)
+    assert set(kinds) == {("think", "none"), ("think", "think"), ("no_think", "none"), ("no_think", "no_think")}
+    assert [m.role for m in rows[0].messages] == ["user", "assistant", "user"]
+    system = fusion(in_system=1.0, turns=0.0, unflagged=0.0, switched=0.0).rows(samples(20), job(folder))
+    assert all(row.messages[0].role == "system" and "think" not in row.messages[-1].content for row in system)
+
+
+def test_which_flag_holds():
+    flags = Flags()
+    user = [Message("user", "a /think"), Message("assistant", "x /no_think"), Message("user", "b")]
+    assert flags.holding(user)
+    assert not flags.holding([*user[:2], Message("user", "b /no_think")])
+    assert flags.holding([Message("user", "b")]) and not flags.holding([Message("user", "b")], default=False)
+    assert flags.holding([Message("user", "/no_think then /think")])
+    turns = two_turns(item("p"), "7", [Message("system", "s"), Message("user", "q")], flags, False, True)
+    assert [m.content for m in turns] == ["what is p? /no_think", "7", "q /think"]
+
+
+def test_rows_that_do_not_fit_stay_single_turns(folder):
+    long = [dataclasses.replace(s, item=item(s.item.problem.id, "x" * 1990)) for s in samples(4)]
+    rows = fusion(turns=1.0, unflagged=0.0, switched=0.0).rows(long, job(folder))
+    assert all(len(row.messages) == 1 for row in rows)
+
+
+def test_the_same_seed_mixes_the_same_and_one_more_sample_moves_no_other_die(folder):
+    first = fusion(turns=0.0).rows(samples(50), job(folder))
+    assert first == fusion(turns=0.0).rows(samples(50), job(folder))
+    more = {(*row.parents, row.notes["mode"]): row for row in fusion(turns=0.0).rows(samples(51), job(folder))}
+    assert all(more[(*row.parents, row.notes["mode"])] == row for row in first)
+
+
+def test_answers_of_thinking_samples_can_serve_without_it(folder):
+    own = fusion(answers="thinking", turns=0.0, switched=0.0)
+    rows = own.rows([s for s in samples(30) if s.label == "think"], job(folder))
+    plain = [row for row in rows if row.notes["mode"] == "no_think"]
+    assert len(plain) == 30 and all(row.thinking == "" and row.completion.startswith("it is") for row in plain)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"thinking_share": 1.0}, "both modes are needed"),
+        ({"unflagged": 1.5}, r"fusion.unflagged must be in \[0, 1\]"),
+        ({"no_think_flag": ""}, "two flags must be there"),
+        ({"think_flag": "think", "no_think_flag": "no_think"}, "not a part of"),
+        ({"thinker": "nobody"}, "no teacher 'nobody'"),
+    ],
+)
+def test_mixtures_that_cannot_be_are_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_spec({**TABLE, "student": "s", "teacher": "t", "fusion": given})
+
+
+def test_one_mode_without_an_answer_is_refused(folder):
+    with pytest.raises(ConfigError, match="no answer without thinking is left"):
+        fusion().rows([s for s in samples(4) if s.label == "think"], job(folder))
+
+
+def test_a_job_measures_obedience_before_and_after(tmp_path, guesser, walker):
+    given = {"student": str(guesser), "teacher": str(walker), "n": 1, "smoke": 0, "limit": 12, "eval": {"limit": 6},
+             "fusion": {"answers": "thinking", "turns": 0.0, "gap": "", "think_flag": "s1", "no_think_flag": "s2"},
+             "filters": {"verdict": False, "format": False}, "train": {"steps": 2, "rows": 4}}  # fmt: skip
+    finished = run_job(parse_spec({**TABLE, **given}), tmp_path / "job", lambda text: None)
+    assert finished.model is not None
+    found = json.loads((tmp_path / "job" / "result.json").read_text())["measured"]
+    for who in ("start", "student"):
+        own = found[who]["own"]
+        cases = [own[f"obedience_{name}"] for name in ("think", "no_think", "default", "switch")]
+        assert own["obedience"] == pytest.approx(sum(cases) / 4)
+        assert {"accuracy_think", "accuracy_no_think"} <= set(own)
+
+
+def test_a_model_that_always_thinks_obeys_where_thinking_is_asked(tmp_path, walker):
+    spec = parse_spec({**TABLE, "student": str(walker), "teacher": "t", "eval": {"limit": 11}})
+    task = make_task(TASK)
+    made = Job(spec, tmp_path, Path(walker), (), [Domain("task", task, (), task)])
+    own = obedience(made, Path(walker), setting(tmp_path, walker), Flags("s1", "s2", ""), turns=False)
+    assert own["obedience_default"] > 0.8
+    assert own["obedience_no_think"] < 0.5
