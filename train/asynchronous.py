@@ -4,14 +4,16 @@
     verifier  judges a step's rollouts as soon as they are there
     learner   updates on judged steps in order, pushes the weights, checks health
 
-At most `plan.buffer` steps are on their way, so rollouts can be at most so many updates old. A step whose rollouts are
-older than `plan.max_staleness` updates when its turn comes is dropped and counted (`dropped`): the correction of
-`train.correction`, which weighs every token by the trainer's probability over the sampler's, is truncated and cannot
-mend just any distance. Weights are pushed between two rounds of rollouts, never during one, so each rollout has one
-version. Gains when verdicts or updates take as long as rollouts; on one busy core only the waiting is won.
+At most `plan.buffer` steps are on their way, from their first draw until the weights they led to are pushed; so
+rollouts are at most `buffer - 1` updates old, and with a buffer of 1 the run is the synchronous one, bit for bit. A
+step whose rollouts are older than `plan.max_staleness` updates when its turn comes is dropped and counted (`dropped`):
+the correction of `train.correction`, which weighs every token by the trainer's probability over the sampler's, is
+truncated and cannot mend just any distance. Weights are pushed between two rounds of rollouts, never during one, so
+each rollout has one version.
 
-Left out: exact resume (the order of rounds and pushes depends on time; a checkpoint resumes with an empty buffer), and
-workers in other processes.
+Gains when verdicts or updates take as long as rollouts. Rollouts in processes of their own need an engine there: on a
+CPU `embedded:processes=1`, on several machines `ray_workers`; weights go to them by message. Left out: exact resume of
+an overlapped run (the order of rounds and pushes depends on time; a checkpoint resumes with an empty buffer).
 """
 
 from __future__ import annotations
@@ -97,11 +99,11 @@ class _Run:
         while self._state.going(self._plan):
             round_ = await self._next(actor)
             rollouts = await round_.judged
-            self._slots.release()
             self._parts.sampler.update(rollouts)
             staleness = self._parts.updater.optimiser.taken - round_.version
             if staleness > self._plan.max_staleness:
                 self._dropped += 1
+                self._slots.release()
                 continue
             last |= await self._step(rollouts, round_, staleness, began)
             began = time.perf_counter()
@@ -116,6 +118,7 @@ class _Run:
         updated = time.perf_counter()
         async with self._engine:
             parity = await sync(parts, rollouts)
+        self._slots.release()
         ended = time.perf_counter()
         self._state.seconds += ended - began
         extra = {"parity": parity.mean, "staleness": float(staleness), "dropped": float(self._dropped)}

@@ -28,6 +28,7 @@ from train.models import load_model, load_tokenizer, save_model
 from train.optimiser import Optimiser, Schedule
 from train.parts import Parts, Plan
 from train.ptx import Ptx
+from train.revive import revived
 from train.rewards import Rewarder
 from train.rollout import Collector, Strategy
 from train.rollout_file import RolloutFile
@@ -187,5 +188,4 @@ class PolicyStage:
         factory = ENGINES.load(name)
         supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
         supply = {key: value for key, value in supply.items() if key not in given}
-        found: Engine = factory(**bind(factory, given, supply=supply))
-        return found
+        return revived(lambda: factory(**bind(factory, given, supply=supply)), setting.log)

@@ -2,12 +2,17 @@
 
 The generator is `evals.arithmetic`. Problems never run out and cost microseconds; problem i of a seed is the same
 whatever the limit. The question is bare (`Compute (23+48)*3-17.`): that is what the embedded family was trained on.
+Written with spaces (`Compute (23 + 48) * 3 - 17.`) it is a wording that the family never saw.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Literal
 
 from evals.arithmetic import DEFAULT_LEVEL, LEVELS, Split, sample_expression
 from evals.task import Item, Task
@@ -19,22 +24,40 @@ DEFAULT_LIMIT = 1000
 MAX_REPEATS = 1000
 
 
-def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval") -> Task:
+Wording = Literal["bare", "spaced"]
+
+
+def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval", wording: Wording = "bare") -> Task:
     """Evaluate expressions of +, - and * over whole numbers.
 
     Args:
         level: difficulty, 1 (one operation) to 7 (nine or ten).
         split: eval (what is measured on) or train; no expression is in both.
+        wording: bare, or spaced for spaces around every operator.
     """
     if level not in LEVELS:
         raise ConfigError(f"arithmetic: level must be one of {sorted(LEVELS)}, got {level}")
+    given = {"split": (split, "eval"), "wording": (wording, "bare")}
+    changed = {name: value for name, (value, default) in given.items() if value != default}
     return Task(
         name="arithmetic",
         kind="number",
-        load=lambda limit, seed: _items(level, split, DEFAULT_LIMIT if limit is None else limit, seed),
+        load=lambda limit, seed: map(
+            _WORDINGS[wording], _items(level, split, DEFAULT_LIMIT if limit is None else limit, seed)
+        ),
         sampling=Sampling(max_tokens=512),
-        params={"level": level} if split == "eval" else {"level": level, "split": split},
+        params={"level": level, **changed},
     )
+
+
+def _spaced(item: Item) -> Item:
+    """The same item with spaces around its operators."""
+    (message,) = item.problem.messages
+    asked = Message(message.role, re.sub(r"(?<=[\d)])([-+*])", r" \1 ", message.content))
+    return replace(item, problem=replace(item.problem, id=f"{item.problem.id}-spaced", messages=(asked,)))
+
+
+_WORDINGS = MappingProxyType({"bare": lambda item: item, "spaced": _spaced})
 
 
 def _items(level: int, split: Split, limit: int, seed: int) -> Iterator[Item]:

@@ -55,7 +55,7 @@ def rows(folder):
 
 def test_it_learns_what_the_synchronous_loop_learns_within_the_stated_staleness(base, tmp_path):
     parts = make_parts(base, tmp_path)
-    plan = Plan(steps=24, prompts=12, eval_every=6, until=0.99, buffer=2, max_staleness=2)
+    plan = Plan(steps=24, prompts=12, eval_every=6, until=0.99, buffer=3, max_staleness=2)
     last = run(learn_async, plan, parts)
     told = rows(tmp_path)
     assert last["held_out"] >= 0.9
@@ -99,3 +99,24 @@ def test_what_it_cannot_do_is_refused(base, tmp_path):
         asyncio.run(learn_async(Plan(steps=1, prompts=1, refills=1), parts))
     with pytest.raises(ConfigError, match="buffer"):
         run(learn_async, Plan(steps=1, prompts=1, buffer=0), parts)
+
+
+def test_with_a_buffer_of_one_it_is_the_synchronous_loop_bit_for_bit(base, tmp_path):
+    found = {}
+    for name, loop in (("sync", learn), ("async", learn_async)):
+        parts = make_parts(base, tmp_path / name)
+        run(loop, Plan(steps=4, prompts=4, eval_every=2, buffer=1, max_staleness=0), parts)
+        told = rows(tmp_path / name)
+        weights = {key: tensor.clone() for key, tensor in parts.updater.model.state_dict().items()}
+        found[name] = [(row["loss"], row["grad_norm"], row["reward"]) for row in told], weights
+        assert all(row.get("staleness", 0) == 0 and row.get("dropped", 0) == 0 for row in told)
+    assert found["sync"][0] == found["async"][0]
+    assert all(found["sync"][1][key].equal(tensor) for key, tensor in found["async"][1].items())
+
+
+def test_a_buffer_bounds_the_staleness(base, tmp_path):
+    parts = make_parts(base, tmp_path)
+    parts = dataclasses.replace(parts, rewarder=Rewarder(Slow(0.1)))
+    run(learn_async, Plan(steps=8, prompts=2, eval_every=8, buffer=2, max_staleness=5), parts)
+    told = rows(tmp_path)
+    assert max(row["staleness"] for row in told) == 1 and told[-1]["dropped"] == 0

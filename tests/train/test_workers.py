@@ -1,0 +1,145 @@
+"""Rollouts in processes of their own: the same run as in one process, also when a worker is killed in the middle."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+
+import pytest
+
+from tests.train.cipher_base import make_parts
+from train.asynchronous import learn_async
+from train.loop import learn
+from train.parts import Plan
+from train.revive import Revived, revived
+from train.rollout import Collector
+from train.sync import Syncer
+from ttc.core import Message, Sampling, Usage
+from ttc.engines.embedded import embedded
+from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import EngineError, PromptTooLong
+
+PLAN = Plan(steps=3, prompts=4, eval_every=3)
+
+
+def over(parts, engine):
+    """The parts with rollouts from `engine`; the one they had is closed."""
+    asyncio.run(parts.collector.engine.close())
+    old = parts.collector
+    collector = Collector(
+        engine, strategy=old._strategy, sampling=old._sampling, thinking=old._thinking, seed=old._seed
+    )
+    return dataclasses.replace(parts, collector=collector, syncer=Syncer(engine, parts.updater.model, limit=1e-3))
+
+
+def local(model):
+    return embedded(str(model), dtype="float32", device="cpu", batch_invariant=True, processes=1)
+
+
+def outcome(loop, parts, plan=PLAN):
+    async def go():
+        try:
+            await loop(plan, parts)
+        finally:
+            await parts.collector.engine.close()
+
+    asyncio.run(go())
+    parts.metrics.close()
+    parts.rollouts.close()
+    return {name: tensor.clone() for name, tensor in parts.updater.model.state_dict().items()}
+
+
+def same(first, second):
+    return all(first[name].equal(tensor) for name, tensor in second.items())
+
+
+def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path):
+    alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
+    apart = outcome(learn, over(make_parts(cipher_model, tmp_path / "two"), local(cipher_model)))
+    assert same(alone, apart)
+    one_ahead = Plan(steps=3, prompts=4, eval_every=3, buffer=1, max_staleness=0)
+    queued = over(make_parts(cipher_model, tmp_path / "three"), local(cipher_model))
+    assert same(alone, outcome(learn_async, queued, one_ahead))
+
+
+def test_the_work_of_a_killed_worker_is_drawn_again(cipher_model, tmp_path):
+    alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
+    said = []
+    engine = revived(lambda: local(cipher_model), said.append)
+    assert isinstance(engine, Revived)
+    first = engine._engine
+    parts = over(make_parts(cipher_model, tmp_path / "two"), engine)
+    judge = parts.rewarder.judge
+
+    async def kill_then_judge(rollouts, step):
+        if step == 1 and engine._engine is first:
+            os.kill(first._replicas[0]._process.pid, signal.SIGKILL)
+        return await judge(rollouts, step)
+
+    parts.rewarder.judge = kill_then_judge
+    assert same(alone, outcome(learn, parts))
+    assert len(said) == 1 and "exit code -9" in said[0]
+
+
+def test_an_engine_that_keeps_dying_is_given_up_and_a_bad_request_is_no_death():
+    class Ill(ScriptedEngine):
+        async def logprobs(self, token_ids, start, on_usage):
+            return ()
+
+        async def load_weights(self, state):
+            self.weights = state
+
+        async def generate(self, prompt, sampling, draws, on_usage):
+            raise EngineError("gone")
+
+    made = []
+
+    def make():
+        made.append(Ill(lambda prompt, path, key: "1", max_context=8))
+        return made[-1]
+
+    engine = revived(make, lambda text: None)
+    prompt = engine.render([Message("user", "hello")], None)
+    with pytest.raises(EngineError, match="gone"):
+        asyncio.run(engine.generate(prompt, Sampling(seed=1), range(1), lambda usage: None))
+    assert len(made) == 6 and engine.counters() == Usage()
+
+    class Strict(Ill):
+        async def generate(self, prompt, sampling, draws, on_usage):
+            raise PromptTooLong("too long")
+
+    engine = revived(lambda: Strict(lambda prompt, path, key: "1"), lambda text: None)
+    with pytest.raises(PromptTooLong):
+        asyncio.run(engine.generate(prompt, Sampling(seed=1), range(1), lambda usage: None))
+
+
+def test_an_engine_that_takes_no_weights_is_left_as_it_is():
+    engine = ScriptedEngine(lambda prompt, path, key: "1")
+    assert revived(lambda: engine, lambda text: None) is engine
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_ray_actors_give_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path):
+    ray = pytest.importorskip("ray", reason="needs ray")
+    from ttc.engines.ray_workers import ray_workers
+
+    alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
+
+    def make():
+        options = {"dtype": "float32", "device": "cpu", "batch_invariant": True, "workers": 2, "cpus": 0.5}
+        return ray_workers(str(cipher_model), **options)
+
+    engine = revived(make, lambda text: None)
+    first = engine._engine
+    parts = over(make_parts(cipher_model, tmp_path / "two"), engine)
+    judge = parts.rewarder.judge
+
+    async def kill_then_judge(rollouts, step):
+        if step == 1 and engine._engine is first:
+            ray.kill(first._actors[0])
+        return await judge(rollouts, step)
+
+    parts.rewarder.judge = kill_then_judge
+    assert same(alone, outcome(learn, parts))
+    assert engine._engine is not first
