@@ -78,6 +78,7 @@ def _run(
 ) -> list[Result]:
     spec = plan.spec
     settings = [name, spec.eval.limit, spec.seed, dict(spec.sampling), who.digest, spec.verifier, dump(thinking)]
+    settings.append(who.engine.model)  # a run names its model by its place, so a moved job is measured anew
     place = folder / f"{task.name}-{digest_of([str(item) for item in settings])}"
     experiment = Experiment(
         task=task,
