@@ -1,0 +1,54 @@
+"""Packaged recipes are bound and checked at nano scale, and the one with most kinds of stages runs from end to end."""
+
+import pytest
+
+from train.recipe import packaged, read_recipe
+from train.retention import read_kept
+from train.run import Options, run_recipe, stage_folders
+from train.stage import read_result
+
+NANO = [name for name, path in packaged().items() if "nano" in path.read_text()]
+NAMED = {"r1-zero", "r1", "dapo", "dr-grpo", "kimi-k1.5", "qwen3-fusion", "tulu3", "qwen2.5", "instructgpt",
+         "constitutional", "iterative-dpo", "async-agentic"}  # fmt: skip
+
+
+def test_the_recipes_that_are_promised_are_there():
+    assert set(packaged()) >= NAMED
+
+
+@pytest.mark.parametrize("name", NANO)
+def test_at_nano_scale_a_recipe_starts_from_nothing_and_no_stage_needs_a_file_of_the_user(name):
+    has_model = False
+    for step in read_recipe(name, scale="nano").steps:
+        step.stage.check(has_model)
+        assert "data" not in step.fields
+        has_model = True
+
+
+@pytest.mark.parametrize("name", NANO)
+def test_stages_of_a_run_that_are_named_come_before_and_make_what_is_read(name):
+    makes = {"rollouts": {"sample", "revise", "feedback", "grpo"}, "leave_out": {"sample"}, "judge": None,
+             "critic": {"reward_model"}, "reference": None, "reward_model": {"reward_model"}}  # fmt: skip
+    before: list[str] = []
+    for number, step in enumerate(read_recipe(name, scale="nano").steps, start=1):
+        for field, kinds in makes.items():
+            given = step.fields.get(field, ())
+            for place in (given,) if isinstance(given, str) else given:
+                if field == "critic" and place in ("copy", "head"):
+                    continue
+                assert place in before and (kinds is None or place.partition("-")[2] in kinds)
+        before.append(f"{number}-{step.kind}")
+
+
+@pytest.mark.slow
+def test_constitutional_ai_makes_a_model_polite_and_harmless_without_a_label(tmp_path):
+    recipe = read_recipe("constitutional", scale="nano")
+    run_recipe(recipe, Options(tmp_path / "run", 3, None, "cpu", 1), lambda text: None)
+    results = {folder.name: read_result(folder) for folder in stage_folders(tmp_path / "run")}
+    assert results["2-revise"].metrics["good_gain_low"] > 0.3
+    assert results["5-feedback"].metrics["agreement_gain_low"] > 0.1
+    assert results["6-reward_model"].metrics["ranked_mean_gain_low"] > 0.2
+    manners = [row for row in read_kept(tmp_path / "run") if row.task == "toy:skill=manners"]
+    assert [row.stage for row in manners] == ["1-pretrain", "3-sft", "7-ppo"]
+    assert all(row.wins.low > 0.5 for row in manners[1:])
+    assert manners[-1].sampled.low > 0.6
