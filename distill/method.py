@@ -48,7 +48,8 @@ class Domain:
 class Assignment:
     """`teacher` answers every one of `items` `n` times. What it costs is the strategy's cost, n times each.
 
-    `label` is the method's name for these answers; samples carry it.
+    `label` is the method's name for these answers; samples carry it. `gated` False leaves them out of the smoke gate:
+    several teachers may compete for a domain, and one of them be bad at it.
     """
 
     teacher: Teacher
@@ -58,6 +59,7 @@ class Assignment:
     sampling: Sampling
     thinking: Thinking
     label: str = ""
+    gated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +119,12 @@ class Job:
         n: int | None = None,
         thinking: Thinking | None = None,
         label: str = "",
+        gated: bool = True,
     ) -> Assignment:
         """All problems of a domain to a teacher, by the spec's own n, sampling and thinking where none is given."""
         wanted = self.spec.n if n is None else n
         mind = thinking or self.spec.thinking
-        return Assignment(teacher, domain, domain.items, wanted, self.sampling(domain), mind, label)
+        return Assignment(teacher, domain, domain.items, wanted, self.sampling(domain), mind, label, gated)
 
 
 class Method(Protocol):

@@ -1,7 +1,7 @@
 """From generated answers to those that are learnt: every stage says keep, or why not, and the reasons are kept.
 
-    truncated -> verdict -> agreement -> format -> language -> repetition -> contamination -> exact -> near ->
-    difficulty -> filters of others, by name -> select
+    routing -> truncated -> verdict -> agreement -> format -> language -> repetition -> contamination -> exact ->
+    near -> difficulty -> filters of others, by name -> select
 
 The usual filters run unless a spec drops them (`verdict = false` in [filters]); the others where a spec or the method
 names them. Every answer comes out once: kept, or with the stage that dropped it and its reason.
@@ -23,8 +23,8 @@ from ttc.registry import bind
 
 __all__ = ["ORDER", "PER_ANSWER", "USUAL", "Decision", "Funnel", "Stage", "read_filters", "run_pipeline", "settings_of"]
 
-ORDER = ("truncated", "verdict", "agreement", "format", "language", "repetition", "contamination", "exact", "near",
-         "difficulty")  # fmt: skip
+ORDER = ("routing", "truncated", "verdict", "agreement", "format", "language", "repetition", "contamination", "exact",
+         "near", "difficulty")  # fmt: skip
 USUAL = ("truncated", "verdict", "format", "repetition", "contamination", "exact")
 PER_ANSWER = ("truncated", "verdict", "agreement", "format", "language", "repetition")
 """Filters that judge an answer by itself: what the smoke gate looks at."""

@@ -1,0 +1,108 @@
+"""Several specialists into one student: each domain is taught by the teacher that measurably wins it.
+
+DeepSeek-V3.2 (2025) and its like: verified answers of the specialists are merged into one data set for `sft`, then the
+student writes and every rollout is supervised by its domain's specialist (multi-teacher on-policy distillation). Who
+teaches a domain is measured, not tagged: all teachers answer the training problems, and the one with the most right
+answers wins (`distill.filters.routing`); `domains` of a [[teacher]] settles it by hand. Cost: n answers per problem and
+teacher (and domain, where it is not settled), cross-entropy on the winners', then the on-policy updates. Per-domain
+gaps to the teachers are gates (`max_below_teacher`, `max_domain_drop`). Left out: merging weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from distill.dataset import LINEAGE, read_lines
+from distill.divergence import Kind
+from distill.method import Assignment, Data, Job, Method
+from distill.methods._sft import sft_stage
+from distill.methods._stage import check_readers, on_policy_stage
+from distill.sample import Row, Sample, row_of
+from distill.spec import JobSpec
+from train.stage import Setting
+from ttc.errors import ConfigError
+
+__all__ = ["specialist"]
+
+
+def specialist(
+    *,
+    on_policy_steps: int = 50,
+    on_policy_lr: float = 5e-4,
+    prompts: int = 16,
+    n: int = 4,
+    divergence: Kind = "reverse",
+) -> Method:
+    """Merge specialists.
+
+    Args:
+        on_policy_steps: updates on the student's own answers, after imitation; 0 leaves them out.
+        on_policy_lr: their learning rate.
+        prompts: problems per on-policy update, over all domains.
+        n: the student's answers per problem.
+        divergence: of the on-policy updates: reverse, forward, jsd or sampled.
+    """
+    if on_policy_steps < 0:
+        raise ConfigError(f"specialist.on_policy_steps must be at least 0, got {on_policy_steps}")
+    own = {"steps": on_policy_steps, "lr": on_policy_lr, "prompts": prompts, "n": n, "divergence": divergence}
+    return _Specialist(own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Specialist:
+    own: Mapping[str, Any]
+
+    def check(self, spec: JobSpec) -> None:
+        """See `Method.check`."""
+        if len(spec.teachers) < 2 or len(spec.domains) < 2:
+            raise ConfigError(
+                f"specialist needs several teachers [[teacher]] and several tables [domain.NAME], got "
+                f"{len(spec.teachers)} and {len(spec.domains)}; for one of them use rejection or on_policy"
+            )
+        for domain in spec.domains:
+            if not any(not teacher.domains or domain.name in teacher.domains for teacher in spec.teachers):
+                raise ConfigError(f"specialist: no teacher may answer the domain {domain.name}")
+        if self.own["steps"]:
+            check_readers(spec, "specialist")
+
+    def about(self, job: Job) -> str:
+        """See `Method.about`."""
+        names = ", ".join(teacher.name for teacher in job.teachers)
+        then = f", then {self.own['steps']} updates on the student's own answers" if self.own["steps"] else ""
+        return f"the student imitates, per domain, the winner of {names}{then}"
+
+    def assignments(self, job: Job) -> Sequence[Assignment]:
+        """See `Method.assignments`."""
+        found = []
+        for domain in job.domains:
+            rivals = [teacher for teacher in job.teachers if not teacher.domains or domain.name in teacher.domains]
+            found += [job.assign(teacher, domain, gated=len(rivals) == 1) for teacher in rivals]
+        return found
+
+    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+        """See `Method.filters`."""
+        return {"routing": {}}
+
+    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+        """See `Method.rows`: all that is left is of the winners."""
+        notes = [{"domain": sample.domain, "teacher": sample.teacher} for sample in samples]
+        return [replace(row_of(sample), notes=note) for sample, note in zip(samples, notes, strict=True)]
+
+    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """See `Method.stages`; who teaches which domain is read off the rows."""
+        imitation = sft_stage(job, data)
+        if not self.own["steps"] or data is None:
+            return [imitation]
+        lines = read_lines(data.path.parent / LINEAGE)
+        owners = {line["domain"]: line["teacher"] for line in lines if "domain" in line}
+        missing = [domain.name for domain in job.domains if domain.name not in owners]
+        if missing:
+            raise ConfigError(f"specialist: no verified answer is left of the domain {missing[0]}; see the report")
+        return [imitation, on_policy_stage(job, owners, self.own)]
+
+    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+        """See `Method.measure`: the job measures every domain anyway."""
+        return {}
