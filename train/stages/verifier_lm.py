@@ -1,0 +1,206 @@
+"""Generative verifiers: a language model that says whether an answer is right, scored by the probability that it does.
+
+Zhang et al. 2024, "Generative Verifiers" (arXiv:2408.15240), the direct form: behind problem and answer stands a
+question token, and the model is fine-tuned to say the good word or the bad one. Unlike a classification head it stays a
+language model, so right answers can be imitated at the same time (`imitation`), which that paper found to help judging.
+Rows are judged rollouts of a run; verdicts that are none are left out. Written to `verifier`, whose config.json tells
+the scorer `prm` how to read it: `--scorer prm:FOLDER` gives P(good). The policy passes through. Measured on held-out
+problems: the share judged rightly at one half, and the chance that a right answer scores above a wrong one, before and
+after. Cost: a forward and backward pass per answer. Left out: reasoning before the verdict, which a scorer would have
+to generate: fine-tune on the questions of the scorer `judge` for that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evals.step_metrics import Judged, ranking
+from train.advantages.batch import batch as batch_advantage
+from train.epochs import Fit, Pace
+from train.examples import Example
+from train.health import Rule, configured
+from train.imitation import imitation_batch
+from train.losses.ppo import ppo
+from train.measure import gains
+from train.models import load_tokenizer, save_model
+from train.optimiser import Optimiser, Schedule
+from train.rollout_file import read_rollouts
+from train.sources import check_share, parted, rollouts_path
+from train.stage import Result, Setting, Stage, pass_through
+from train.step_model import StepModel, new_step_model
+from train.step_rows import StepRow
+from train.update import Objective, Updater
+from ttc import seeds
+from ttc.errors import ConfigError
+from ttc.scorers._tokens import Tokens
+
+__all__ = ["verifier_lm"]
+
+_NEVER = "\x00"
+"""A step delimiter that no answer holds: the whole answer is one step."""
+
+
+def verifier_lm(
+    *,
+    rollouts: str,
+    ask: str,
+    good: str,
+    bad: str,
+    imitation: float = 0.0,
+    balanced: bool = True,
+    steps: int,
+    lr: float,
+    rows: int = 32,
+    held_out_share: float = 0.1,
+    warmup: int = 0,
+    decay: bool = True,
+    eval_every: int = 20,
+    save_every: int = 50,
+    health: Mapping[str, Any] | None = None,
+) -> Stage:
+    """Learn to say whether an answer is right.
+
+    Args:
+        rollouts: a stage of this run that recorded judged rollouts, such as 2-sample, or a rollouts.jsonl.
+        ask: the token behind an answer that asks for the verdict.
+        good: the token that says right.
+        bad: the token that says wrong.
+        imitation: weight of imitating right answers, beside saying verdicts.
+        balanced: learn from as many right as wrong answers, the rarer kind repeated.
+        steps: updates.
+        lr: highest learning rate.
+        rows: answers per update.
+        held_out_share: share of problems that are held out and measured.
+        warmup: steps over which the rate rises.
+        decay: let the rate fall to 0.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        health: changes of health rules by name.
+    """
+    check_share("verifier_lm", held_out_share)
+    if imitation < 0:
+        raise ConfigError(f"verifier_lm: imitation must be at least 0, got {imitation}")
+    if len({ask, good, bad}) < 3:
+        raise ConfigError(f"verifier_lm: ask, good and bad must be three different tokens, got {ask}, {good}, {bad}")
+    return _VerifierLm(
+        rollouts=rollouts,
+        words=(ask, good, bad),
+        imitation=imitation,
+        balanced=balanced,
+        pace=Pace(steps, rows, eval_every, save_every),
+        schedule=Schedule(lr, steps, warmup, decay),
+        held_out_share=held_out_share,
+        rules=configured(health or {}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A judged answer: the ids of prompt and answer without the end of the turn, and whether it is right."""
+
+    key: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _VerifierLm:
+    rollouts: str
+    words: tuple[str, str, str]
+    imitation: float
+    balanced: bool
+    pace: Pace
+    schedule: Schedule
+    held_out_share: float
+    rules: tuple[Rule, ...]
+
+    def check(self, has_model: bool) -> None:
+        """See `Stage.check`."""
+        if not has_model:
+            raise ConfigError("verifier_lm needs a model: put other stages before it, or give --model FOLDER")
+
+    def run(self, setting: Setting) -> Result:
+        """See `Stage.run`."""
+        if setting.model is None:
+            raise ConfigError("verifier_lm needs a model")
+        tokenizer = load_tokenizer(setting.model)
+        pad_id, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
+        ask, good, bad = (Tokens(setting.model).single("verifier_lm", word) for word in self.words)
+        answers = _answers(rollouts_path(self.rollouts, setting), end)
+        train, measured = parted("verifier_lm", answers, self.held_out_share, setting)
+        train = _evened(train, setting.seed) if self.balanced else train
+        model = new_step_model(setting.model, "token", _NEVER, self.words[1:], 0, setting.device)
+        asked = [
+            StepRow(a.key, ids := (*a.prompt_ids, *a.token_ids, ask), (len(ids) - 1,), (float(a.right),))
+            for a in measured
+        ]
+        before = model.judged(asked, pad_id)
+        updater = Updater(model.network, Optimiser(model.network, self.schedule), Objective(ppo(), batch_advantage()))
+        longest = max(len(answer.token_ids) for answer in train) + 1
+
+        def update(rows: Sequence[int]) -> dict[str, float]:
+            part = [train[row] for row in rows]
+            examples = [
+                Example(a.key, (*a.prompt_ids, *a.token_ids, ask), (good if a.right else bad,)) for a in part
+            ]
+            if self.imitation:
+                examples += [
+                    Example(a.key, a.prompt_ids, (*a.token_ids, end), self.imitation) for a in part if a.right
+                ]
+            found = updater.step(imitation_batch(examples, pad_id, "sequence", longest))
+            return {name: found[name] for name in ("loss", "grad_norm", "entropy")}
+
+        def evaluate() -> dict[str, float]:
+            right = _right(model.judged(asked, pad_id))
+            return {"held_out_accuracy": sum(right) / len(right)}
+
+        fit = Fit(model.network, updater.optimiser, len(train), update, evaluate)
+        last, stopped = fit.run(self.pace, self.rules, setting)
+        after = model.judged(asked, pad_id)
+        _save(model, tokenizer, setting.folder / "verifier", self.words[0])
+        keys = [answer.key for answer in measured]
+        told = {"ranking_before": ranking(before), "ranking": ranking(after)}
+        told = {name: value for name, value in told.items() if value == value}  # both kinds are needed to rank them
+        numbers = {**last, **told, **gains("judged_right", _right(before), _right(after), setting.seed, keys)}
+        return Result(pass_through(setting), numbers, stopped)
+
+
+def _answers(path: Path, end: int) -> list[_Answer]:
+    """The judged and finished rollouts, each text once per problem."""
+    found: dict[tuple[str, tuple[int, ...]], _Answer] = {}
+    for rollout in read_rollouts(path):
+        if rollout.verdict is None or rollout.reward is None or rollout.truncated:
+            continue
+        ids = rollout.token_ids[:-1] if rollout.token_ids[-1] == end else rollout.token_ids
+        answer = _Answer(rollout.problem_id, rollout.prompt_ids, ids, rollout.verdict.correct)
+        found.setdefault((answer.key, ids), answer)
+    if len({answer.right for answer in found.values()}) < 2:
+        raise ConfigError(f"{path} must hold both right and wrong answers; sample at another difficulty")
+    return list(found.values())
+
+
+def _evened(answers: Sequence[_Answer], seed: int) -> list[_Answer]:
+    """The rarer kind repeated until both are equally many, in mixed order."""
+    kinds = [[answer for answer in answers if answer.right is right] for right in (True, False)]
+    if not all(kinds):
+        return list(answers)
+    most = max(map(len, kinds))
+    found = [kind[place % len(kind)] for kind in kinds for place in range(most)]
+    random.Random(seeds.derive(seed, "evened")).shuffle(found)
+    return found
+
+
+def _right(rows: Sequence[Judged]) -> list[float]:
+    """1 per answer on the right side of one half."""
+    return [float(((row.scores or (0.0,))[0] >= 0.5) == (row.labels[0] == 1.0)) for row in rows]
+
+
+def _save(model: StepModel, tokenizer: Any, folder: Path, ask: str) -> None:
+    stated = replace(model, reading={**model.reading, "step_tag": ask})
+    stated.network.config.ttc_prm = dict(stated.reading)
+    save_model(stated.network, tokenizer, folder)
