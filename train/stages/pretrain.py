@@ -1,31 +1,40 @@
 """Pretrain a small model from nothing on a made-up language (`train/corpora/`).
 
 Next-token cross-entropy over whole texts, AdamW, warm-up and linear decay. The texts of a step are a pure function of
-(seed, step). Cost: seconds for the toy languages. It exists so that every recipe can start on a laptop; real recipes
-start from a model folder.
+(seed, step). Measured is the probability per token of fresh texts, under random weights and under the trained ones.
+Cost: seconds for the toy languages. It exists so that every recipe can start on a laptop; real recipes start from a
+model folder.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from train.batch import pad
 from train.checkpoint import Checkpoints
 from train.corpus import CORPORA, Corpus
+from train.examples import corpus_examples
+from train.imitation import probabilities
+from train.measure import gains
 from train.models import Shape, new_model, save_model
 from train.optimiser import Optimiser, Schedule
 from train.policy import token_logprobs
 from train.specs import make
 from train.stage import Result, Setting, Stage
 from ttc import seeds
+from ttc.embedded.text import Text
 from ttc.errors import ConfigError
 
 __all__ = ["pretrain"]
+
+_FRESH = 256
+"""Fresh texts that are measured."""
 
 
 def pretrain(
@@ -76,7 +85,7 @@ class _Pretrain:
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
         tokenizer = self.corpus.tokenizer()
-        model = new_model(self.shape, tokenizer, seeds.derive(setting.seed, "weights") % (1 << 31)).to(setting.device)
+        model = self._untrained(tokenizer, setting)
         optimiser = Optimiser(model, self.schedule)
         checkpoints = Checkpoints(setting.folder / "checkpoints", keep=1)
         found = checkpoints.load(model)
@@ -101,7 +110,21 @@ class _Pretrain:
         folder: Path = setting.folder / "model"
         save_model(model, tokenizer, folder)
         (folder / "corpus.json").write_text(json.dumps({"corpus": self.corpus.name}) + "\n")
-        return Result(str(folder), {"loss_before": first, "loss_after": loss})
+        return Result(str(folder), {"loss_before": first, "loss_after": loss, **self._gains(model, folder, setting)})
+
+    def _gains(self, model: Any, folder: Path, setting: Setting) -> dict[str, float]:
+        """The probability per token of fresh texts, before and after."""
+        text, tokenizer = Text(folder), self.corpus.tokenizer()
+        end, filler = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
+        whole = replace(self.corpus, pair=None)
+        fresh = corpus_examples(whole, text, end, _FRESH, seeds.derive(setting.seed, "fresh texts"))
+        untrained = self._untrained(tokenizer, setting)
+        before, after = (probabilities(one, fresh, filler) for one in (untrained, model))
+        return gains("likelihood", before, after, setting.seed)
+
+    def _untrained(self, tokenizer: Any, setting: Setting) -> Any:
+        seed = seeds.derive(setting.seed, "weights") % (1 << 31)
+        return new_model(self.shape, tokenizer, seed).to(setting.device)
 
     def _texts(self, tokenizer: object, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         rng = random.Random(seeds.derive(seed, "corpus", step))
