@@ -1,0 +1,178 @@
+"""Budget-conditioned distillation: a student that thinks about as long as it is told to, and briefly when it is not.
+
+BARD (2025, arXiv:2511.01470) trains on traces compressed to several budgets. Here every verified trace goes to the
+budget that its length is nearest to, within `tolerance`, with the budget told behind the question; the shortest right
+trace of each problem is learnt without a budget. Lengths are ids of the student's own tokenizer inside the think block.
+Traces that are cut to a budget are not used: students of those write longer behind the think block instead. Obedience
+is measured: mean thinking length over budget, and accuracy, per budget. Cost: n answers per problem, and as many again
+per budget where the teacher is asked to keep it. Left out: rewriting traces; reinforcement of fidelity (`train`'s
+shaping parts do that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from distill.asking import Question, ask_all, measured_items
+from distill.method import Assignment, Data, Domain, Job, Method
+from distill.methods._sft import sft_stage
+from distill.sample import Row, Sample, row_of
+from distill.selection import read_selection
+from distill.spec import JobSpec
+from evals.task import Item
+from train.stage import Setting
+from ttc.core import Message
+from ttc.embedded.text import Text
+from ttc.errors import ConfigError
+from ttc.thinking import Thinking
+
+__all__ = ["budget"]
+
+_ON = Thinking(mode="on")
+
+
+def budget(
+    *,
+    budgets: tuple[int, ...],
+    instruction: str = " Think for about {budget} tokens.",
+    tolerance: float = 0.15,
+    per_budget: int = 1,
+    shortest: bool = True,
+    ask_teacher: bool = False,
+) -> Method:
+    """Teach lengths of thinking.
+
+    Args:
+        budgets: lengths of thinking in tokens, such as [64, 128, 256].
+        instruction: what follows the question; {budget} stands for the number.
+        tolerance: share by which a trace may miss its budget, and by which the student's mean length may.
+        per_budget: most rows per problem and budget, the nearest in length first.
+        shortest: also learn the shortest right trace of each problem, without a budget.
+        ask_teacher: ask the teacher for each budget too, n answers each.
+    """
+    if not budgets or any(value < 1 for value in budgets) or len(set(budgets)) < len(budgets):
+        raise ConfigError(f"budget.budgets must be different numbers of at least 1, got {list(budgets)}")
+    if not 0 < tolerance < 1 or per_budget < 1:
+        raise ConfigError(f"budget: needs 0 < tolerance < 1 and per_budget >= 1, got {tolerance} and {per_budget}")
+    if "{budget}" not in instruction:
+        raise ConfigError(f"budget.instruction must contain {{budget}}, got {instruction!r}")
+    return _Budget(tuple(sorted(budgets)), instruction, tolerance, per_budget, shortest, ask_teacher)
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    budgets: tuple[int, ...]
+    instruction: str
+    tolerance: float
+    per_budget: int
+    shortest: bool
+    ask_teacher: bool
+
+    def check(self, spec: JobSpec) -> None:
+        """See `Method.check`."""
+        if not spec.teachers:
+            raise ConfigError("budget needs a teacher: a model folder, or a table [teacher]")
+        kept = read_selection(spec.select).per_prompt
+        if kept < spec.n:
+            raise ConfigError(
+                f"budget: selection would keep {kept} of {spec.n} answers to a problem, before their lengths are looked "
+                f"at: set select.per_prompt = {spec.n}"
+            )
+
+    def about(self, job: Job) -> str:
+        """See `Method.about`."""
+        told = ", ".join(map(str, self.budgets))
+        return f"the student learns to think for about {told} tokens when told so, and briefly when not"
+
+    def assignments(self, job: Job) -> Sequence[Assignment]:
+        """See `Method.assignments`."""
+        pairs = [(t, d) for t in job.teachers for d in job.domains if not t.domains or d.name in t.domains]
+        plain = [job.assign(teacher, domain, thinking=_ON) for teacher, domain in pairs]
+        asked = [
+            job.assign(teacher, self._asking(domain, size), thinking=_ON, label=f"budget-{size}")
+            for teacher, domain in pairs
+            for size in (self.budgets if self.ask_teacher else ())
+        ]
+        return plain + asked
+
+    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+        """See `Method.filters`."""
+        return {}
+
+    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+        """See `Method.rows`.
+
+        Raises:
+            ConfigError: no trace is near one of the budgets; says what lengths there are.
+        """
+        text = Text(job.student)
+        lengths = {sample.key: len(text.encode(sample.answer.thinking)) for sample in samples}
+        groups: dict[tuple[str, int], list[Sample]] = {}
+        for sample in samples:
+            size = min(self.budgets, key=lambda size: abs(lengths[sample.key] - size))
+            if abs(lengths[sample.key] - size) <= self.tolerance * size:
+                groups.setdefault((sample.prompt, size), []).append(sample)
+        for size in self.budgets:
+            if not any(found == size for _, found in groups):
+                seen = sorted(lengths.values())
+                told = f"from {seen[0]} to {seen[-1]} tokens" if seen else "nowhere"
+                raise ConfigError(f"budget: no right trace is within {self.tolerance:g} of {size}; they are {told}")
+        originals = {f"{d.name}/{item.problem.id}": item for d in job.domains for item in d.items}
+        rows = []
+        for (prompt, size), found in groups.items():
+            nearest = sorted(found, key=lambda sample: (abs(lengths[sample.key] - size), sample.key))
+            rows += [self._row(sample, originals[prompt], size) for sample in nearest[: self.per_budget]]
+        if self.shortest:
+            rows += [self._row(sample, originals[sample.prompt], None) for sample in _shortest(samples, lengths)]
+        return rows
+
+    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """See `Method.stages`."""
+        return [sft_stage(job, data)]
+
+    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+        """See `Method.measure`: length over budget and accuracy per budget; `obedience`, the share of budgets kept."""
+        items = [(task, item) for task, found in measured_items(job) for item in found]
+        if not items:
+            return {}
+        questions = {
+            str(size): [(task, Question(item, self._told(item, size), _ON)) for task, item in items]
+            for size in self.budgets
+        }
+        found: dict[str, float] = {}
+        kept = []
+        for name, replies in ask_all(model, job, setting, questions).items():
+            ratio = sum(reply.num_thinking for reply in replies) / len(replies) / int(name)
+            found[f"budget_{name}_used"] = ratio
+            found[f"budget_{name}_accuracy"] = sum(reply.right for reply in replies) / len(replies)
+            kept.append(abs(ratio - 1) <= self.tolerance)
+        return {"obedience": sum(kept) / len(kept), **found}
+
+    def _told(self, item: Item, size: int) -> list[Message]:
+        *before, last = item.problem.messages
+        return [*before, Message(last.role, last.content + self.instruction.replace("{budget}", str(size)))]
+
+    def _asking(self, domain: Domain, size: int) -> Domain:
+        """The domain with the budget behind every question."""
+        items = [
+            replace(item, problem=replace(item.problem, messages=tuple(self._told(item, size))))
+            for item in domain.items
+        ]
+        return replace(domain, items=items)
+
+    def _row(self, sample: Sample, original: Item, size: int | None) -> Row:
+        messages = original.problem.messages if size is None else tuple(self._told(original, size))
+        return replace(row_of(sample), messages=messages, notes={"budget": "none" if size is None else str(size)})
+
+
+def _shortest(samples: Sequence[Sample], lengths: Mapping[str, int]) -> list[Sample]:
+    """The shortest trace of every problem."""
+    best: dict[str, Sample] = {}
+    for sample in samples:
+        other = best.get(sample.prompt)
+        if other is None or (lengths[sample.key], sample.key) < (lengths[other.key], other.key):
+            best[sample.prompt] = sample
+    return list(best.values())
