@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from train.packing import packed_hidden
+
 __all__ = ["Compare", "Scored", "token_logprobs"]
 
 _CHUNK = 8192
@@ -39,7 +41,9 @@ class Scored:
     compared: torch.Tensor | None = None
 
 
-def token_logprobs(model: Any, ids: torch.Tensor, wanted: torch.Tensor, compare: Compare | None = None) -> Scored:
+def token_logprobs(
+    model: Any, ids: torch.Tensor, wanted: torch.Tensor, compare: Compare | None = None, *, packed: int = 0
+) -> Scored:
     """Log-probability of every wanted token given what stands before it.
 
     Args:
@@ -47,8 +51,13 @@ def token_logprobs(model: Any, ids: torch.Tensor, wanted: torch.Tensor, compare:
         ids: (R, L) token ids, padded on the right.
         wanted: (R, L - 1) bool; position t asks for ids[:, t + 1].
         compare: is given the log-probabilities of the whole vocabulary at the wanted positions, chunk by chunk.
+        packed: lay rows end to end in rows of so many tokens, instead of padding them (see `train.packing`); 0: do not.
     """
-    hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+    if packed:
+        places = torch.arange(1, ids.shape[1], device=ids.device)
+        hidden = packed_hidden(model, ids[:, :-1], (wanted * places).amax(1).tolist(), packed)
+    else:
+        hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     rows = hidden[wanted]
     targets = ids[:, 1:][wanted]
     head = model.get_output_embeddings()

@@ -23,6 +23,7 @@ from train.micro import micro_batches, shuffled
 from train.normalise import Normaliser, token_weights
 from train.optimiser import Optimiser
 from train.outcome import Advantage, Outcome
+from train.packing import check_packing
 from train.policy import Compare, token_logprobs
 from train.terms import Loss
 from ttc.errors import ConfigError
@@ -92,13 +93,17 @@ class Updater:
         reference: Any = None,
         critic: Critic | None = None,
         replayed: Callable[[int], Batch] | None = None,
+        packed: int = 0,
     ) -> None:
         """`autocast` computes in bf16; `micro_tokens` bounds the padded tokens of one forward pass.
 
         By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
         `reference` is a model that is never trained, for the objective's divergence; `replayed(step)` a batch of
-        earlier data whose cross-entropy every optimiser step adds (PPO-ptx).
+        earlier data whose cross-entropy every optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
+        end (see `train.packing`).
         """
+        if packed:
+            check_packing(model)
         self._device = next(model.parameters()).device
         micro = micro_tokens if micro_tokens is not None else 2048 if self._device.type == "cpu" else 16_384
         for name, value in (("epochs", epochs), ("minibatches", minibatches), ("micro_tokens", micro)):
@@ -106,7 +111,7 @@ class Updater:
                 raise ConfigError(f"update.{name} must be at least 1, got {value}")
         self.model, self.optimiser, self.objective = model, optimiser, objective
         self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
-        self._autocast = autocast
+        self._autocast, self._packed = autocast, packed
         self._reference, self.critic, self._replayed = reference, critic, replayed
 
     def learn(self, batch: Batch, outcome: Outcome) -> dict[str, float]:
@@ -171,7 +176,7 @@ class Updater:
     ) -> torch.Tensor:
         objective = self.objective
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
-            scored = token_logprobs(self.model, batch.ids, batch.mask, compare)
+            scored = token_logprobs(self.model, batch.ids, batch.mask, compare, packed=self._packed)
         logprobs = scored.logprobs
         before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
         terms = objective.loss(logprobs, before, batch.advantages, batch.mask)

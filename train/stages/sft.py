@@ -4,7 +4,7 @@ Rows come from a JSON-lines file (see `train.examples`: thinking on, off or left
 `train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
 arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the same update rule as everything
 else, with cross-entropy weights only. Held out are whole prompts; measured are the probability per token of their
-completions and, with `held_out`, the accuracy on a task, both before and after. Left out: packing.
+completions and, with `held_out`, the accuracy on a task, both before and after. Rows may be packed (`train.packing`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def sft(
     decay: bool = True,
     eval_every: int = 50,
     save_every: int = 100,
+    packed: int = 0,
     health: Mapping[str, Any] | None = None,
 ) -> Stage:
     """Fine-tune on completions.
@@ -77,13 +78,15 @@ def sft(
         decay: let the rate fall to 0.
         eval_every: steps between held-out measurements.
         save_every: steps between checkpoints.
+        packed: lay rows end to end in rows of so many tokens, none attending to another; 0 pads them instead.
         health: changes of health rules by name.
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
     check_share("sft", held_out_share)
-    if per_problem is not None and per_problem < 1:
-        raise ConfigError(f"sft: per_problem must be at least 1, got {per_problem}")
+    for name, value, least in (("per_problem", per_problem, 1), ("packed", packed, 0)):
+        if value is not None and value < least:
+            raise ConfigError(f"sft: {name} must be at least {least}, got {value}")
     return _Sft(
         data=None if data is None else Path(data).expanduser(),
         corpus=None if corpus is None else make(CORPORA, corpus),
@@ -95,6 +98,7 @@ def sft(
         task=None if held_out is None else make_task(held_out),
         limit=held_out_limit,
         normaliser=normaliser,
+        packed=packed,
         rules=configured(health or {}),
     )
 
@@ -111,6 +115,7 @@ class _Sft:
     task: Task | None
     limit: int
     normaliser: Normaliser
+    packed: int
     rules: tuple[Rule, ...]
 
     def check(self, has_model: bool) -> None:
@@ -134,7 +139,7 @@ class _Sft:
         before = probabilities(start, measured, pad_id)
         del start
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
-        updater = Updater(model, Optimiser(model, self.schedule), objective)
+        updater = Updater(model, Optimiser(model, self.schedule), objective, packed=self.packed)
         longest = max(len(example.token_ids) for example in train)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
