@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from distill.generate import fill
+from distill.job import run_job
 from distill.ledger import Ledger
 from distill.shards import MAX_DEATHS, RayGenerator, opener_for, ray_opener
-from distill.spec import JobSpec, TeacherSpec
+from distill.spec import JobSpec, TeacherSpec, parse_spec
 from distill.teacher import Teacher, resolve_teacher
 from distill.units import Unit, sampling_digest
+from tests.distill.models import TASK
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
 from ttc.thinking import Thinking
@@ -120,6 +123,19 @@ def test_an_engine_that_cannot_start_stops_the_job_with_its_own_error(ray: objec
     (tmp_path / "graves").rmdir()
     with pytest.raises(ConfigError, match="is no folder"):
         filled(tmp_path / "l.db", teacher, make_units(teacher, ["question"]), 1)
+
+
+@pytest.mark.slow
+def test_a_job_over_two_actors_gives_the_rows_and_the_student_of_one_engine(
+    ray: object, tmp_path: Path, guesser: Path, walker: Path
+) -> None:
+    table = {"name": "walks", "method": "rejection", "student": str(guesser), "teacher": str(walker), "seed": 1, "n": 2,
+             "task": f"{TASK},split=train", "smoke_failures": 8,
+             "train": {"steps": 6, "rows": 8, "lr": 3e-3}}  # fmt: skip
+    for shards in (0, 2):
+        run_job(parse_spec({**table, "shards": shards}), tmp_path / str(shards), lambda text: None)
+    here, there = (json.loads((tmp_path / str(n) / "manifest.json").read_text())["out"] for n in (0, 2))
+    assert here == there
 
 
 def test_a_number_of_shards_below_0_is_refused() -> None:
