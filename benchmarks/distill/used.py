@@ -1,0 +1,70 @@
+"""The student of the chain in the hands of others: `ttc eval` measures it, `ttc serve` answers with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from benchmarks.distill.place import Place
+from benchmarks.distill.stock import on_policy_student
+from evals.tasks.chain import chain
+
+__all__ = ["measure"]
+
+LIMIT = 200
+START_S = 300.0
+
+
+def measure(place: Place) -> dict[str, Any]:
+    """Accuracy by `ttc eval`, greedily, and whether the served model answers the first problems alike."""
+    model, command = on_policy_student(place), str(Path(sys.executable).parent / "ttc")
+    out = place.folder / "used"
+    asked = [command, "eval", "--model", str(model), "--task", "chain", "--strategy", "direct", "--baseline", "none"]
+    asked += ["--temperature", "0", "--limit", str(LIMIT), "--out", str(out), "--json"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    summary = json.loads(done.stdout.splitlines()[-1])
+    return {"ttc_eval": summary["accuracy"], "ttc_serve": _served(command, model)}
+
+
+def _served(command: str, model: Path) -> dict[str, int]:
+    """How many of the first problems the endpoint answers, and answers right."""
+    items = chain(count=20).items(None, 0)
+    serving = [command, "serve", str(model), "--name", "student", "--port", "0"]
+    with subprocess.Popen(serving, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            with httpx2.Client(base_url=_address(server), timeout=60) as client:
+                replies = [
+                    client.post(
+                        "/v1/chat/completions",
+                        json={
+                            "model": "student",
+                            "messages": [{"role": "user", "content": item.problem.messages[0].content}],
+                            "temperature": 0,
+                            "max_tokens": 60,
+                        },
+                    ).raise_for_status()
+                    for item in items
+                ]
+        finally:
+            server.terminate()
+    texts = [reply.json()["choices"][0]["message"]["content"] for reply in replies]
+    return {"asked": len(items), "right": sum(text == item.target for text, item in zip(texts, items, strict=True))}
+
+
+def _address(server: subprocess.Popen[str]) -> str:
+    """Where it listens, as it says once it does."""
+    if server.stderr is None:
+        raise RuntimeError("the server has no stderr")
+    began = time.monotonic()
+    for line in server.stderr:
+        if "http://" in line:
+            return "http://" + line.split("http://")[1].split()[0].rstrip("/.,;")
+        if time.monotonic() - began > START_S:
+            break
+    raise RuntimeError("ttc serve did not come up")
