@@ -94,7 +94,7 @@ def tool_file(tmp_path, body: str) -> str:
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [("raise OSError('disk full')", "error: OSError: disk full"), ("await asyncio.sleep(60)", "error: no result after")],
+    [("raise OSError('disk full')", "error: OSError: disk full"), ("await asyncio.sleep(60)", "error: no result")],
 )
 def test_a_tool_that_breaks_or_hangs_is_an_observation_too(tmp_path, body: str, words: str) -> None:
     answer = play(turns("<mine>x</mine>", "done"), tools=(tool_file(tmp_path, body),), tool_s=0.2)

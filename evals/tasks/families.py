@@ -1,0 +1,57 @@
+"""Arithmetic of five families (`evals.families`): expressions, remainders, greatest common divisors, digits, largest.
+
+Made for training a model of one's own: `python -m train.gpu`. Answers are whole numbers in a box and are compared as
+they are, so nothing but the standard library judges them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from evals.families import FAMILIES, LEVELS, Split, sample_exercise
+from evals.task import Item, Task
+from ttc import seeds
+from ttc.core import Message, Problem, Sampling
+from ttc.errors import ConfigError, UnknownName
+
+__all__ = ["families"]
+
+DEFAULT_LIMIT = 1000
+
+
+def families(*, family: str | None = None, level: int | None = None, split: Split = "eval") -> Task:
+    """Exercises of one family or all, at one level or all.
+
+    Args:
+        family: expression, remainder, gcd, digits or largest; absent: all in turn.
+        level: 1, 2 or 3; absent: all in turn.
+        split: eval (what is measured on) or train; no question is in both.
+    """
+    if family is not None and family not in FAMILIES:
+        raise UnknownName("family", family, FAMILIES)
+    if level is not None and level not in LEVELS:
+        raise ConfigError(f"families: level must be one of {', '.join(map(str, LEVELS))}, got {level}")
+    kinds = [(name, number) for number in LEVELS for name in FAMILIES]
+    kinds = [kind for kind in kinds if family in (None, kind[0]) and level in (None, kind[1])]
+    return Task(
+        name="families",
+        kind="exact",
+        load=lambda limit, seed: _items(kinds, split, DEFAULT_LIMIT if limit is None else limit, seed),
+        sampling=Sampling(max_tokens=256, temperature=1.0),
+        params={"family": family, "level": level, "split": split},
+        note="needs a model of its own: python -m train.gpu",
+    )
+
+
+def _items(kinds: Sequence[tuple[str, int]], split: Split, limit: int, seed: int) -> Iterator[Item]:
+    rng = random.Random(seeds.derive(seed, "families", split))
+    seen: set[str] = set()
+    while len(seen) < limit:
+        family, level = kinds[len(seen) % len(kinds)]
+        drawn = sample_exercise(rng, family, level, split)
+        if drawn.question not in seen:
+            name = f"families-{family}-{level}-{split}-{len(seen)}"
+            seen.add(drawn.question)
+            problem = Problem(name, (Message("user", drawn.question),), "exact", {"family": family, "level": level})
+            yield Item(problem, str(drawn.value), drawn.question, f"{family} {level}")
