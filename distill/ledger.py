@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -152,6 +152,11 @@ class Ledger:
             ).fetchone()
             if found is not None:
                 yield unit, _entry(unit.key, found)
+
+    def usages(self, keys: Container[str]) -> list[Usage]:
+        """What the answers of these units cost, in the order of keys; answers themselves are not read."""
+        rows = self._base.execute("SELECT key, usage FROM units WHERE state = 'done' ORDER BY key, max_tokens")
+        return [Usage(**json.loads(usage)) for key, usage in rows if key in keys]
 
     def verdict(self, entry: Entry, verifier: str, target: str) -> Verdict | None:
         """What a verifier (name and version) said of an entry held to a target (its digest); None: not asked yet."""

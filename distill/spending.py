@@ -67,7 +67,7 @@ def expected_cost(plan: Plan, ledger: Ledger) -> str:
     """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left."""
     lines = []
     for teacher, units in units_by_teacher(plan):
-        there = [entry.usage for _, entry in ledger.entries(units)]
+        there = ledger.usages({unit.key for unit in units})
         missing = len(ledger.missing(units))
         if there and missing:
             tokens = sum(usage.tokens for usage in there) / len(there)

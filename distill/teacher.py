@@ -25,7 +25,12 @@ from ttc.specs import label_of, parse_spec, split_model
 
 __all__ = ["Teacher", "resolve_teacher"]
 
-_SCHEDULE = ("threads", "max_batch", "batch_bytes", "cache_bytes", "max_concurrency")
+_SCHEDULE = frozenset({
+    "threads", "processes", "max_batch", "batch_bytes", "cache_bytes", "max_concurrency", "max_num_seqs",
+    "kv_cache_bytes", "max_requests", "gpu_memory_utilization", "mem_fraction_static", "max_total_tokens",
+    "max_in_flight", "attempts", "max_attempts", "retry_s", "connect_s", "idle_s", "answer_s", "api_key_env",
+    "admin_key_env",
+})  # fmt: skip
 """Options of engines that change when something is computed, never what."""
 
 

@@ -1,8 +1,7 @@
 """How the template of a model folder ends a turn, and whether rows of training data keep to it.
 
-The audit is over ids, not texts: every row must end in the one id that the template ends an assistant turn with, that
-id must be one that generation stops at, the ids must spell the text, and the weights must lie on the assistant's ids
-alone. A model that was trained on rows without their stop token never stops (open-r1 pull requests 604 and 663).
+The audit is over ids, not texts: every row must end in the one id that the template ends an assistant turn with, the
+ids must spell the text, and the weights must lie on the assistant's ids alone. A model that was trained on rows without their stop token never stops (open-r1 pull requests 604 and 663).
 """
 
 from __future__ import annotations
@@ -61,8 +60,6 @@ def audit_rows(path: Path, rows: Sequence[Row], student: Path, max_context: int)
             f"the template of {student} ends a turn with {said!r}, but its tokenizer's end-of-text token is "
             f"{text.decode([end])!r}; set eos_token to {said!r} in tokenizer_config.json"
         )
-    if end not in text.eos_ids:
-        raise ConfigError(f"{student}: generation does not stop at {text.decode([end])!r}; fix generation_config.json")
     examples = read_examples(path, text, end)
     problems = [
         f"row {number}: {problem}"

@@ -13,6 +13,7 @@ from distill.ledger import Ledger
 from distill.lock import read_lock
 from distill.manifest import LEDGER
 from distill.measured import Measured, TaskNumbers
+from train.run import stage_folders
 
 __all__ = ["JobData", "read_job"]
 
@@ -21,7 +22,8 @@ __all__ = ["JobData", "read_job"]
 class JobData:
     """Everything a report shows. `samples`, `lineage`, `prompts` are the lines of the files of those names.
 
-    `result` is None before the job is finished; `totals` are the ledger's.
+    `result` is None before the job is finished; `totals` are the ledger's; `training` is the metrics of each stage of
+    the finished training.
     """
 
     lock: Mapping[str, Any]
@@ -31,6 +33,7 @@ class JobData:
     lineage: Sequence[Mapping[str, Any]]
     prompts: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any] | None
+    training: Mapping[str, Sequence[Mapping[str, Any]]]
 
     @property
     def seed(self) -> int:
@@ -54,7 +57,8 @@ def read_job(folder: Path) -> JobData:
             totals = ledger.totals()
     data = folder / DATA
     there = (data / FUNNEL).is_file()
-    result = folder / "result.json"
+    path = folder / "result.json"
+    result = json.loads(path.read_text()) if path.is_file() else None
     return JobData(
         lock,
         totals,
@@ -62,8 +66,15 @@ def read_job(folder: Path) -> JobData:
         read_lines(data / SAMPLES) if there else (),
         read_lines(data / LINEAGE) if there else (),
         read_lines(data / PROMPTS) if there else (),
-        json.loads(result.read_text()) if result.is_file() else None,
+        result,
+        {} if result is None else _training(folder / "train" / result["training"]),
     )
+
+
+def _training(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Metrics by the name of the stage."""
+    paths = {stage.name: stage / "metrics.jsonl" for stage in stage_folders(run)}
+    return {name: read_lines(path) for name, path in paths.items() if path.is_file()}
 
 
 def _measured(found: Mapping[str, Any]) -> Measured:

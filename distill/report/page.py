@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import resources
 
+from distill.report.charts import charts
 from distill.report.data import JobData
 from distill.report.tables import TABLES, Table
 from evals.report.svg import element, text
@@ -34,7 +35,7 @@ def render_page(job: JobData) -> str:
         element("p", text(job.lock["about"])),
         element("ul", *(element("li", text(fact)) for fact in facts), class_="facts"),
     ]
-    body = element("main", *intro, *(_section(build(job)) for build in TABLES))
+    body = element("main", *intro, *(_section(build(job)) for build in TABLES), charts(job))
     foot = element("footer", element("p", "This page loads nothing from a network."))
     return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head><body>{body}{foot}</body></html>\n'
 

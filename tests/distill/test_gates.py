@@ -1,0 +1,89 @@
+"""Gates hold a student to what was declared, on the end of the interval that is against it."""
+
+import pytest
+
+from distill.comparing import compared, recoveries
+from distill.gates import job_checks, read_job_gates
+from distill.measured import Measured, TaskNumbers
+from distill.spec import parse_spec
+from ttc.errors import ConfigError
+
+PLAIN = {"name": "j", "method": "rejection", "student": "s", "teacher": "t", "task": "cipher", "seed": 1,
+         "held_out": "cipher"}  # fmt: skip
+
+
+def numbers(right, of=200, cut=0.0):
+    return TaskNumbers(tuple(i < right for i in range(of)), tuple(i < right for i in range(of)), 9.0, 9.0, cut)
+
+
+def measured(right, own=None, cut=0.0):
+    return Measured({"cipher": numbers(right, cut=cut)}, own or {})
+
+
+def checks(gates, start, student, teacher=None):
+    found = read_job_gates(parse_spec({**PLAIN, "gates": gates}))
+    teachers = {} if teacher is None else {"teacher": teacher}
+    return {c.gate: c.passed for c in job_checks(found, start, student, teachers, 1)}
+
+
+def test_a_student_near_its_teacher_passes_and_one_far_below_does_not():
+    assert checks({"max_below_teacher": 0.05}, measured(20), measured(198), measured(199)) == {
+        "max_below_teacher": True
+    }
+    assert checks({"max_below_teacher": 0.05}, measured(20), measured(150), measured(199)) == {
+        "max_below_teacher": False
+    }
+
+
+def test_the_share_of_the_gain_is_between_start_and_teacher():
+    assert recoveries({"start": measured(20), "student": measured(110), "teacher": measured(200)}) == pytest.approx(
+        {"cipher": 0.5}
+    )
+    assert checks({"min_recovered": 0.5}, measured(20), measured(110), measured(200)) == {"min_recovered": True}
+    assert checks({"min_recovered": 0.6}, measured(20), measured(110), measured(200)) == {"min_recovered": False}
+    # without a gain there is nothing to recover, which is no success
+    assert checks({"min_recovered": 0.1}, measured(20), measured(110), measured(20)) == {"min_recovered": False}
+
+
+def test_drops_and_truncation_are_bounded():
+    gates = {"max_domain_drop": 0.02, "max_truncation_rise": 0.01}
+    assert checks(gates, measured(100), measured(100)) == {"max_domain_drop": True, "max_truncation_rise": True}
+    assert checks(gates, measured(100), measured(90, cut=0.1)) == {
+        "max_domain_drop": False,
+        "max_truncation_rise": False,
+    }
+
+
+def test_a_methods_own_numbers_may_be_bounded_by_name():
+    gates = {"measured": {"obedience": 0.99}}
+    assert checks(gates, measured(1), measured(1, {"obedience": 1.0})) == {"measured.obedience": True}
+    with pytest.raises(ConfigError, match=r"gates\.measured\.obedience: the method measures no such number"):
+        checks(gates, measured(1), measured(1))
+
+
+@pytest.mark.parametrize(
+    ("gates", "told"),
+    [
+        ({"min_gian": 0}, r"unknown key 'gates\.min_gian'; did you mean 'min_gain'"),
+        ({"min_recovered": 2}, r"gates\.min_recovered must be in \[-1, 1\]"),
+        ({"measured": {"x": "much"}}, r"gates\.measured\.x must be a number"),
+    ],
+)
+def test_a_gate_that_cannot_be_is_refused_by_name(gates, told):
+    with pytest.raises(ConfigError, match=told):
+        read_job_gates(parse_spec({**PLAIN, "gates": gates}))
+
+
+def test_gates_of_training_take_the_held_out_task_of_the_spec():
+    found = read_job_gates(parse_spec({**PLAIN, "gates": {"min_gain": 0.1, "max_truncation_rise": 0.0}}))
+    assert found.train.held_out == "cipher" and found.train.min_gain == 0.1 and found.max_truncation_rise == 0.0
+    assert read_job_gates(parse_spec(PLAIN)) is None
+    without = {key: value for key, value in PLAIN.items() if key != "held_out"}
+    with pytest.raises(ConfigError, match="give held_out"):
+        read_job_gates(parse_spec({**without, "gates": {"max_domain_drop": 0.1}}))
+
+
+def test_the_table_shows_paired_gains_over_the_start():
+    lines = compared({"start": measured(20), "student": measured(110)}, 1)
+    assert [line.who for line in lines] == ["start", "student"]
+    assert lines[0].cells[4] == "" and lines[1].cells[4].startswith("+45.0 (+")
