@@ -1,7 +1,8 @@
 """How the template of a model folder ends a turn, and whether rows of training data keep to it.
 
 The audit is over ids, not texts: every row must end in the one id that the template ends an assistant turn with, the
-ids must spell the text, and the weights must lie on the assistant's ids alone. A model that was trained on rows without their stop token never stops (open-r1 pull requests 604 and 663).
+ids must spell the text, and the weights must lie on the assistant's ids alone. A model that was trained on rows without
+their stop token never stops (open-r1 pull requests 604 and 663).
 """
 
 from __future__ import annotations
