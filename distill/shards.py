@@ -226,5 +226,5 @@ def _start(ray: Any, num_cpus: int) -> bool:
     if "RAY_ADDRESS" in os.environ:
         ray.init(**quiet)
     else:
-        ray.init(include_dashboard=False, num_cpus=num_cpus, **quiet)
+        ray.init("local", include_dashboard=False, num_cpus=num_cpus, **quiet)
     return True

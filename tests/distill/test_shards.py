@@ -31,7 +31,7 @@ SAMPLING = Sampling(max_tokens=32)
 @pytest.fixture(scope="module")
 def ray() -> Iterator[object]:
     found = pytest.importorskip("ray", reason="ray is not installed")
-    found.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    found.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield found
     found.shutdown()
 

@@ -1,0 +1,44 @@
+"""Every example is a job or a recipe that binds, starts from what another example makes, and names how to run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import distill
+from distill.spec import read_spec
+from train.recipe import read_recipe
+from train.specs import make_task
+from ttc.config import load_toml
+
+EXAMPLES = sorted((Path(distill.__file__).parent / "examples").glob("*.toml"))
+JOBS = [path for path in EXAMPLES if "method" in load_toml(path)]
+RECIPES = [path for path in EXAMPLES if path not in JOBS]
+
+
+def made() -> set[str]:
+    """The model folders that the commands in the examples leave."""
+    texts = [path.read_text() for path in EXAMPLES]
+    outs = {text.split("--out ")[1].split()[0] for text in texts if "--out " in text}
+    return {f"{out}/model" for out in outs}
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_a_job_binds_and_starts_from_models_that_other_examples_make(path: Path) -> None:
+    spec = read_spec(path, {})
+    assert f"ttc distill run distill/examples/{path.name}" in path.read_text()
+    models = {spec.student, *(teacher.model for teacher in spec.teachers if teacher.model is not None)}
+    assert models <= made()
+    for domain in spec.domains:
+        assert domain.held_out is not None
+        learnt = {item.problem.messages for item in make_task(domain.task).items(50, 0)}
+        measured = {item.problem.messages for item in make_task(domain.held_out).items(50, 0)}
+        assert not learnt & measured
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_binds_and_says_what_it_deviates_in(path: Path) -> None:
+    recipe = read_recipe(str(path))
+    assert "eviation" in recipe.about
+    assert recipe.steps
