@@ -31,7 +31,7 @@ CLAIMS: Mapping[str, tuple[str, str]] = {
 
 
 def main() -> None:
-    """Measure claim by claim, each for all seeds, saving after each."""
+    """Measure seed by seed, saving after each claim."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--only", nargs="+", choices=list(CLAIMS), default=list(CLAIMS))
@@ -41,8 +41,8 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     rows: list[dict[str, Any]] = json.loads(options.save.read_text())["rows"] if options.save.is_file() else []
-    for name in options.only:
-        for seed in options.seeds:
+    for seed in options.seeds:
+        for name in options.only:
             if any(row["claim"] == name and row["seed"] == seed for row in rows):
                 continue
             found = _measured(name, Place((options.out / f"seed{seed}").resolve(), seed, _log))
