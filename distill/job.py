@@ -40,10 +40,10 @@ from distill.template import Audit, audit_rows
 from distill.training import Trained, train_student
 from train.gate import Check, judge, promote
 from train.models import load_tokenizer
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, UnknownName
 from ttc.records import LineFile
 
-__all__ = ["LOG", "RESULT", "Finished", "Planned", "plan_job", "run_job"]
+__all__ = ["LOG", "RESULT", "Finished", "Planned", "plan_job", "refused", "run_job"]
 
 RESULT, LOG = "result.json", "log.jsonl"
 Log = Callable[[str], None]
@@ -76,7 +76,7 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
     """
     plan = resolve(spec, folder)
     findings = preflight.run(plan.job)
-    if all(finding.ok for finding in findings):
+    if not refused(findings, spec):
         claim(plan)
     return Planned(plan, findings, _cost(plan))
 
@@ -95,7 +95,11 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
         TTCError: a teacher, the verifier or the training broke; run it again to go on.
     """
     plan = resolve(spec, folder)
-    _refuse(preflight.run(plan.job))
+    findings = preflight.run(plan.job)
+    wrong = refused(findings, spec)
+    if wrong:
+        told = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
+        raise ConfigError(f"the pre-flight refuses this job: {told}")
     claim(plan)
     with LineFile(folder / LOG) as lines:
 
@@ -104,6 +108,9 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
             lines.write({"text": text}, sync=False)
 
         say(plan.method.about(plan.job))
+        for finding in findings:
+            if not finding.ok:
+                say(f"waived: {finding.check}: {finding.text}")
         with Ledger(folder / LEDGER) as ledger:
             asyncio.run(spend(plan, ledger, opener or opener_for(spec.shards), say))
             data, funnel, audit = _prepare(plan, ledger, say)
@@ -210,11 +217,13 @@ def _cost(plan: Plan) -> list[str]:
     return lines
 
 
-def _refuse(findings: Sequence[Finding]) -> None:
-    wrong = [finding for finding in findings if not finding.ok]
-    if wrong:
-        told = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
-        raise ConfigError(f"the pre-flight refuses this job: {told}")
+def refused(findings: Sequence[Finding], spec: JobSpec) -> list[Finding]:
+    """What the pre-flight refuses and the spec does not waive; raises UnknownName for a check that does not exist."""
+    names = [finding.check for finding in findings]
+    for name in spec.waive:
+        if name not in names:
+            raise UnknownName("pre-flight check", name, names)
+    return [finding for finding in findings if not finding.ok and finding.check not in spec.waive]
 
 
 def _link(link: Path, model: Path) -> None:

@@ -99,7 +99,7 @@ class JobSpec:
     """See the module docstring. `options` is the method's own table; `limit` the most problems per domain.
 
     `smoke` problems are asked first, and all but `smoke_failures` of them must get an answer that passes the filters.
-    `shards` 0 generates in this process, more in so many Ray actors.
+    `shards` 0 generates in this process, more in so many Ray actors. `waive` names pre-flight checks that only warn.
     """
 
     name: str
@@ -117,6 +117,7 @@ class JobSpec:
     threads: int = 1
     concurrency: int = 64
     shards: int = 0
+    waive: tuple[str, ...] = ()
     thinking: Thinking = field(default_factory=Thinking)
     mix: MixSpec = field(default_factory=MixSpec)
     eval: EvalSpec = field(default_factory=EvalSpec)
@@ -211,6 +212,7 @@ class _Scalars:
     threads: int = 1
     concurrency: int = 64
     shards: int = 0
+    waive: tuple[str, ...] = ()
 
 
 def _refuse_unknown(table: Mapping[str, Any], own: str) -> None:

@@ -85,7 +85,7 @@ def _spec(args: argparse.Namespace) -> Any:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from distill.job import plan_job
+    from distill.job import plan_job, refused
 
     planned = plan_job(_spec(args), args.out)
     plan = planned.plan
@@ -98,10 +98,11 @@ def _plan(args: argparse.Namespace) -> int:
         print(line)
     print(f"filters: {', '.join(plan.filters)}; select: {plan.selection.rule}, {plan.selection.per_prompt} per prompt")
     for finding in planned.findings:
-        print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:24} {finding.text}")
+        mark = "ok" if finding.ok else ("waived" if finding.check in plan.spec.waive else "FAIL")
+        print(f"{mark:6}  {finding.check:18} {finding.text}")
         if not finding.ok:
-            print(f"      {finding.fix}")
-    return 0 if all(finding.ok for finding in planned.findings) else 3
+            print(f"        {finding.fix}")
+    return 3 if refused(planned.findings, plan.spec) else 0
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -7,13 +7,14 @@ import shutil
 import pytest
 
 from distill.generate import open_local
-from distill.job import plan_job, run_job
+from distill.job import plan_job, refused, run_job
 from distill.ledger import Ledger
 from distill.manifest import verify_manifest
+from distill.preflight import Finding
 from distill.spec import parse_spec
 from tests.distill.models import TASK
 from ttc.cli import main
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, UnknownName
 
 
 def spec(student, teacher, **more):
@@ -242,3 +243,11 @@ def test_search_learns_what_a_vote_agrees_on_without_a_key(tmp_path, walker):
         (usage,) = ledger.totals()["usage"].values()
     assert usage["calls"] == 4 * 24
     assert set(json.loads((folder / "result.json").read_text())["recovered"]) == {TASK}
+
+
+def test_a_waived_check_warns_and_an_unknown_one_is_refused(tmp_path, guesser, walker):
+    wrong = [Finding("padding", False, "pads with the end", "set pad_token"), Finding("disk", True, "enough")]
+    assert [finding.check for finding in refused(wrong, spec(guesser, walker))] == ["padding"]
+    assert refused(wrong, spec(guesser, walker, waive=["padding"])) == []
+    with pytest.raises(UnknownName, match="unknown pre-flight check 'pading'; did you mean 'padding'"):
+        refused(wrong, spec(guesser, walker, waive=["pading"]))
