@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.effects.common import is_right
 from evals.allocation import Arm, Kind, curve, reached
-from evals.calibrate import RULES, SCORED_RULES, Sampled, fit, named, spend
+from evals.calibrate import RULES, SCORED_RULES, Sampled, fit, named, plain, spend
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
@@ -69,7 +69,7 @@ def _pool(problem: Problem, answer: Answer) -> Sampled:
     each = answer.usage.tokens / max(sum(c.num_tokens for c in answer.candidates), 1)
     right = tuple(is_right(problem, c.final) for c in answer.candidates)
     cost = tuple(c.num_tokens * each for c in answer.candidates)
-    return Sampled(named(answer.candidates, problem.kind), right, cost)
+    return plain(named(answer.candidates, problem.kind), right, cost)
 
 
 def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[Kind]]:

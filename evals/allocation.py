@@ -105,13 +105,13 @@ def reached(kinds: Sequence[Kind], tokens: float) -> float:
 
 def curve(pools: Sequence[Sampled], rules: Sequence[Select], *, seed: int) -> tuple[Arm, ...]:
     """Return the mean cost and accuracy of every rule at every rung, over random orders of the pools."""
-    ladder = [n for n in LADDER if n <= min(len(pool.candidates) for pool in pools)]
+    ladder = [n for n in LADDER if n <= min(len(pool.draws) for pool in pools)]
     rng = np.random.default_rng(seed)
     spent = np.zeros(len(ladder))
     right = np.zeros((len(ladder), len(rules)))
     for pool in pools:
         for _ in range(ORDERS):
-            order = [int(i) for i in rng.permutation(len(pool.candidates))]
+            order = [int(i) for i in rng.permutation(len(pool.draws))]
             for at, n in enumerate(ladder):
                 spent[at] += sum(pool.tokens[i] for i in order[:n])
                 right[at] += [is_right(pool, order[:n], rule) for rule in rules]

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
+from evals.run import read_run
 from ttc import answers
 from ttc.aggregate import aggregate
 from ttc.core import Candidate, Record
@@ -24,7 +26,7 @@ from ttc.replay import Draw, pool_of
 from ttc.selection import Select, choose
 from ttc.voting import vote
 
-__all__ = ["Sampled", "by_consensus", "fit", "is_right", "named", "read_pools", "spend", "worth"]
+__all__ = ["Sampled", "by_consensus", "fit", "is_right", "named", "plain", "read_pools", "spend", "worth"]
 
 ORDERS = 8
 PRIOR = 2.0
@@ -39,35 +41,85 @@ SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One problem's pool: its candidates, whether each is right, and what each cost in tokens.
+    """One problem's pool: its draws, each the places of its candidates and its cost in tokens; who of them is right.
 
-    Finals are the names of their answer classes, so that a vote over them needs to read no answer again.
+    A plain sample is a draw of one candidate, a subtree one of its leaves. Finals are the names of their answer
+    classes, so that a vote over them needs to read no answer again.
     """
 
     candidates: tuple[Candidate, ...]
     right: tuple[bool, ...]
+    draws: tuple[tuple[int, ...], ...]
     tokens: tuple[float, ...]
 
+    def of(self, taken: Sequence[int]) -> list[Candidate]:
+        """The candidates of some draws."""
+        return [self.candidates[i] for draw in taken for i in self.draws[draw]]
 
-def read_pools(records: Sequence[Record]) -> list[Sampled]:
-    """Return the pools of a run; raises ConfigError when its samples are no fair pool."""
-    found = []
-    for record in records:
-        if record.answer is None:
-            continue
-        draws = pool_of(record)
-        right = {c.path: v.correct for c, v in zip(record.answer.candidates, record.verdicts, strict=True)}
-        candidates = named([_scored(draw) for draw in draws.values()], record.problem.kind)
-        found.append(
-            Sampled(
-                candidates,
-                tuple(right[candidate.path] for candidate in candidates),
-                tuple(float(draw.num_tokens + draw.num_scored) for draw in draws.values()),
-            )
+
+def plain(candidates: Sequence[Candidate], right: Sequence[bool], tokens: Sequence[float]) -> Sampled:
+    """Return a pool of plain samples; finals are already names."""
+    return Sampled(tuple(candidates), tuple(right), tuple((i,) for i in range(len(candidates))), tuple(tokens))
+
+
+def read_pools(folder: Path) -> tuple[list[Sampled], int]:
+    """Return the pools of a run folder and the width of their draws.
+
+    Raises:
+        ConfigError: its samples are no fair pool, or it is a search that does not consist of independent subtrees.
+    """
+    run = read_run(folder)
+    records = [record for record in run.records if record.answer is not None]
+    if not records:
+        raise ConfigError(f"{folder} holds no solved problem, so there is nothing to calibrate on")
+    policy = run.config["params"].get("policy")
+    if policy is None:
+        return [_samples(record) for record in records], 1
+    width = int(run.config["params"]["beam_width"])
+    cut = any(record.answer.stop_cause != "done" for record in records if record.answer is not None)
+    if policy != "dvts" or int(run.config["params"]["n"]) % width or cut:
+        raise ConfigError(
+            f"{folder}: of searches, only tree with policy=dvts, n a multiple of beam_width and no budget can calibrate"
         )
-    if not found:
-        raise ConfigError("the run holds no solved problem, so there is nothing to calibrate on")
-    return found
+    return [_subtrees(record, width) for record in records], width
+
+
+def _samples(record: Record) -> Sampled:
+    draws = pool_of(record)
+    right = _verdicts(record)
+    candidates = named([_scored(draw) for draw in draws.values()], record.problem.kind)
+    return plain(
+        candidates,
+        [right[candidate.path] for candidate in candidates],
+        [float(draw.num_tokens + draw.num_scored) for draw in draws.values()],
+    )
+
+
+def _subtrees(record: Record, width: int) -> Sampled:
+    """The subtrees of a search as draws; scored tokens are shared out by generated ones."""
+    answer = record.answer
+    if answer is None:
+        raise ConfigError(f"problem {record.problem.id!r} failed")
+    grown: dict[int, float] = defaultdict(float)
+    for event in answer.trace:
+        if event.kind == "generate":
+            grown[event.path[0] // width] += event.data["num_tokens"]
+    each = answer.usage.tokens / max(sum(grown.values()), 1)
+    places: dict[int, list[int]] = {number: [] for number in sorted(grown)}
+    for at, candidate in enumerate(answer.candidates):
+        places[candidate.path[0] // width].append(at)
+    right = _verdicts(record)
+    return Sampled(
+        named(answer.candidates, record.problem.kind),
+        tuple(right[candidate.path] for candidate in answer.candidates),
+        tuple(tuple(found) for found in places.values()),
+        tuple(each * grown[number] for number in places),
+    )
+
+
+def _verdicts(record: Record) -> dict[tuple[int, ...], bool]:
+    candidates = () if record.answer is None else record.answer.candidates
+    return {c.path: verdict.correct for c, verdict in zip(candidates, record.verdicts, strict=True)}
 
 
 def _scored(draw: Draw) -> Candidate:
@@ -117,16 +169,17 @@ def fit(
     seed: int,
     source: Mapping[str, object],
     pilot: int = 1,
+    width: int = 1,
     prior: float = PRIOR,
 ) -> Plan:
-    """Return the plan that the pools give; every problem gets at least `pilot` samples.
+    """Return the plan that the pools give, of draws of that width; every problem gets at least `pilot` of them.
 
     Raises:
         ConfigError: a pool is smaller than the pilot.
     """
-    size = min(len(pool.candidates) for pool in pools)
+    size = min(len(pool.draws) for pool in pools)
     if not 1 <= pilot <= size:
-        raise ConfigError(f"pilot must be between 1 and the {size} samples that every problem has, got {pilot}")
+        raise ConfigError(f"pilot must be between 1 and the {size} draws that every problem has, got {pilot}")
     scored = all(c.score is not None for pool in pools for c in pool.candidates if c.final is not None)
     cuts = _cuts(pools) if scored else ()
     ladder = tuple(sorted({pilot, *(n for n in LADDER if pilot < n <= size)}))
@@ -136,12 +189,13 @@ def fit(
     first = 0.0
     for pool in pools:
         for _ in range(ORDERS):
-            order = [int(i) for i in rng.permutation(len(pool.candidates))]
+            order = [int(i) for i in rng.permutation(len(pool.draws))]
             first += sum(pool.tokens[i] for i in order[: ladder[0]])
             _walk(pool, order, ladder, cuts, rules, rungs)
     total = len(pools) * ORDERS
     states = tuple(_states(rung, _parents(rungs, rules), rules, total, prior) for rung in rungs)
-    return Plan(ladder, cuts, first / total, states, round(sum(sum(pool.tokens) for pool in pools)), dict(source))
+    spent = round(sum(sum(pool.tokens) for pool in pools))
+    return Plan(ladder, width, cuts, first / total, states, spent, dict(source))
 
 
 def _walk(
@@ -156,7 +210,7 @@ def _walk(
     before: _Seen | None = None
     for rung, n in enumerate(ladder):
         taken = order[:n]
-        name = state_of([pool.candidates[i] for i in taken], CLASSES, cuts)
+        name = state_of(pool.of(taken), CLASSES, cuts)
         here = rungs[rung][name]
         here.count += 1
         for rule in rules:
@@ -211,7 +265,7 @@ def spend(plan: Plan, pools: Sequence[Sampled], tokens: float, *, seed: int) -> 
     accuracy, spent = [0.0] * len(pools), [0.0] * len(pools)
     for at, pool in enumerate(pools):
         for _ in range(ORDERS):
-            order = [int(i) for i in rng.permutation(len(pool.candidates))]
+            order = [int(i) for i in rng.permutation(len(pool.draws))]
             for policy, chance in ((mixture.lean, 1 - mixture.fraction), (mixture.rich, mixture.fraction)):
                 if chance:
                     taken, rule = _follow(plan, policy.go, pool, order)
@@ -226,7 +280,7 @@ def _follow(
     """Return the samples that a policy draws in this order, and the rule that it answers by."""
     for rung, n in enumerate(plan.ladder):
         taken = order[:n]
-        name = plan.known(rung, state_of([pool.candidates[i] for i in taken], CLASSES, plan.cuts))
+        name = plan.known(rung, state_of(pool.of(taken), CLASSES, plan.cuts))
         if name not in go[rung]:
             break
     return taken, plan.select(rung, name)
@@ -234,8 +288,9 @@ def _follow(
 
 def is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
     """Whether the rule picks a right candidate among those taken."""
-    chosen = choose([pool.candidates[i] for i in taken], CLASSES, rule)
-    return chosen is not None and any(pool.right[i] for i in taken if pool.candidates[i].path == chosen.path)
+    chosen = choose(pool.of(taken), CLASSES, rule)
+    places = (i for draw in taken for i in pool.draws[draw])
+    return chosen is not None and any(pool.right[i] for i in places if pool.candidates[i].path == chosen.path)
 
 
 def _cuts(pools: Sequence[Sampled]) -> tuple[float, ...]:

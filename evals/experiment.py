@@ -190,21 +190,24 @@ async def _solver(
         return partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
     claim(arm.folder, arm_config(experiment, arm))
 
-    async def draw(problem: Problem, start: int, end: int, limit: Budget) -> Answer:
-        wave = partial(draw_wave, start=start, end=end, scorer=scorer)
-        return await solving(problem, strategy=wave, budget=limit)
-
     given = arm.choice.params.get("plan")
     plan = None if given is None else load_plan(given)
     if plan is not None:
         check_scorer(plan, scorer)
+    width = arm.choice.params.get("width") or 1 if plan is None else plan.width
+
+    async def draw(problem: Problem, start: int, end: int, limit: Budget) -> Answer:
+        wave = partial(draw_wave, start=start, end=end, width=width, scorer=scorer)
+        return await solving(problem, strategy=wave, budget=limit)
+
     planner = Planner(
         arm.folder,
         [item.problem for item in experiment.items],
         draw,
         total=total,
-        longest=experiment.sampling.max_tokens * (1 if scorer is None else 2),
+        longest=experiment.sampling.max_tokens * width * (1 if scorer is None else 2),
         scored=scorer is not None,
+        width=width,
         seed=experiment.seed,
         plan=plan,
         concurrency=concurrency,

@@ -45,7 +45,7 @@ MIN_EXPLORED = 8
 """With fewer problems to learn from, all problems get the same."""
 
 Draw = Callable[[Problem, int, int, Budget], Coroutine[Any, Any, Answer]]
-"""Draw numbers start to end of a problem within a limit."""
+"""Take draws start to end of a problem within a limit."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,19 @@ class _Progress:
 
     parts: list[Answer]
     select: Select
+    last: int = -1
+    """The last wave that gave it all that was asked for."""
     error: TTCError | None = None
+
+    def add(self, wave: int, answer: Answer) -> int:
+        """Take in what a wave gave; return its tokens."""
+        self.parts.append(answer)
+        self.last = self.last if answer.stop_cause == "budget" else wave
+        return answer.usage.tokens
+
+    def got(self, wave: int) -> bool:
+        """Whether that wave gave it all that was asked for."""
+        return self.last == wave
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -74,6 +86,7 @@ class Planner:
         longest: int,
         scored: bool,
         seed: int,
+        width: int = 1,
         plan: Plan | None = None,
         concurrency: int = CHUNK,
     ) -> None:
@@ -84,7 +97,7 @@ class Planner:
                 f"it takes about {plan.first * len(problems):.0f}"
             )
         self._folder, self._problems, self._draw = folder, problems, draw
-        self._longest, self._scored, self._seed = longest, scored, seed
+        self._longest, self._width, self._seed = longest, width, seed
         self._plan, self._left, self._total = plan, total, total
         self._slots = asyncio.Semaphore(concurrency)
         usual: Select = "weighted" if scored else "majority"
@@ -145,21 +158,26 @@ class Planner:
         explored = [problem for problem in going if problem.id in chosen]
         await self._wave(explored, 1, most)
         pools = [self._pool(problem) for problem in explored]
-        pools = by_consensus([pool for pool in pools if len(pool.candidates) == most])
+        pools = by_consensus([pool for pool in pools if len(pool.draws) == most])
         if not pools:
             return []
-        self._plan = fit(pools, seed=self._seed, source={"learned": len(pools)})
+        self._plan = fit(pools, seed=self._seed, width=self._width, source={"learned": len(pools)})
         return [problem for problem in going if problem.id not in chosen]
 
     def _pool(self, problem: Problem) -> Sampled:
         """One problem's draws as a pool; what a wave cost is shared out by length."""
         found = self._state[problem.id]
-        tokens: list[float] = []
+        places: dict[int, list[int]] = {}
+        tokens: dict[int, float] = {}
         for part in found.parts:
             length = max(sum(candidate.num_tokens for candidate in part.candidates), 1)
-            tokens += [part.usage.tokens * candidate.num_tokens / length for candidate in part.candidates]
+            for candidate in part.candidates:
+                draw = candidate.path[0] // self._width
+                places.setdefault(draw, []).append(sum(map(len, places.values())))
+                tokens[draw] = tokens.get(draw, 0.0) + part.usage.tokens * candidate.num_tokens / length
         candidates = named(found.candidates, problem.kind)
-        return Sampled(candidates, (False,) * len(candidates), tuple(tokens))
+        draws = tuple(tuple(found) for found in places.values())
+        return Sampled(candidates, (False,) * len(candidates), draws, tuple(tokens.values()))
 
     async def _climb(self, plan: Plan, going: Sequence[Problem]) -> None:
         """Take problems up the ladder, rung by rung, as long as it pays."""
@@ -207,15 +225,14 @@ class Planner:
             now, queue = queue[:size], queue[size:]
             limit = Budget(tokens=min(self._left // len(now), (end - start) * self._longest))
             self._left -= sum(await gather(self._one(number, problem, start, end, limit) for problem in now))
-        return [problem for problem in members if len(self._state[problem.id].candidates) >= end]
+        return [problem for problem in members if self._state[problem.id].got(number)]
 
     async def _one(self, wave: int, problem: Problem, start: int, end: int, limit: Budget) -> int:
         """Draw for one problem, or read what was drawn before the run was killed; return its tokens."""
         found = self._state[problem.id]
         known = self._drawn.get((wave, problem.id))
         if known is not None and known.answer is not None:
-            found.parts.append(known.answer)
-            return known.answer.usage.tokens
+            return found.add(wave, known.answer)
         try:
             async with self._slots:
                 answer = await self._draw(problem, start, end, limit)
@@ -225,8 +242,7 @@ class Planner:
             found.error = error
             return spent(error).tokens
         self._journal.append(Record(problem, answer=answer, provenance={"wave": wave}))
-        found.parts.append(answer)
-        return answer.usage.tokens
+        return found.add(wave, answer)
 
     def _persisted(self, number: int, members: Sequence[Problem], start: int, end: int) -> list[Problem]:
         """The members that a run had chosen before it was killed; else these, written down."""

@@ -9,7 +9,7 @@ at which that spends the budget. Between two prices a share of the problems foll
 met on average and not exceeded by plan.
 
 A state forgets which rungs lie behind it (a Markov approximation). Standard library only: the plan is fitted in
-`evals.calibrate` and persisted as JSON. Left out: rungs that search or think longer.
+`evals.calibrate` and persisted as JSON. Left out: rungs that think longer, and mixtures of samples and subtrees.
 """
 
 from __future__ import annotations
@@ -69,10 +69,12 @@ class State:
 class Plan:
     """What a calibration found: the ladder, the tokens of its first rung, and the states of each rung.
 
-    `cuts` divide scores into levels; none without a scorer. `spent` is what the calibration itself cost, in tokens.
+    The ladder counts draws: plain samples, or, with a `width` above 1, subtrees of that width (DVTS). `cuts` divide
+    scores into levels; none without a scorer. `spent` is what the calibration itself cost, in tokens.
     """
 
     ladder: tuple[int, ...]
+    width: int
     cuts: tuple[float, ...]
     first: float
     rungs: tuple[Mapping[str, State], ...]
@@ -209,7 +211,8 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
     """Make a plan of its JSON object; what is missing or wrong raises KeyError, TypeError or ValueError."""
     rungs = tuple({name: State(**state) for name, state in rung.items()} for rung in data["rungs"])
     first, spent = float(data["first"]), int(data["spent"])
-    return Plan(tuple(data["ladder"]), tuple(data["cuts"]), first, rungs, spent, data["source"])
+    ladder, width = tuple(data["ladder"]), int(data["width"])
+    return Plan(ladder, width, tuple(data["cuts"]), first, rungs, spent, data["source"])
 
 
 def load_plan(path: str) -> Plan:

@@ -87,6 +87,7 @@ class Session:
         self._events: list[Event] = []
         self._scorers: list[Scorer] = []
         self._shared: Shared = {} if shared is None else shared
+        self._held: list[Enforced] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -106,7 +107,9 @@ class Session:
     @property
     def enforced(self) -> Enforced:
         """How the thinking budget was held."""
-        return "ids" if self.thinking.active else "none"
+        if not self.thinking.active:
+            return "none"
+        return "native" if self._held and set(self._held) == {"native"} else "ids"
 
     def render(self, thinking: Thinking | None = None) -> Prompt:
         """Render the problem as the root of the tree; `thinking` overrides the session's."""
@@ -131,6 +134,11 @@ class Session:
         view = copy.copy(self)
         view._meter = self._meter.share(parts, index)
         return view
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget has ended some of the work."""
+        return self._meter.exhausted
 
     @property
     def rationed(self) -> bool:
@@ -223,7 +231,10 @@ class Session:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
         if thinking.active and thinking.template is not False:
             completions = await gather(
-                controlled(self._engine, prompt, sampling, draw, thinking, self._meter.add, max_calls) for draw in draws
+                controlled(
+                    self._engine, prompt, sampling, draw, thinking, self._meter.add, max_calls, self._held.append
+                )
+                for draw in draws
             )
         else:
             completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)

@@ -4,7 +4,8 @@
     ttc calibrate runs/pool --out plan.json                               what each state is worth
     ttc eval --strategy auto --set plan=plan.json --set tokens=1500       spend 1,500 tokens a problem, on average
 
-The pool is a run of majority, or of best_of_n where auto is to use the scorer as well. The table says what the plan is
+The pool is a run of majority, of best_of_n where auto is to use the scorer as well, or of tree with policy=dvts, whose
+subtrees auto then draws. The table says what the plan is
 worth at several budgets, cross-fitted, beside the vote of equally many samples for every problem.
 """
 
@@ -15,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.calibrate import fit, read_pools, worth
-from evals.replay import open_source
-from evals.run import digest
+from evals.run import digest, read_run
 from evals.statistics import mean_interval
 from ttc.planning import save_plan
 
@@ -34,16 +34,16 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("source", type=Path, metavar="RUN", help="a folder of one strategy that ttc eval wrote")
     parser.add_argument("--out", type=Path, default=Path("plan.json"), metavar="FILE", help="default: plan.json")
-    parser.add_argument("--pilot", type=int, default=1, help="samples that every problem gets (default: 1)")
+    parser.add_argument("--pilot", type=int, default=1, help="draws that every problem gets (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random orders (default: 0)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the plan and print what it is worth; returns 0."""
-    source = open_source(args.source)
-    pools = read_pools(source.records)
-    plan = fit(pools, pilot=args.pilot, seed=args.seed, source={"run": digest(source.config)})
+    pools, width = read_pools(args.source)
+    source = {"run": digest(read_run(args.source).config)}
+    plan = fit(pools, pilot=args.pilot, width=width, seed=args.seed, source=source)
     save_plan(plan, args.out)
     states = sum(len(rung) for rung in plan.rungs)
     print(f"{len(pools)} problems, {states} states, {plan.spent:,} tokens of calibration: {args.out}")

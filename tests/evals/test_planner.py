@@ -14,7 +14,6 @@ import pytest
 
 from evals.calibrate import fit, read_pools
 from evals.planner import PLAN, WAVES, Planner
-from evals.replay import open_source
 from evals.run import read_run
 from ttc.cli import main
 from ttc.core import Answer, Budget, Message, Problem, Sampling
@@ -35,7 +34,10 @@ PROBLEMS = [
 class Drawing:
     """Draws waves on the simulated engine; counts them, and is killed after so many."""
 
-    def __init__(self, scored: bool = False, killed_after: int | None = None, broken: str | None = None) -> None:
+    def __init__(
+        self, scored: bool = False, killed_after: int | None = None, broken: str | None = None, width: int = 1
+    ) -> None:
+        self.width = width
         self.engine, self.scorer = simulated(jitter=5), simulated_scorer(preset="good") if scored else None
         self.count, self._killed_after, self._broken = 0, killed_after, broken
 
@@ -45,7 +47,7 @@ class Drawing:
         if problem.id == self._broken:
             raise EngineError("gone")
         self.count += 1
-        wave = functools.partial(draw_wave, start=start, end=end, scorer=self.scorer)
+        wave = functools.partial(draw_wave, start=start, end=end, width=self.width, scorer=self.scorer)
         return await solve(
             problem, engine=self.engine, strategy=wave, seed=1, budget=limit, sampling=Sampling(max_tokens=512)
         )
@@ -53,7 +55,8 @@ class Drawing:
 
 def plan_run(folder: Path, drawing: Drawing, **options: Any) -> list[Answer]:
     scored = drawing.scorer is not None
-    settings = {"total": TOTAL, "longest": 512 * (1 + scored), "scored": scored, "seed": 1, **options}
+    fixed = {"longest": 512 * (1 + scored) * drawing.width, "scored": scored, "width": drawing.width, "seed": 1}
+    settings = {"total": TOTAL, **fixed, **options}
     planner = Planner(folder, PROBLEMS, drawing, **settings)
 
     async def go() -> list[Answer]:
@@ -71,21 +74,28 @@ def told(found: Sequence[Answer]) -> list[Any]:
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     out = tmp_path_factory.mktemp("runs") / "pool"
     assert main([*EVAL, "--limit", "50", "--strategy", "majority", "--n", "16", "--out", str(out)]) == 0
-    return fit(read_pools(open_source(out).records), seed=0, source={})
+    return fit(read_pools(out)[0], seed=0, source={})
 
 
-@pytest.mark.parametrize(("learns", "scored"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("learns", "width"), [(False, 0), (True, 0), (True, 1), (True, 4)])
 def test_the_total_holds_to_the_token_and_any_concurrency_gives_the_same(
-    tmp_path: Path, plan: Plan, learns: bool, scored: bool
+    tmp_path: Path, plan: Plan, learns: bool, width: int
 ) -> None:
+    total = TOTAL * max(width, 1)
     runs = [
-        plan_run(tmp_path / str(slots), Drawing(scored), concurrency=slots, plan=None if learns else plan)
+        plan_run(
+            tmp_path / str(slots),
+            Drawing(scored=bool(width), width=max(width, 1)),
+            concurrency=slots,
+            plan=None if learns else plan,
+            total=total,
+        )
         for slots in (1, 64)
     ]
     assert told(runs[0]) == told(runs[1])
     spent = sum(answer.usage.tokens for answer in runs[0])
     # What was learnt from a few problems may find nothing more to gain; a calibrated plan uses it all.
-    assert (0.6 if learns else 0.97) * TOTAL <= spent <= TOTAL
+    assert (0.6 if learns else 0.97) * total <= spent <= total
     assert all(answer.candidates for answer in runs[0])
 
 

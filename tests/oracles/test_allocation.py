@@ -117,7 +117,7 @@ def plans(draw) -> Plan:
             states[name] = State(share, draw(cost) if leads else 0.0, {"majority": draw(accuracy)}, leads)
         visits = sum(state.visits * state.leads.get("0.0", 0.0) for state in states.values())
         rungs.append(states)
-    return Plan((1, 2, 4), (), 10.0, tuple(rungs), 0, {})
+    return Plan((1, 2, 4), 1, (), 10.0, tuple(rungs), 0, {})
 
 
 def play(plan: Plan, go) -> tuple[float, float]:
@@ -173,7 +173,7 @@ def test_states_tell_agreement_and_with_a_scorer_how_good_the_best_is() -> None:
 
 def test_a_state_that_was_never_seen_is_taken_for_its_neighbour() -> None:
     state = State(0.5, 0.0, {"majority": 0.5}, {})
-    plan = Plan((1,), (), 1.0, ({"0.0": state, "8.2": state},), 0, {})
+    plan = Plan((1,), 1, (), 1.0, ({"0.0": state, "8.2": state},), 0, {})
     assert plan.known(0, "7.1") == "8.2" and plan.known(0, "1.1") == "0.0" and plan.known(0, "8.2") == "8.2"
 
 
@@ -200,7 +200,7 @@ def plan(pool: Path) -> Path:
 def test_a_plan_survives_its_file_and_states_what_it_cost(pool: Path, plan: Path) -> None:
     made = load_plan(str(plan))
     records = open_source(pool).records
-    assert made == fit(read_pools(records), seed=0, source=made.source)
+    assert made == fit(read_pools(pool)[0], seed=0, source=made.source)
     assert made.spent == sum(r.answer.usage.tokens for r in records if r.answer)
     assert made.ladder == (1, 2, 3, 4, 6, 8, 12, 16) and not made.scored
     for rung in made.rungs:
@@ -257,7 +257,7 @@ def test_auto_holds_a_hard_limit_too_and_refuses_what_does_not_fit(plan: Path, t
 
 
 def test_the_cross_fitted_worth_keeps_to_its_budget_and_rises_with_it(pool: Path) -> None:
-    pools = read_pools(open_source(pool).records)
+    pools, _ = read_pools(pool)
     low, high = (worth(pools, tokens, seed=1) for tokens in (550.0, 1000.0))
     assert sum(low[1]) < sum(high[1])
     assert abs(sum(high[1]) / len(pools) - 1000) < 250

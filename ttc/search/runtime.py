@@ -95,10 +95,15 @@ class _Grown:
     complete: bool = False
 
 
-async def search(session: Session, root: Prompt, policy: Policy | Resampler, n: int, growth: Growth) -> list[Node]:
-    """Grow `root` to at most n leaves; returns them in path order, cut paths included."""
+async def search(
+    session: Session, root: Prompt, policy: Policy | Resampler, n: int, growth: Growth, first: int = 0
+) -> list[Node]:
+    """Grow `root` to at most n leaves; returns them in path order, cut paths included.
+
+    The draws of the root are numbered from `first`: a search that goes on beside an earlier one of that width.
+    """
     widths = policy.subtrees(n)
-    starts = [sum(widths[:i]) for i in range(len(widths))]
+    starts = [first + sum(widths[:i]) for i in range(len(widths))]
     views = [session.subtree(len(widths), i) if len(widths) > 1 else session for i in range(len(widths))]
     grown = [
         _join(view, root, range(start, start + width), policy, growth)

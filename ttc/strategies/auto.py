@@ -9,7 +9,8 @@ Easy and hopeless problems leave their tokens to those where more samples help. 
                           (`evals.planner`). Without a plan the run learns one from its own first problems, blindly.
 
 The plan is made once by `ttc calibrate` from a recorded run; what that cost stands in it. Cost: what was asked for.
-Left out: arms that search or think longer.
+A draw is a sample or, where the plan was calibrated on a tree search, a subtree of it. Left out: draws that think
+longer.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ async def auto(
     plan: str | None = None,
     tokens: float | None = None,
     total: int | None = None,
+    width: int | None = None,
     scorer: Scorer | None = None,
 ) -> Answer:
     """Return the answer of as many samples as the plan gives to problems that look like this one.
@@ -41,6 +43,7 @@ async def auto(
         plan: file that `ttc calibrate` wrote; only a run with a `total` can do without.
         tokens: mean tokens a problem.
         total: tokens of the whole run (`ttc eval` takes them from --budget tokens); of this problem where it is alone.
+        width: of a draw: 1 is a plain sample, more a subtree; for a run without a plan, which else takes samples.
         scorer: the one that the plan was calibrated with, if any.
 
     Raises:
@@ -58,9 +61,11 @@ async def auto(
         prepared[plan, mean] = made, follow(made, mean)
     made, mixture = prepared[plan, mean]
     check_scorer(made, scorer)
+    if width not in (None, made.width):
+        raise ConfigError(f"auto: width {width} is not that of the plan, {made.width}")
     check_n(made.ladder[-1], session, "the plan's number of samples")
     policy = mixture.pick(session.chance("auto"))
-    draws = Draws(session, scorer)
+    draws = Draws(session, scorer, made.width)
     rung, name = 0, next(iter(made.rungs[0]))
     for rung, n in enumerate(made.ladder):
         try:
@@ -68,7 +73,7 @@ async def auto(
         except BudgetExceeded:
             break
         name = made.known(rung, state_of(draws.candidates, problem.kind, made.cuts))
-        if len(draws.candidates) < n or name not in policy.go[rung]:
+        if session.exhausted or name not in policy.go[rung]:
             break
     select = made.select(rung, name)
     session.note("note", (), state=name, select=select, n=len(draws.candidates))
