@@ -37,10 +37,12 @@ class Audit:
 
 
 def turn_end(folder: Path) -> tuple[int, ...]:
-    """Ids that the template writes after the content of an assistant's turn; empty when it writes none, or refuses."""
+    """Ids that the template writes after an assistant's content; empty when there is no template, or it refuses."""
     from jinja2 import TemplateError
 
     tokenizer: Any = load_tokenizer(folder)
+    if not tokenizer.chat_template:
+        return ()
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
     try:
         text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False))

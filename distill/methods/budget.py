@@ -78,8 +78,8 @@ class _Budget:
         kept = read_selection(spec.select).per_prompt
         if kept < spec.n:
             raise ConfigError(
-                f"budget: selection would keep {kept} of {spec.n} answers to a problem, before their lengths are looked "
-                f"at: set select.per_prompt = {spec.n}"
+                f"budget: selection would keep {kept} of {spec.n} answers to a problem, before their lengths are "
+                f"looked at: set select.per_prompt = {spec.n}"
             )
 
     def about(self, job: Job) -> str:

@@ -42,6 +42,11 @@ def on_policy(*, divergence: Kind = "reverse", beta: float = 0.5, top_k: int | N
 class _OnPolicy:
     own: Mapping[str, Any]
 
+    @property
+    def supervises(self) -> bool:
+        """The teacher reads the student's tokens; see `distill.preflight`."""
+        return True
+
     def check(self, spec: JobSpec) -> None:
         """See `Method.check`."""
         check_readers(spec, "on_policy")

@@ -55,6 +55,11 @@ def specialist(
 class _Specialist:
     own: Mapping[str, Any]
 
+    @property
+    def supervises(self) -> bool:
+        """Whether teachers read the student's tokens; see `distill.preflight`."""
+        return bool(self.own["steps"])
+
     def check(self, spec: JobSpec) -> None:
         """See `Method.check`."""
         if len(spec.teachers) < 2 or len(spec.domains) < 2:

@@ -7,9 +7,11 @@ A check reads model folders and the resolved job, loads no more than it needs, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distill.method import Job
+from ttc.errors import TTCError
 from ttc.registry import Registry
 
 __all__ = ["CHECKS", "Finding", "run"]
@@ -28,5 +30,13 @@ class Finding:
 
 
 def run(job: Job) -> list[Finding]:
-    """Run all checks, in the order of their names."""
-    return [CHECKS.load(name)(job) for name in CHECKS.names()]
+    """Run all checks, in the order of their names; one that cannot be made refuses the job with its own error."""
+    return [_checked(name, job) for name in CHECKS.names()]
+
+
+def _checked(name: str, job: Job) -> Finding:
+    check: Callable[[Job], Finding] = CHECKS.load(name)
+    try:
+        return check(job)
+    except TTCError as exc:
+        return Finding(name, False, f"the check cannot be made: {exc}", "see what the other checks say first")

@@ -1,0 +1,49 @@
+"""Prompts and answers fit every model's context.
+
+A context that is too short cuts answers silently, or fails after hours at the longest prompt.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from distill.method import Job
+from distill.preflight import Finding
+from distill.preflight._common import fine, folders, refused
+from evals.decontamination import prompt_text
+from train.models import load_tokenizer
+from ttc.embedded.shape import read_config
+from ttc.embedded.text import Text
+
+__all__ = ["context"]
+
+_LONGEST = 8
+"""Prompts per domain that are rendered: those with the most characters."""
+
+
+def context(job: Job) -> Finding:
+    """Compare the longest prompts and the cap of answers with what models hold."""
+    smallest = None
+    for name, folder in folders(job).items():
+        room = _room(folder)
+        for domain in job.domains:
+            longest = sorted(domain.items, key=lambda item: -len(prompt_text(item)))[:_LONGEST]
+            text, cap = Text(folder), job.sampling(domain).max_tokens
+            sizes = [len(text.render(i.problem.messages, job.spec.thinking.template).token_ids or ()) for i in longest]
+            if max(sizes) + cap > room:
+                return refused(
+                    "context",
+                    f"{name} holds {room} tokens; a prompt of {domain.name} takes {max(sizes)}, its answer up to {cap}",
+                    f"set sampling.max_tokens to {max(room - max(sizes), 1)} or less, or take a model that holds more",
+                )
+            spare = room - max(sizes) - cap
+            smallest = spare if smallest is None else min(smallest, spare)
+    return fine("context", f"prompts and answers fit, with {smallest} tokens to spare")
+
+
+def _room(folder: Path) -> int:
+    """The smaller of what the weights and the tokenizer hold; a folder without a config is a tokenizer's."""
+    sizes = [int(load_tokenizer(folder).model_max_length)]
+    if (folder / "config.json").is_file():
+        sizes.append(int(read_config(folder).get("max_position_embeddings", sizes[0])))
+    return min(sizes)

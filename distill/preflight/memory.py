@@ -1,0 +1,38 @@
+"""The memory holds what trains at once.
+
+In fp32: the student's weights, gradients and two moments, the engine's copy of it, and every teacher that supervises.
+Activations and caches come on top and are bounded by micro-batches. Teachers that only answer are open one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+
+from distill.method import Job
+from distill.preflight import Finding
+from distill.preflight._common import fine, num_weights, reads_tokens, refused
+
+__all__ = ["memory"]
+
+_STUDENT = 5
+"""Tensors per weight of the student."""
+
+
+def memory(job: Job) -> Finding:
+    """Compare the memory of the device with what must be there."""
+    sizes = [num_weights(teacher.folder) for teacher in job.teachers if teacher.folder is not None]
+    teachers = sum(sizes) if reads_tokens(job) else max(sizes, default=0)
+    needed, there = 4 * (_STUDENT * num_weights(job.student) + teachers), _available(job.spec.device)
+    text = f"{needed / 1e9:.2f} GB of weights and optimiser, {there / 1e9:.2f} GB of memory on {job.spec.device}"
+    if needed > there:
+        return refused("memory", text, "take a smaller student or teacher, or put the teacher behind a server")
+    return fine("memory", text)
+
+
+def _available(device: str) -> int:
+    """Bytes of a GPU, or of the machine."""
+    if device != "cpu":
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,36 @@
+"""The student does not imitate itself by mistake.
+
+Cross-entropy on the student's own samples, unfiltered, only sharpens it (ms-swift issue 6857). A teacher with the
+student's weights makes sense where a strategy searches first or a verifier chooses, and never where it supervises.
+"""
+
+from __future__ import annotations
+
+from distill.digests import model_digests
+from distill.method import Job
+from distill.preflight import Finding
+from distill.preflight._common import fine, is_off, reads_tokens, refused
+
+__all__ = ["own_samples"]
+
+
+def own_samples(job: Job) -> Finding:
+    """Compare the weights of student and teachers."""
+    own = model_digests(job.student).get("weights")
+    verified = not is_off(job.spec.filters.get("verdict", True))
+    for teacher in job.teachers:
+        if teacher.digests.get("weights") != own or own is None:
+            continue
+        if reads_tokens(job):
+            return refused(
+                "own_samples",
+                f"teacher {teacher.name} has the student's own weights: there is nothing to learn from it",
+                "name another teacher, or use method = search, where the student's own search teaches it",
+            )
+        if not teacher.is_searching and not verified:
+            return refused(
+                "own_samples",
+                f"teacher {teacher.name} has the student's own weights, and nothing chooses among its answers",
+                "leave the filter verdict on, give the teacher a strategy, or name another teacher",
+            )
+    return fine("own_samples", "no student imitates its own unchosen answers")

@@ -1,0 +1,28 @@
+"""The student's padding is a token of its own.
+
+Where padding is the end of text, every mask by ids takes the stop token out of the loss, and the student never stops
+(open-r1 issue 492 and five reports more). Masks of this toolkit come from lengths; those of whoever trains the student
+next, or of a trainer that it is handed to, may not.
+"""
+
+from __future__ import annotations
+
+from distill.method import Job
+from distill.preflight import Finding
+from distill.preflight._common import fine, refused
+from train.models import load_tokenizer
+from ttc.embedded.text import Text
+
+__all__ = ["padding"]
+
+
+def padding(job: Job) -> Finding:
+    """Look at the student's padding."""
+    token, text = load_tokenizer(job.student), Text(job.student)
+    pad = token.pad_token_id
+    where = f"set pad_token in {job.student}/tokenizer_config.json to a token that no text contains"
+    if pad is None:
+        return refused("padding", "the student's tokenizer names no padding", where)
+    if pad in text.eos_ids:
+        return refused("padding", f"the student pads with {token.pad_token!r}, which also ends its texts", where)
+    return fine("padding", f"the student pads with {token.pad_token!r}")

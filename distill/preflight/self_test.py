@@ -1,0 +1,81 @@
+"""A student that is its own teacher is nothing apart from itself.
+
+The whole path at once: rendering, sampling, reading, positions, masks, dropout. Two answers of the student are read by
+the student as a teacher reads them, and compared with it as training has it; more than 1e-4 nats a token says that
+teacher and student would not be compared alike. Cost: two short answers, and the student loaded three times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from distill.divergence import reverse
+from distill.method import Job
+from distill.preflight import Finding
+from distill.preflight._common import fine, reads_tokens, refused, skipped
+from distill.supervision.learner import SELF_TEST
+from distill.supervision.local import LocalReader
+from distill.supervision.panel import Panel
+from train.batch import rollout_batch
+from train.measure import open_engine
+from train.models import load_model
+from train.policy import token_logprobs
+from train.rollout import Collector, Rollout, group_draws
+from ttc.core import Sampling
+from ttc.embedded.text import Text
+
+__all__ = ["self_test"]
+
+_ANSWERS, _TOKENS = 2, 32
+
+
+def self_test(job: Job) -> Finding:
+    """Let the student supervise itself."""
+    if not reads_tokens(job):
+        return skipped("self_test")
+    away = asyncio.run(_away(job))
+    text = f"the student is {away:.2g} nats per token from itself"
+    if not abs(away) <= SELF_TEST:
+        return refused(
+            "self_test",
+            f"{text}, where {SELF_TEST:g} is the most",
+            "set every dropout in config.json to 0; if there is none, engine and trainer compute different models",
+        )
+    return fine("self_test", text)
+
+
+async def _away(job: Job) -> float:
+    rollouts = await _drawn(job)
+    messages = {item.problem.id: item.problem.messages for item in job.domains[0].items[:_ANSWERS]}
+    panel = Panel({"": LocalReader("itself", job.student, job.spec.device)}, messages, job.spec.thinking.template)
+    model = load_model(job.student, job.spec.device).train()
+    panel.check(Text(job.student))
+    batch = rollout_batch(rollouts, 0).to(job.spec.device)
+    verdicts = await panel.verdicts(rollouts, reverse)
+    every = torch.arange(len(batch), device=batch.ids.device)
+    with torch.no_grad():
+        scored = token_logprobs(model, batch.ids, batch.mask, verdicts.supervise(every, batch.mask))
+    engine_gap = (scored.logprobs - torch.nan_to_num(batch.engine))[batch.mask].abs().mean()
+    compared = scored.compared
+    own = 0.0 if compared is None else float(compared[batch.mask].mean())
+    return max(own, float(engine_gap), key=abs)
+
+
+async def _drawn(job: Job) -> list[Rollout]:
+    engine = open_engine(job.student, job.setting)
+    collector = Collector(
+        engine,
+        strategy=partial(group_draws, n=1),
+        sampling=Sampling(temperature=1.0, max_tokens=min(_TOKENS, job.sampling(job.domains[0]).max_tokens)),
+        thinking=job.spec.thinking,
+        seed=job.spec.seed,
+    )
+    try:
+        drawn = await collector.collect(job.domains[0].items[:_ANSWERS], 0)
+    finally:
+        await engine.close()
+    return [replace(rollout, reward=0.0) for rollout in drawn]

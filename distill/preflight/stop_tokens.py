@@ -1,0 +1,32 @@
+"""Generation stops where the template ends a turn.
+
+A model whose generation_config.json lacks the token that its template ends a turn with runs on after every answer: its
+samples are cut at the limit, and a student made with it inherits that (open-r1 pull requests 604 and 663).
+"""
+
+from __future__ import annotations
+
+from distill.method import Job
+from distill.preflight import Finding
+from distill.preflight._common import fine, folders, refused
+from distill.template import turn_end
+from ttc.embedded.text import Text
+
+__all__ = ["stop_tokens"]
+
+
+def stop_tokens(job: Job) -> Finding:
+    """Compare the end of a turn with the stop tokens, for all models that are here."""
+    for name, folder in folders(job).items():
+        text, end = Text(folder), turn_end(folder)
+        if not text.eos_ids:
+            fix = f"name eos_token_id in {folder}/generation_config.json"
+            return refused("stop_tokens", f"{name} names no token that ends a text", fix)
+        if end and end[0] not in text.eos_ids:
+            said = text.decode(end[:1])
+            return refused(
+                "stop_tokens",
+                f"the template of {name} ends a turn with {said!r}, and generation does not stop there",
+                f"add {end[0]} to eos_token_id in {folder}/generation_config.json",
+            )
+    return fine("stop_tokens", "generation stops where templates end a turn")

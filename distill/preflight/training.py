@@ -1,0 +1,31 @@
+"""The fields of [train] are those of the stage that will learn.
+
+A misspelt field would be found after everything is generated. Bound are the fields of `sft` for methods that generate
+first, those of `on_policy` for a student that writes while it trains.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from distill.method import Job
+from distill.preflight import Finding
+from distill.preflight._common import fine, method_of, refused
+from train.registries import STAGES
+from ttc.errors import ConfigError
+from ttc.registry import bind
+
+__all__ = ["training"]
+
+
+def training(job: Job) -> Finding:
+    """Bind the fields without running anything."""
+    kind = "sft" if method_of(job).assignments(job) else "on_policy"
+    fields = {key: value for key, value in job.spec.train.items() if key not in ("epochs", "packing")}
+    factory = STAGES.load(kind)
+    needed = {name: None for name in inspect.signature(factory).parameters if name not in fields}
+    try:
+        bind(factory, fields, supply=needed)
+    except ConfigError as exc:
+        return refused("training", f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
+    return fine("training", f"[train] has fields of the stage {kind}")

@@ -1,0 +1,28 @@
+"""Answers that were cut are not learnt like finished ones.
+
+A cut answer teaches to go on for ever; trainers log the share of them and do not mask them. Here the filter `truncated`
+and the field `mask_truncated` keep them out; a job that turns either off is refused.
+"""
+
+from __future__ import annotations
+
+from distill.method import Job
+from distill.preflight import Finding
+from distill.preflight._common import fine, is_off, refused
+
+__all__ = ["truncation"]
+
+
+def truncation(job: Job) -> Finding:
+    """Look whether cut answers are kept out."""
+    for field, value in (
+        ("filters.truncated", job.spec.filters.get("truncated")),
+        ("train.mask_truncated", job.spec.train.get("mask_truncated")),
+    ):
+        if value is not None and is_off(value):
+            return refused(
+                "truncation",
+                f"{field} = false would learn answers that were cut as if they were finished",
+                f"leave {field} out, and raise sampling.max_tokens if too many are cut",
+            )
+    return fine("truncation", "answers that were cut are not learnt")

@@ -1,0 +1,240 @@
+"""Every way in which distillation goes wrong silently is refused before anything is spent, with its own message."""
+
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from distill import preflight
+from distill.job import plan_job, run_job
+from distill.resolve import resolve
+from distill.spec import parse_spec
+from distill.vocabulary import differences, id_bytes
+from evals.cipher import question
+from tests.distill.models import SYMBOLS, TASK, make_model
+from train.models import load_model, load_tokenizer, save_model
+from train.normalise import NORMALISERS
+from ttc.errors import ConfigError
+
+ON_POLICY = {"name": "p", "method": "on_policy", "seed": 1, "task": f"{TASK},split=train", "held_out": TASK}
+REJECTION = {**ON_POLICY, "method": "rejection", "n": 1}
+ROWS = ("context", "disk", "end_of_text", "memory", "normaliser", "own_samples", "packing", "padding", "prompts",
+        "self_test", "special_tokens", "stop_tokens", "template", "tokenizer", "training", "truncation")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A student and a teacher that nothing is wrong with."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("pair")
+    return make_model(root / "a", share=0.5, steps=2), make_model(root / "b", share=0.5, steps=2, hidden=48, seed=1)
+
+
+@pytest.fixture
+def student(pair, tmp_path):
+    """A copy of the student, to be spoilt."""
+    return Path(shutil.copytree(pair[0], tmp_path / "student"))
+
+
+def found(student, teacher, tmp_path, table=ON_POLICY, **more):
+    spec = parse_spec({**table, "student": str(student), "teacher": str(teacher), **more})
+    return {f.check: f for f in preflight.run(resolve(spec, tmp_path / "job").job)}
+
+
+def edit(folder, name, **changes):
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def refusal(findings, check):
+    """The finding of a check that refuses; what it says must name a fix."""
+    finding = findings[check]
+    assert not finding.ok and finding.fix
+    return f"{finding.text} -> {finding.fix}"
+
+
+@pytest.mark.parametrize("table", [ON_POLICY, REJECTION], ids=["on_policy", "rejection"])
+def test_nothing_is_said_against_a_job_that_is_right(pair, tmp_path, table):
+    findings = found(*pair, tmp_path, table)
+    assert tuple(findings) == ROWS
+    assert [f for f in findings.values() if not f.ok] == []
+
+
+def test_end_of_text_sets_that_differ_are_refused(pair, student, tmp_path):
+    edit(student, "generation_config.json", eos_token_id=[1, 5])
+    said = refusal(found(student, pair[1], tmp_path), "end_of_text")
+    assert "the student ends a text with <|end|> or s0, teacher teacher with <|end|>" in said
+    assert "generation_config.json" in said and "rejection" in said
+    assert found(student, pair[1], tmp_path, REJECTION)["end_of_text"].ok  # texts are laid out by the student
+
+
+def test_templates_that_differ_are_refused(pair, student, tmp_path):
+    path = student / "chat_template.jinja"
+    path.write_text("s1" + path.read_text())
+    said = refusal(found(student, pair[1], tmp_path), "template")
+    assert "the student is shown 's1" in said and "chat_template.jinja" in said
+
+
+def test_a_student_without_a_template_is_refused_for_every_method(pair, student, tmp_path):
+    (student / "chat_template.jinja").unlink()
+    edit(student, "tokenizer_config.json", chat_template=None)
+    said = refusal(found(student, pair[1], tmp_path, REJECTION), "template")
+    assert "has no chat template" in said
+
+
+def swapped(folder, first, second):
+    """Exchange the ids of two words: the same size, the same words, other ids."""
+    data = json.loads((folder / "tokenizer.json").read_text())
+    vocab = data["model"]["vocab"]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+
+
+def test_equal_sizes_with_other_ids_are_refused(pair, student, tmp_path):
+    swapped(student, "s3", "s4")
+    said = refusal(found(student, pair[1], tmp_path), "tokenizer")
+    assert "2 ids differ" in said and "'s4' to the student and 's3' to teacher teacher" in said
+    assert "rejection or search" in said
+    assert len(load_tokenizer(student)) == len(load_tokenizer(pair[1]))
+
+
+def test_unused_rows_at_the_end_of_an_embedding_are_no_difference(pair, student, tmp_path):
+    model = load_model(student, "cpu")
+    model.resize_token_embeddings(model.config.vocab_size + 64, mean_resizing=False)
+    save_model(model, load_tokenizer(student), student)
+    findings = found(student, pair[1], tmp_path)
+    assert [f for f in findings.values() if not f.ok] == []
+    assert abs(float(findings["self_test"].text.split()[3])) < 1e-4
+
+
+def test_a_token_more_is_a_difference(pair, student):
+    data = json.loads((student / "tokenizer.json").read_text())
+    data["model"]["vocab"]["zz"] = max(data["model"]["vocab"].values()) + 1
+    (student / "tokenizer.json").write_text(json.dumps(data))
+    assert [(ours, theirs) for _, ours, theirs in differences(student, pair[1])] == [("'zz'", "nothing")]
+
+
+def test_tokenizers_that_spell_a_space_differently_mean_the_same():
+    nano = Path("ttc/nano/teacher").resolve()
+    bytes_of = id_bytes(nano)
+    assert differences(nano, nano.parent / "student") == []
+    assert b" " in bytes_of.values() and b"\n\n" in bytes_of.values()
+    whole = Tokenizer.from_file(str(nano / "tokenizer.json"))
+    text = "What is 12 + 30? é"
+    told = b"".join(bytes_of[i] for i in whole.encode(text, add_special_tokens=False).ids)
+    assert told.decode() == text
+
+
+def test_special_tokens_in_other_roles_are_refused(pair, student, tmp_path):
+    edit(student, "tokenizer_config.json", bos_token="s0")
+    said = refusal(found(student, pair[1], tmp_path), "special_tokens")
+    assert "bos_token is 's0' to the student and None to teacher teacher" in said
+
+
+def test_padding_that_is_the_end_of_text_is_refused(pair, student, tmp_path):
+    edit(student, "tokenizer_config.json", pad_token="<|end|>")
+    said = refusal(found(student, pair[1], tmp_path, REJECTION), "padding")
+    assert "pads with '<|end|>', which also ends its texts" in said and "set pad_token" in said
+
+
+def test_stop_tokens_that_are_not_the_templates_are_refused(pair, student, tmp_path):
+    path = student / "chat_template.jinja"
+    path.write_text("{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}s5{% endif %}{% endfor %}")
+    said = refusal(found(student, pair[1], tmp_path, REJECTION), "stop_tokens")
+    assert "the template of student ends a turn with 's5'" in said and "eos_token_id" in said
+
+
+def test_packing_without_a_mask_is_refused(pair, tmp_path):
+    said = refusal(found(*pair, tmp_path, REJECTION, train={"packing": True}), "packing")
+    assert "attend to each other" in said
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "field"),
+    [
+        (REJECTION, {"filters": {"truncated": False}}, "filters.truncated"),
+        (ON_POLICY, {"train": {"mask_truncated": "false"}}, "train.mask_truncated"),
+    ],
+)
+def test_learning_cut_answers_is_refused(pair, tmp_path, table, more, field):
+    assert f"{field} = false would learn answers that were cut" in refusal(
+        found(*pair, tmp_path, table, **more), "truncation"
+    )
+
+
+def test_a_student_that_imitates_itself_is_refused(pair, tmp_path):
+    own = Path(shutil.copytree(pair[0], tmp_path / "same"))
+    said = refusal(found(pair[0], own, tmp_path), "own_samples")
+    assert "nothing to learn from it" in said and "method = search" in said
+    loose = {"filters": {"verdict": False}}
+    assert "nothing chooses" in refusal(found(pair[0], own, tmp_path, REJECTION, **loose), "own_samples")
+    assert found(pair[0], own, tmp_path, REJECTION)["own_samples"].ok  # verified: rejection sampling of itself
+
+
+def test_a_normaliser_that_counts_padding_is_refused(pair, tmp_path, monkeypatch):
+    padded = {**NORMALISERS, "padded": lambda mask, rows, most: mask / mask.shape[1]}
+    monkeypatch.setattr("distill.preflight.normaliser.NORMALISERS", padded)
+    said = refusal(found(*pair, tmp_path, train={"normaliser": "padded"}), "normaliser")
+    assert "change with padding" in said
+    for name in NORMALISERS:
+        assert found(*pair, tmp_path, REJECTION, train={"normaliser": name})["normaliser"].ok
+
+
+def test_a_student_that_is_something_apart_from_itself_is_refused(pair, student, tmp_path):
+    edit(student, "config.json", attention_dropout=0.5)
+    said = refusal(found(student, pair[1], tmp_path), "self_test")
+    assert "nats per token from itself" in said and "dropout" in said
+
+
+def test_a_context_that_is_too_short_is_refused(pair, student, tmp_path):
+    edit(student, "config.json", max_position_embeddings=12)
+    said = refusal(found(student, pair[1], tmp_path, REJECTION), "context")
+    assert "student holds 12 tokens" in said and "sampling.max_tokens to 9 or less" in said
+
+
+def test_a_disk_or_memory_that_is_too_small_is_refused(pair, tmp_path, monkeypatch):
+    Space = namedtuple("Space", "free")
+    monkeypatch.setattr("shutil.disk_usage", lambda place: Space(free=1000))
+    monkeypatch.setattr("distill.preflight.memory._available", lambda device: 1000)
+    findings = found(*pair, tmp_path)
+    assert "--out on another disk" in refusal(findings, "disk")
+    assert "smaller student or teacher" in refusal(findings, "memory")
+
+
+def test_prompts_that_tell_their_answer_or_are_measured_are_refused(pair, tmp_path):
+    told = tmp_path / "told.jsonl"
+    line = {"id": "p", "problem": f"{question(1, 2)}answer: s5", "answer": "s5", "kind": "exact"}
+    told.write_text(json.dumps(line) + "\n" + json.dumps({**line, "id": "q", "problem": question(2, 1)}) + "\n")
+    findings = found(*pair, tmp_path, task=str(told))
+    assert "tells its answer" in refusal(findings, "prompts")
+    same = {"task": f"{TASK},split=train", "held_out": f"{TASK},split=train"}
+    with pytest.raises(ConfigError, match="no problem of"):
+        found(*pair, tmp_path, **same)
+    wider = {
+        "task": f"cipher:symbols={SYMBOLS},max_steps=4,split=eval",
+        "held_out": f"cipher:symbols={SYMBOLS},max_steps=3",
+    }
+    assert "is measured too" in refusal(found(*pair, tmp_path, **wider), "prompts")
+
+
+def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair, tmp_path):
+    said = refusal(found(*pair, tmp_path, REJECTION, train={"learning_rate": 1.0}), "training")
+    assert "learning_rate" in said and "ttc list stages sft" in said
+
+
+def test_a_check_that_cannot_be_made_refuses_with_its_error(pair, student, tmp_path):
+    edit(student, "config.json", max_position_embeddings=2)
+    assert "the check cannot be made" in refusal(found(student, pair[1], tmp_path), "self_test")
+
+
+def test_a_refused_job_generates_nothing_and_says_the_fix(pair, student, tmp_path):
+    edit(student, "tokenizer_config.json", pad_token="<|end|>")
+    spec = parse_spec({**REJECTION, "student": str(student), "teacher": str(pair[1])})
+    assert not all(f.ok for f in plan_job(spec, tmp_path / "planned").findings)
+    with pytest.raises(ConfigError, match=r"padding: the student pads with .*set pad_token"):
+        run_job(spec, tmp_path / "run", lambda text: None)
+    assert not (tmp_path / "run").exists() and not (tmp_path / "planned").exists()
