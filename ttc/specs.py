@@ -42,7 +42,8 @@ def parse_spec(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _plain(name: str) -> str:
-    return name if ".py:" in name else name.replace("-", "_")
+    """A registered name with its hyphens as underscores; a file's path as it is."""
+    return name if "." in name or "/" in name else name.replace("-", "_")
 
 
 def label_of(name: str, inline: Mapping[str, object]) -> str:
