@@ -24,14 +24,17 @@ __all__ = ["Checkpoints"]
 class Checkpoints:
     """The checkpoints of one stage."""
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
-        self._folder, self._keep = folder, keep
+    def __init__(self, folder: Path, keep: int = 2, *, writes: bool = True) -> None:
+        """Keep the newest `keep`; without `writes` they are another process's, and only read here."""
+        self._folder, self._keep, self._writes = folder, keep, writes
 
     def save(self, step: int, model: Any, optimiser: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
         """Write the state after `step` updates."""
         from safetensors.torch import save_file
 
         target = self._folder / f"step-{step:06d}"
+        if not self._writes:
+            return target
         partial = self._folder / f".partial-{step:06d}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)

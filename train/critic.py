@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from train.batch import Batch
-from train.micro import micro_batches, shuffled
+from train.micro import micro_batches, shared, shuffled
 from train.optimiser import Optimiser
+from train.world import ALONE, World
 from ttc.errors import ConfigError
 
 __all__ = ["Critic", "ValueFit", "ValueHead", "explained_variance", "value_loss"]
@@ -84,8 +85,9 @@ class ValueHead(torch.nn.Module):
 class Critic:
     """A value head and its optimiser."""
 
-    def __init__(self, module: ValueHead, optimiser: Optimiser, fit: ValueFit) -> None:
-        self.module, self._optimiser, self._fit = module, optimiser, fit
+    def __init__(self, module: ValueHead, optimiser: Optimiser, fit: ValueFit, world: World = ALONE) -> None:
+        """In a `world`, `optimiser` must be one of the same world."""
+        self.module, self._optimiser, self._fit, self._world = module, optimiser, fit, world
         self._device = next(module.parameters()).device
 
     @torch.no_grad()
@@ -111,13 +113,16 @@ class Critic:
             for index in shuffled(len(batch), self._fit.minibatches, self._optimiser.taken):
                 scale = 1 / batch.mask[index].sum().clamp(min=1)
                 total = 0.0
-                for part in micro_batches(batch.mask, index, self._fit.micro_tokens):
+                for part in shared(batch.mask, index, self._fit.micro_tokens, self._world):
                     loss, share = self._loss(batch, part, old, returns)
                     (loss * scale.to(loss.device)).backward()
                     total += float(loss.detach() * scale)
                     clipped += share
                 norm = max(norm, self._optimiser.step())
                 losses.append(total)
+        sums = torch.tensor([clipped, *losses])
+        self._world.add([sums])
+        clipped, *losses = sums.tolist()
         tokens = max(int(batch.mask.sum()), 1) * self._fit.epochs
         first = losses[: self._fit.minibatches]
         return {

@@ -36,7 +36,8 @@ class CriticStart:
         """The critic of the policy `model`, loaded from `source`."""
         make = _STARTS.get(self.start)
         module = _reward_model(self.start, setting) if make is None else make(model, source, setting.device)
-        return Critic(module.to(setting.device), Optimiser(module, self.schedule), self.fit)
+        optimiser = Optimiser(module.to(setting.device), self.schedule, world=setting.world)
+        return Critic(module, optimiser, self.fit, setting.world)
 
 
 def _copy(model: Any, source: Path, device: str) -> ValueHead:

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["micro_batches", "shuffled"]
+from train.world import World
+
+__all__ = ["micro_batches", "shared", "shuffled"]
 
 
 def shuffled(num_rows: int, parts: int, number: int) -> list[torch.Tensor]:
@@ -30,8 +32,9 @@ def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int) -> Iterato
         most: padded tokens of one part; a single row may be longer.
     """
     index = index.to(mask.device)
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    lengths = mask.long().mul(places).amax(1)[index]
+    if not len(index):
+        return
+    lengths = _lengths(mask)[index]
     order = torch.argsort(lengths, stable=True)
     start, longest = 0, 0
     for end in range(len(index)):
@@ -41,3 +44,17 @@ def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int) -> Iterato
             start, longest = end, 0
         longest = max(longest, size)
     yield index[order[start:]]
+
+
+def shared(mask: torch.Tensor, index: torch.Tensor, most: int, world: World) -> Iterator[torch.Tensor]:
+    """`micro_batches` of this process's rows: dealt out in order of length, so that all get like work."""
+    if world.size > 1:
+        index = index.to(mask.device)
+        index = index[torch.argsort(_lengths(mask)[index], stable=True)][world.rank :: world.size]
+    yield from micro_batches(mask, index, most)
+
+
+def _lengths(mask: torch.Tensor) -> torch.Tensor:
+    """Place of the last True of each row, from 1: (R,)."""
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return mask.long().mul(places).amax(1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from train.world import ALONE, World
 from ttc.errors import ConfigError
 
 __all__ = ["Optimiser", "Schedule"]
@@ -36,19 +37,25 @@ class Schedule:
 
 
 class Optimiser:
-    """AdamW under a schedule, with the gradient's norm clipped."""
+    """AdamW under a schedule, with the gradient's norm clipped; in a `world` the gradient is the sum of all."""
 
-    def __init__(self, model: Any, schedule: Schedule, *, clip: float = 1.0, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, model: Any, schedule: Schedule, *, clip: float = 1.0, weight_decay: float = 0.0, world: World = ALONE
+    ) -> None:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._inner = torch.optim.AdamW(
             trained, lr=schedule.lr, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True
         )
-        self._trained, self.schedule, self._clip = trained, schedule, clip
+        self._trained, self.schedule, self._clip, self._world = trained, schedule, clip, world
         self.taken = 0
         self.scale = 1.0
 
     def step(self) -> float:
         """Apply and clear the gradients; returns their norm before clipping. A norm that is not finite is skipped."""
+        if self._world.size > 1:
+            for parameter in self._trained:  # a process without a micro-batch has no gradient yet
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self._world.add([parameter.grad for parameter in self._trained if parameter.grad is not None])
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self._clip))
         if math.isfinite(norm):
             for group in self._inner.param_groups:

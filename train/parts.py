@@ -15,6 +15,7 @@ from train.rollout import Collector
 from train.rollout_file import RolloutFile
 from train.sync import Syncer
 from train.update import Updater
+from train.world import ALONE, World
 from ttc.records import LineFile
 
 __all__ = ["Parts", "Plan", "State"]
@@ -59,6 +60,7 @@ class Parts:
     alarms: list[Alarm] = field(default_factory=list)
     alarm_file: AlarmFile | None = None
     held_out_file: LineFile | None = None
+    world: World = ALONE
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from evals.decontamination import answer_leaks, overlaps, prompt_text
 from evals.task import Task
@@ -80,6 +80,8 @@ class PolicyStage:
     critic: CriticStart | None = None
     leave_out: tuple[str, int] | None = None
 
+    distributed: ClassVar[bool] = True
+
     def check(self, has_model: bool) -> None:
         """See `Stage.check`: a model, a known engine, and no problem on both sides."""
         if not has_model:
@@ -115,6 +117,7 @@ class PolicyStage:
         _, given = parse_spec(self.engine)
         train, measured = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
+        world, own = setting.world, setting.own
         limit = LIMITS["float32" if given.get("dtype") == "float32" else "bfloat16"]
         parts = Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
@@ -126,13 +129,14 @@ class PolicyStage:
             syncer=Syncer(engine, updater.model, limit=limit),
             held_out=HeldOut(measured, checker, self.sampling, setting.seed, self.thinking),
             health=Health(self.rules),
-            checkpoints=Checkpoints(setting.folder / "checkpoints"),
-            metrics=LineFile(setting.folder / "metrics.jsonl"),
-            rollouts=RolloutFile(setting.folder / "rollouts.jsonl") if self.record else None,
+            checkpoints=Checkpoints(setting.folder / "checkpoints", writes=world.main),
+            metrics=LineFile(own / "metrics.jsonl"),
+            rollouts=RolloutFile(own / "rollouts.jsonl") if self.record and world.main else None,
             pad_id=int(tokenizer.pad_token_id),
             log=setting.log,
-            alarm_file=AlarmFile(setting.folder / "alarms.jsonl"),
-            held_out_file=LineFile(setting.folder / "held_out.jsonl"),
+            alarm_file=AlarmFile(own / "alarms.jsonl"),
+            held_out_file=LineFile(own / "held_out.jsonl"),
+            world=world,
         )
         try:
             last = await self.loop(self.plan, parts)
@@ -143,9 +147,10 @@ class PolicyStage:
             for used in (engine, checker, rewarder):
                 await used.close()
         folder = setting.folder / "model"
-        save_model(updater.model, tokenizer, folder)
+        if world.main:
+            save_model(updater.model, tokenizer, folder)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
-        gained = held_out_gains(setting.folder / "held_out.jsonl", setting.seed)
+        gained = held_out_gains(own / "held_out.jsonl", setting.seed)
         return Result(str(folder), {**numbers, **gained}, str(last["stopped"]))
 
     def learner(self, source: Path, setting: Setting) -> Updater:
@@ -165,13 +170,14 @@ class PolicyStage:
         epochs, minibatches = self.passes
         return Updater(
             model,
-            Optimiser(model, self.schedule),
+            Optimiser(model, self.schedule, world=setting.world),
             self.objective,
             epochs=epochs,
             minibatches=minibatches,
             reference=None if reference is None else load_model(reference, setting.device).eval(),
             critic=None if self.critic is None else self.critic.make(model, source, setting),
             replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),
+            world=setting.world,
         )
 
     def _rewarder(self, source: Path, setting: Setting) -> Rewarder:

@@ -16,8 +16,9 @@ from pathlib import Path
 from train.recipe import Recipe
 from train.retention import FILE as RETENTION
 from train.retention import measure_retention, write_kept
-from train.stage import Result, Setting, read_result, write_result
-from ttc.errors import ConfigError
+from train.stage import Result, Setting, Stage, read_result, write_result
+from train.world import ALONE, World
+from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["Options", "claim", "run_recipe", "stage_folders"]
 
@@ -33,6 +34,7 @@ class Options:
     model: Path | None
     device: str
     threads: int
+    world: World = ALONE
 
 
 def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> list[Result]:
@@ -46,20 +48,21 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
     for step in recipe.steps:
         step.stage.check(has_model)
         has_model = True
-    claim(recipe, options)
+    if options.world.main:
+        claim(recipe, options)
+    options.world.wait()
     results: list[Result] = []
     names = [f"{number}-{step.kind}" for number, step in enumerate(recipe.steps, start=1)]
     model = options.model
     for number, step in enumerate(recipe.steps, start=1):
         folder = options.out / names[number - 1]
         folder.mkdir(exist_ok=True)
-        result = read_result(folder)
+        result = options.world.agree(read_result(folder))
         if result is None:
             log(f"stage {number} of {len(recipe.steps)}: {step.kind}")
             if step.start is not None:
                 model = Path(results[names.index(step.start)].model)
-            result = step.stage.run(_setting(options, folder, model, log))
-            write_result(folder, result)
+            result = _run_stage(step.stage, _setting(options, folder, model, log))
         else:
             log(f"stage {number} of {len(recipe.steps)}: {step.kind} is done")
         results.append(result)
@@ -68,8 +71,9 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
             log(f"stopped: {result.stopped}")
             break
     else:
-        _link(options.out / "model", model)
-    if recipe.retention is not None and not (options.out / RETENTION).is_file():
+        if options.world.main:
+            _link(options.out / "model", model)
+    if recipe.retention is not None and options.world.main and not (options.out / RETENTION).is_file():
         models = [(name, Path(result.model)) for name, result in zip(names, results, strict=False)]
         held_out = [str(step.fields["held_out"]) for step in recipe.steps if "held_out" in step.fields]
         setting = _setting(options, options.out, options.model, log)
@@ -77,8 +81,22 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
     return results
 
 
+def _run_stage(stage: Stage, setting: Setting) -> Result:
+    """Run a stage: every process where it splits its work, else the first while the others wait."""
+    world = setting.world
+    if world.main or getattr(stage, "distributed", False):
+        result = stage.run(setting)
+        if world.main:
+            write_result(setting.folder, result)
+    world.wait()
+    found = read_result(setting.folder)
+    if found is None:
+        raise TrainingError(f"{setting.folder.name} has no result; the first process did not finish it")
+    return found
+
+
 def _setting(options: Options, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:
-    return Setting(folder, model, options.seed, options.device, options.threads, log)
+    return Setting(folder, model, options.seed, options.device, options.threads, log, options.world)
 
 
 def _distinct(models: Sequence[tuple[str, Path]], options: Options) -> list[tuple[str, Path]]:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from train.world import ALONE, World
 from ttc.errors import RecordError
 
 __all__ = ["DONE", "Result", "Setting", "Stage", "pass_through", "read_result", "write_result"]
@@ -25,7 +26,10 @@ DONE = "done.json"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a stage runs: its folder, the model folder it starts from (None: from nothing), the seed, the device."""
+    """Where a stage runs: its folder, the model folder it starts from (None: from nothing), the seed, the device.
+
+    A stage that says `distributed = True` is run by every process of `world`, others by the first alone.
+    """
 
     folder: Path
     model: Path | None
@@ -33,6 +37,16 @@ class Setting:
     device: str
     threads: int
     log: Callable[[str], None]
+    world: World = ALONE
+
+    @property
+    def own(self) -> Path:
+        """Folder for what every process writes: the stage's for the first one, one below it for each other."""
+        if self.world.main:
+            return self.folder
+        place = self.folder / f".process-{self.world.rank}"
+        place.mkdir(parents=True, exist_ok=True)
+        return place
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import resource
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -49,8 +49,10 @@ async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
         items: list[Item] = parts.sampler.draw(wanted, step, round_, [rollout.problem_id for rollout in found])
         if not items:
             break
-        drawn = await parts.collector.collect(items, step, len(by_group(found)), parts.updater.optimiser.taken)
-        found += await parts.rewarder.judge(drawn, step)
+        first, mine = parts.world.share(items)
+        group = len(by_group(found)) + first
+        drawn = await parts.collector.collect(mine, step, group, parts.updater.optimiser.taken)
+        found += parts.world.gather(await parts.rewarder.judge(drawn, step))
         wanted = plan.prompts - sum(map(has_signal, by_group(found).values()))
         if wanted <= 0:
             break
@@ -95,7 +97,8 @@ async def finish(
     """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics."""
     state.step += 1
     state.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
-    metrics = {**rollout_metrics(rollouts), **told, **_costs(timing, rollouts), "tokens": float(state.tokens)}
+    told = parts.world.agree({**told, **_costs(timing, rollouts)})
+    metrics = {**rollout_metrics(rollouts), **told, "tokens": float(state.tokens)}
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
         metrics.update(await evaluate(state, parts))
         metrics["gap"] = metrics["accuracy"] - metrics["held_out"]
@@ -116,8 +119,11 @@ async def finish(
 
 async def evaluate(state: State, parts: Parts) -> dict[str, float]:
     """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best."""
-    right, _ = await accuracy(parts.held_out, parts.collector.engine)
-    drawn, _ = await accuracy(parts.held_out, parts.collector.engine, greedy=False)
+    _, mine = parts.world.share(parts.held_out.items)
+    asked = replace(parts.held_out, items=mine)
+    greedy, _ = await accuracy(asked, parts.collector.engine)
+    one, _ = await accuracy(asked, parts.collector.engine, greedy=False)
+    right, drawn = parts.world.gather(greedy), parts.world.gather(one)
     if parts.held_out_file is not None:
         outcomes = {"right": list(map(int, right)), "sampled": list(map(int, drawn))}
         parts.held_out_file.write({"step": state.step, **outcomes})

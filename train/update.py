@@ -19,13 +19,14 @@ from train import kl as divergence
 from train.batch import Batch
 from train.correction import Correction
 from train.critic import Critic
-from train.micro import micro_batches, shuffled
+from train.micro import shared, shuffled
 from train.normalise import Normaliser, token_weights
 from train.optimiser import Optimiser
 from train.outcome import Advantage, Outcome
 from train.packing import check_packing
 from train.policy import Compare, token_logprobs
 from train.terms import Loss
+from train.world import ALONE, World
 from ttc.errors import ConfigError
 
 __all__ = ["Objective", "Supervisor", "Updater", "weighted", "whitened"]
@@ -94,13 +95,14 @@ class Updater:
         critic: Critic | None = None,
         replayed: Callable[[int], Batch] | None = None,
         packed: int = 0,
+        world: World = ALONE,
     ) -> None:
         """`autocast` computes in bf16; `micro_tokens` bounds the padded tokens of one forward pass.
 
         By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
         `reference` is a model that is never trained, for the objective's divergence; `replayed(step)` a batch of
         earlier data whose cross-entropy every optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
-        end (see `train.packing`).
+        end (see `train.packing`). In a `world` the optimiser must be one of the same world.
         """
         if packed:
             check_packing(model)
@@ -112,7 +114,7 @@ class Updater:
         self.model, self.optimiser, self.objective = model, optimiser, objective
         self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
         self._autocast, self._packed = autocast, packed
-        self._reference, self.critic, self._replayed = reference, critic, replayed
+        self._reference, self.critic, self._replayed, self._world = reference, critic, replayed, world
 
     def learn(self, batch: Batch, outcome: Outcome) -> dict[str, float]:
         """Update on a batch without weights and its rewards; returns metrics.
@@ -169,7 +171,7 @@ class Updater:
                 if self._replayed is not None:
                     self._replay(self._replayed(self.optimiser.taken), tally)
                 tally.norms.append(self.optimiser.step())
-        return tally.summary()
+        return tally.summary(self._world)
 
     def _loss(
         self, batch: Batch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
@@ -219,10 +221,11 @@ class Updater:
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
                 scored = token_logprobs(model, rows.ids.to(self._device), rows.mask.to(self._device))
             found[part, : rows.mask.shape[1]] = scored.logprobs.to(found.device)
+        self._world.add([found])
         return found
 
     def _micro_batches(self, batch: Batch, index: torch.Tensor) -> Iterator[torch.Tensor]:
-        return micro_batches(batch.mask, index, self._micro)
+        return shared(batch.mask, index, self._micro, self._world)
 
 
 class _Tally:
@@ -239,8 +242,14 @@ class _Tally:
         self._sums[name] = self._sums.get(name, 0.0) + float((values * mask).sum())
         self._counts[name] = self._counts.get(name, 0.0) + float(mask.sum())
 
-    def summary(self) -> dict[str, float]:
-        """Means by name, the loss, and the largest gradient norm."""
-        means = {name: total / self._counts[name] for name, total in self._sums.items() if self._counts[name]}
-        return {"loss": self.loss, "grad_norm": max(self.norms), **means}
+    def summary(self, world: World = ALONE) -> dict[str, float]:
+        """Means by name over all processes, the loss, and the largest gradient norm."""
+        sums, counts, loss = dict[str, float](), dict[str, float](), 0.0
+        for tally in world.gather([self]):
+            loss += tally.loss
+            for name, total in tally._sums.items():
+                sums[name] = sums.get(name, 0.0) + total
+                counts[name] = counts.get(name, 0.0) + tally._counts[name]
+        means = {name: total / counts[name] for name, total in sums.items() if counts[name]}
+        return {"loss": loss, "grad_norm": max(self.norms), **means}
 

@@ -38,6 +38,7 @@ def register(subparsers: Any) -> None:
     run.add_argument("--scale", help="take the recipe's fields for this scale, such as nano")
     run.add_argument("--device", default="cpu", help="cpu or cuda")
     run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
+    run.add_argument("--processes", type=int, default=1, help="processes that share rollouts and updates")
     run.add_argument(
         "--set", action="append", default=[], metavar="STAGE.FIELD=VALUE", dest="settings", help="change a field"
     )
@@ -70,18 +71,30 @@ def _run(args: argparse.Namespace) -> int:
     import torch
     from transformers.utils import logging as transformers_logging
 
+    from train.launch import relaunch, without
     from train.recipe import read_recipe
     from train.run import Options, run_recipe
+    from train.world import joined
 
-    if args.threads < 1:
-        raise ConfigError(f"--threads must be at least 1, got {args.threads}")
+    if args.threads < 1 or args.processes < 1:
+        raise ConfigError(f"--threads and --processes must be at least 1, got {args.threads} and {args.processes}")
     if args.model is not None and not args.model.is_dir():
         raise ConfigError(f"--model {args.model} is not a folder")
     transformers_logging.disable_progress_bar()
     recipe = read_recipe(args.recipe, scale=args.scale, overrides=dict(overrides(args.settings)))
+    if args.processes > 1 and not torch.distributed.is_torchelastic_launched():
+        return relaunch(args.processes, without("--processes", sys.argv[1:]))
     torch.set_num_threads(args.threads)
-    options = Options(args.out, args.seed, args.model, args.device, args.threads)
-    results = run_recipe(recipe, options, lambda text: print(text, file=sys.stderr, flush=True))
+    world = joined(args.device)
+    options = Options(args.out, args.seed, args.model, args.device, args.threads, world)
+
+    def log(text: str) -> None:
+        if world.main:
+            print(text, file=sys.stderr, flush=True)
+
+    results = run_recipe(recipe, options, log)
+    if not world.main:
+        return 0
     for step, result in zip(recipe.steps, results, strict=False):
         row = {"stage": step.kind, "stopped": result.stopped, **result.metrics}
         print(json.dumps(row))

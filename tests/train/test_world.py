@@ -1,0 +1,81 @@
+"""Two processes on this machine make the updates of one: rollouts, gradients and decisions."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.train.cipher_base import STEPS, SYMBOLS
+from train.launch import without
+from train.micro import shared
+from train.models import load_model
+from train.world import ALONE, World
+
+RECIPE = f"""
+about = "x"
+[[stage]]
+kind = "KIND"
+task = "cipher:symbols={SYMBOLS},max_steps={STEPS},split=train"
+held_out = "cipher:symbols={SYMBOLS},max_steps={STEPS}"
+steps = 3
+prompts = 6
+lr = 1e-3
+eval_every = 3
+save_every = 3
+held_out_limit = 9
+kl_weight = 0.02
+epochs = 2
+minibatches = 2
+"""
+
+
+def test_shares_are_consecutive_cover_everything_and_differ_by_one_at_most():
+    items = list(range(7))
+    parts = [World(rank, 3).share(items) for rank in range(3)]
+    assert [start for start, _ in parts] == [0, 2, 4] and [x for _, part in parts for x in part] == items
+    assert ALONE.share(items) == (0, items) and ALONE.gather(items) == items and ALONE.agree(5) == 5
+
+
+def test_rows_are_dealt_out_by_length_to_every_process_once():
+    mask = torch.arange(9)[None] < torch.tensor([[3], [9], [1], [5], [2]])
+    dealt = [torch.cat([*shared(mask, torch.arange(5), 4, World(rank, 2))]).tolist() for rank in range(2)]
+    assert dealt == [[2, 0, 1], [4, 3]]
+    assert list(shared(mask, torch.arange(1), 4, World(1, 2))) == []
+
+
+def test_an_option_is_taken_out_of_a_command_line_in_both_its_forms():
+    assert without("--processes", ["a", "--processes", "2", "b"]) == ["a", "b"]
+    assert without("--processes", ["--processes=2", "--out", "x"]) == ["--out", "x"]
+
+
+def run(tmp_path, model, kind, processes):
+    recipe = tmp_path / f"{kind}.toml"
+    recipe.write_text(RECIPE.replace("KIND", kind))
+    out = tmp_path / f"{kind}-{processes}"
+    command = [sys.executable, "-m", "ttc", "train", "run", str(recipe), "--out", str(out), "--seed", "1"]
+    command += ["--model", str(model), f"--processes={processes}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TTC_DEBUG": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out / f"1-{kind}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["grpo", "ppo"])
+def test_two_processes_with_half_the_batch_each_equal_one(cipher_model, tmp_path, kind):
+    pytest.importorskip("accelerate")
+    one, two = (run(tmp_path, cipher_model, kind, processes) for processes in (1, 2))
+    first, second = (
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (one, two)
+    )
+    for a, b in zip(first, second, strict=True):
+        for name in ("accuracy", "loss", "grad_norm", "entropy", "kl", "held_out", "value_loss"):
+            if name in a:
+                assert b[name] == pytest.approx(a[name], abs=1e-5), name
+    models = [load_model(folder / "model", "cpu").parameters() for folder in (one, two)]
+    assert max(float((a - b).detach().abs().max()) for a, b in zip(*models, strict=True)) < 1e-5
+    rollouts = [len((folder / "rollouts.jsonl").read_text().splitlines()) for folder in (one, two)]
+    assert rollouts[0] == rollouts[1] > 0
