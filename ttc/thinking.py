@@ -9,20 +9,47 @@ or suppressed end, whose context is cached; one token beyond the cap is sampled 
 (charged as `overrun`); injected tokens are charged as prompt, not as generated.
 
 Without ids (chat-only endpoints) thinking is told from the answer by its markers in the text; budgets are refused.
-Left out: engines' own caps (a fast path for engines that prove exact, in their adapters).
+An engine that has proven its own cap exact (`thinking_cap` in its extras) is asked to hold it where the hand-over is
+the bare marker, which is all that engines can force; what comes back is counted here all the same, and cut where it is
+too long. A thought that such a cap ends, or that ends by itself at its last token, counts as cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttc.core import Capabilities, Completion, Engine, Logprobs, Prompt, Sampling, Usage, UsageSink
+from ttc.blocks import (
+    CLOSE,
+    OPEN,
+    Split,
+    TextSplit,
+    count_sampled_thinking,
+    split,
+    split_prompt,
+    split_text,
+)
+from ttc.core import Capabilities, Completion, Enforced, Engine, Logprobs, Prompt, Sampling, Usage, UsageSink
 from ttc.errors import ConfigError
+from ttc.extras import ExtraSampling
+from ttc.native_cap import Action, judge_native, native_sampling
 
-OPEN, CLOSE = "<think>", "</think>"
-"""The markers as text; engines with ids know them by their ids."""
+__all__ = [
+    "CLOSE",
+    "OPEN",
+    "OUT_OF_CALLS",
+    "QWEN3_HANDOVER",
+    "Split",
+    "TextSplit",
+    "Thinking",
+    "controlled",
+    "count_sampled_thinking",
+    "handover_of",
+    "split",
+    "split_prompt",
+    "split_text",
+]
 
 QWEN3_HANDOVER = (
     "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
@@ -121,101 +148,6 @@ def handover_of(thinking: Thinking, capabilities: Capabilities) -> str:
     return thinking.handover or capabilities.handover or QWEN3_HANDOVER
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Generated ids cut at the markers: before + open + thinking + close + answer is the whole, loss-less."""
-
-    thinking: tuple[int, ...]
-    answer: tuple[int, ...]
-    inside: bool
-    """Whether the ids end inside an open think block."""
-
-
-def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -> Split:
-    """Separate thinking from answer on ids; `starts_inside` when the rendered prompt left the block open.
-
-    Several blocks are joined; text outside a block belongs to the answer. A marker is matched as a whole id sequence.
-    """
-    runs, inside = _runs(tuple(ids), starts_inside, capabilities)
-    thinking = tuple(token for start, end, within in runs if within for token in ids[start:end])
-    answer = tuple(token for start, end, within in runs if not within for token in ids[start:end])
-    return Split(thinking, answer, inside)
-
-
-@dataclass(frozen=True, slots=True)
-class TextSplit:
-    """`Split` on text, the markers left out."""
-
-    thinking: str
-    answer: str
-    inside: bool
-
-
-def split_text(text: str, starts_inside: bool) -> TextSplit:
-    """Separate thinking from answer on generated text, for engines without ids.
-
-    An end marker before any opening one closes a block that the prompt had opened, whether that was known or not.
-    """
-    first, closing = text.find(OPEN), text.find(CLOSE)
-    inside = starts_inside or (closing >= 0 and not 0 <= first < closing)
-    thinking: list[str] = []
-    answer: list[str] = []
-    while True:
-        run, marker, text = text.partition(CLOSE if inside else OPEN)
-        (thinking if inside else answer).append(run)
-        if not marker:
-            return TextSplit("".join(thinking), "".join(answer), inside)
-        inside = not inside
-
-
-def _runs(
-    ids: tuple[int, ...], starts_inside: bool, capabilities: Capabilities
-) -> tuple[list[tuple[int, int, bool]], bool]:
-    """Half-open runs of ids between markers, each inside or outside the block; and whether the end is inside."""
-    runs: list[tuple[int, int, bool]] = []
-    inside, start = starts_inside, 0
-    while True:
-        marker = capabilities.think_close if inside else capabilities.think_open
-        found = _find(ids, marker, start)
-        end = len(ids) if found is None else found
-        if end > start:
-            runs.append((start, end, inside))
-        if found is None:
-            return runs, inside
-        start, inside = end + len(marker), not inside
-
-
-def _find(ids: tuple[int, ...], marker: tuple[int, ...], start: int) -> int | None:
-    """Index of the first whole `marker` at or after `start`."""
-    while marker:
-        try:
-            at = ids.index(marker[0], start)
-        except ValueError:
-            return None
-        if ids[at : at + len(marker)] == marker:
-            return at
-        start = at + 1
-    return None
-
-
-def count_sampled_thinking(prompt: Prompt, completion: Completion, capabilities: Capabilities) -> int:
-    """Sampled ids of `completion` (a draw of `prompt`) that lie inside the think block."""
-    before = len(prompt.generated_ids)
-    kept = len(completion.token_ids) - completion.num_eos
-    ids = prompt.generated_ids + completion.token_ids[:kept]
-    runs, _ = _runs(ids, prompt.think_state == "open", capabilities)
-    inside = [(max(start - before, 0), end - before) for start, end, within in runs if within and end > before]
-    injected = sum(
-        max(0, min(end, stop) - max(start, begin)) for start, end in inside for begin, stop in completion.injected
-    )
-    return sum(end - start for start, end in inside) - injected
-
-
-def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split:
-    """`split` of everything generated after the rendered part of `prompt`."""
-    return split(prompt.generated_ids, prompt.think_state == "open", capabilities)
-
-
 async def controlled(
     engine: Engine,
     prompt: Prompt,
@@ -224,14 +156,18 @@ async def controlled(
     thinking: Thinking,
     on_usage: UsageSink,
     max_calls: int | None = None,
+    on_held: Callable[[Enforced], None] | None = None,
 ) -> Completion:
     """Generate one draw under `thinking`; the result is one completion, its injected spans marked.
 
     `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number. Stops of the caller
-    hold in every segment.
+    hold in every segment. `on_held` is told whether the engine's own cap held the budget, or counting ids did.
     """
     capabilities = engine.capabilities
     grown, wait_len, calls = _Growth(prompt, draw), len(engine.encode(thinking.wait)), 0
+    native = _native(engine, prompt, sampling, thinking)
+    if native is None and on_held is not None:
+        on_held("ids")
     while True:
         state = split_prompt(grown.prompt, capabilities)
         left = sampling.max_tokens - grown.num_sampled
@@ -244,7 +180,7 @@ async def controlled(
         try:
             (segment,) = await engine.generate(
                 grown.prompt,
-                _segment_sampling(sampling, thinking, state, left, capabilities),
+                native or _segment_sampling(sampling, thinking, state, left, capabilities),
                 range(draw, draw + 1),
                 reports.append,
             )
@@ -252,10 +188,17 @@ async def controlled(
             for report in reports:
                 on_usage(report)
             raise
-        kept, action = _judge(segment, state, thinking, grown.prompt.num_waits, sampling, wait_len, capabilities)
+        forced: tuple[int, int] | None = None
+        if native is None:
+            kept, action = _judge(segment, state, thinking, grown.prompt.num_waits, sampling, wait_len, capabilities)
+        else:
+            kept, action, forced = judge_native(segment, native.thinking_cap or 0, capabilities)
+            if on_held is not None:
+                on_held("native" if action == "done" else "ids")
+            native = None
         for report in reports:
             on_usage(_recount(report, len(segment.token_ids) - kept))
-        grown.append(engine, segment, kept)
+        grown.append(engine, segment, kept, forced)
         if action == "handover" and thinking.at_cap == "stop":
             return grown.finish(engine, "length", None)
         if action == "handover":
@@ -264,6 +207,14 @@ async def controlled(
             grown.inject(engine, thinking.wait, waits=1)
         elif action == "done":
             return grown.finish(engine, segment.finish_reason, segment.stop_reason)
+
+
+def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> ExtraSampling | None:
+    """What to ask of an engine that can hold this cap itself; None where the toolkit must."""
+    if thinking.max_tokens is None or thinking.extends or thinking.at_cap == "stop":
+        return None
+    handover = engine.encode(handover_of(thinking, engine.capabilities))
+    return native_sampling(prompt, sampling, thinking.max_tokens, handover, engine.capabilities)
 
 
 def _segment_sampling(
@@ -285,14 +236,14 @@ def _judge(
     sampling: Sampling,
     wait_len: int,
     capabilities: Capabilities,
-) -> tuple[int, Literal["done", "continue", "handover", "wait"]]:
+) -> tuple[int, Action]:
     """Decide how many ids of a segment to keep and what comes next."""
     ids = segment.token_ids
     marker = capabilities.think_close if state.inside else capabilities.think_open
     at_marker = bool(marker) and ids[-len(marker) :] == marker
     # A stop at the marker's last id was asked for by us, unless the caller had asked for it too.
     ours = segment.stop_reason in marker[-1:] and segment.stop_reason not in sampling.stop_token_ids
-    resume: Literal["done", "continue"] = "continue" if ours else "done"
+    resume: Action = "continue" if ours else "done"
     if not state.inside:
         return len(ids), resume
     num_terminator = len(marker) if at_marker else segment.num_eos
@@ -327,10 +278,16 @@ class _Growth:
         self.usage = Usage()
         self.num_sampled = self.num_waits = 0
 
-    def append(self, engine: Engine, segment: Completion, kept: int) -> None:
+    def append(self, engine: Engine, segment: Completion, kept: int, forced: tuple[int, int] | None = None) -> None:
         ids = segment.token_ids[:kept]
+        logprobs = segment.logprobs
+        if forced is not None:  # the engine put these there; of a first segment, so its places are those of the draw
+            self.injected.append(forced)
+            logprobs = logprobs and tuple(
+                None if forced[0] <= at < forced[1] else value for at, value in enumerate(logprobs)
+            )
         self.ids += ids
-        self.logprobs = _extend(self.logprobs, segment.logprobs, kept)
+        self.logprobs = _extend(self.logprobs, logprobs, kept)
         self.certainty = _extend(self.certainty, segment.certainty, kept)
         self.num_sampled += kept
         self.usage += _recount(segment.usage, len(segment.token_ids) - kept)

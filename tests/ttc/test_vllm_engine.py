@@ -20,10 +20,21 @@ import pytest
 
 from tests.ttc import conformance as suite
 from ttc import nano
-from ttc.core import Capabilities, Completion, LogprobEngine, Prompt, Sampling, StreamingEngine, Usage, WeightSync
+from ttc.core import (
+    Capabilities,
+    Completion,
+    LogprobEngine,
+    Message,
+    Prompt,
+    Sampling,
+    StreamingEngine,
+    Usage,
+    WeightSync,
+)
 from ttc.engines.embedded import embedded
 from ttc.engines.vllm import vllm
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.extras import ExtraCompletion, ExtraSampling
 from ttc.solve import solve
 from ttc.thinking import Thinking, controlled, split
 
@@ -467,12 +478,70 @@ def test_the_toolkits_own_cap_is_exact_on_vllm(teacher: Any, cap: int) -> None:
         assert not parts.inside
 
 
-def test_the_self_test_finds_what_vllms_own_cap_does_wrong(teacher: Any) -> None:
+def test_vllms_own_cap_is_proven_exact_where_it_forces_the_bare_marker(teacher: Any) -> None:
     report = asyncio.run(teacher.self_test())
-    assert report.num_tests == 5 and not report.exact
-    assert any("natural end" in failure for failure in report.failures)
-    assert any("user" in failure for failure in report.failures)
+    assert report.num_tests >= 6 and report.exact, report.failures
+    assert "thinking_cap" in teacher.capabilities.extras
     assert_ledger_is_vllms(teacher)
+
+
+@pytest.mark.parametrize("cap", [1, 5, 14, 300])
+def test_vllms_own_cap_cuts_the_same_thought_at_the_same_token(teacher: Any, cap: int) -> None:
+    assert asyncio.run(teacher.self_test()).exact
+    prompt = teacher.render(suite.problems(1)[0].messages, True)
+    thinking, held = Thinking(max_tokens=cap, handover="</think>"), []
+    sampling = Sampling(temperature=0, seed=5, max_tokens=400, logprobs=True)
+    plain = replace(teacher.capabilities, extras=frozenset())
+
+    async def go() -> tuple[Completion, Completion]:
+        def run() -> Any:
+            return controlled(teacher, prompt, sampling, 0, thinking, lambda usage: None, None, held.append)
+
+        native, teacher._capabilities = await run(), plain
+        return native, await run()
+
+    with_extras = teacher._capabilities
+    try:
+        native, counted = asyncio.run(go())
+    finally:
+        teacher._capabilities = with_extras
+    assert held == ["native", "ids"]
+    assert native.token_ids == counted.token_ids
+    assert native.injected == counted.injected
+    for start, end in native.injected:
+        assert native.logprobs[start:end] == (None,) * (end - start)
+
+
+def test_penalties_and_the_likeliest_tokens_are_vllms(smollm2: Any) -> None:
+    prompt = smollm2.render(suite.problems(1)[0].messages, None)
+    plain = {"temperature": 0.0, "seed": 3, "max_tokens": 40, "logprobs": True}
+
+    async def go(**extras: Any) -> Any:
+        sampling = ExtraSampling(**plain, **extras)
+        (completion,) = await smollm2.generate(prompt, sampling, range(1), lambda usage: None)
+        return completion
+
+    free, told = asyncio.run(go()), asyncio.run(go(top_logprobs=3))
+    assert told.token_ids == free.token_ids and not isinstance(free, ExtraCompletion)
+    assert told.logprobs == pytest.approx(free.logprobs, abs=1e-3)
+    for token, logprob, top in zip(told.token_ids, told.logprobs, told.top_logprobs, strict=True):
+        assert len(top) == 3 and top[0] == (token, logprob), "greedy takes the likeliest"
+        assert sorted((value for _, value in top), reverse=True) == [value for _, value in top]
+    penalised = asyncio.run(go(repetition_penalty=1.8))
+    assert penalised.token_ids != free.token_ids
+    assert len(set(penalised.token_ids)) > len(set(free.token_ids))
+    assert asyncio.run(go(presence_penalty=2.0)).token_ids != free.token_ids
+
+
+def test_draws_with_different_salts_share_no_cached_prefix(smollm2: Any) -> None:
+    prompt = smollm2.render([Message("user", "What is a prefix cache? " * 12)], None)
+
+    def cached(salt: str) -> int:
+        sampling = ExtraSampling(temperature=0, max_tokens=2, cache_salt=salt)
+        (completion,) = asyncio.run(smollm2.generate(prompt, sampling, range(1), lambda usage: None))
+        return int(completion.usage.cached)
+
+    assert [cached("a"), cached("a") > 0, cached("b")] == [0, True, 0]
 
 
 def test_a_model_without_markers_has_no_cap_to_test(smollm2: Any) -> None:

@@ -105,9 +105,8 @@ class Background:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, request: Request) -> None:
-        prompt = {"type": "token", "prompt_token_ids": request.ids}
         try:
-            outputs = self._engine.generate(prompt, request.params, request.name, lora_request=request.lora)
+            outputs = self._engine.generate(request.prompt, request.params, request.name, lora_request=request.lora)
             async for output in outputs:
                 request.take(output)
         except Exception as exc:  # whatever broke, nobody may be left waiting

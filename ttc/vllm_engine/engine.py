@@ -17,16 +17,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttc import seeds
 from ttc.concurrent import settle
-from ttc.core import Capabilities, Completion, ModelShape, Prompt, Sampling, Usage, UsageSink
+from ttc.core import Completion, ModelShape, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.shape import Dims, read_config
 from ttc.embedded.text import Text
 from ttc.engines._tokens import TokenEngine, check_start
 from ttc.errors import ConfigError, EngineError, Unsupported
-from ttc.thinking import QWEN3_HANDOVER
+from ttc.extras import PENALTIES, ExtraCapabilities, ExtraCompletion, with_extra
+from ttc.thinking import CLOSE, OPEN
 from ttc.vllm_engine.options import Options
-from ttc.vllm_engine.requests import Reply, Request
+from ttc.vllm_engine.params import budget_of, fields_of, salt_of
+from ttc.vllm_engine.requests import Outbox, Reply, Request
 from ttc.vllm_engine.start import lora_request, sampling_params, start
 from ttc.vllm_engine.thinking_cap import CapReport, check_cap
 
@@ -45,12 +46,13 @@ class VllmEngine(TokenEngine):
     def __init__(self, name: str, folder: Path, options: Options) -> None:
         """Load the model of `folder`; raises what `start` raises."""
         config, text = read_config(folder), Text(folder)
-        think = ("<think>", text.handover or QWEN3_HANDOVER) if text.think_open else None
+        think = (OPEN, CLOSE) if text.think_open else None
         self._driver, self._folder = start(folder, options, think), folder
         self._lora = None if options.lora is None else lora_request(options.lora)
         self._names = itertools.count()
+        self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
         self._live, self._total, self._lock = 0, Usage(), threading.Lock()
-        capabilities = Capabilities(
+        capabilities = ExtraCapabilities(
             model=name,
             max_context=self._driver.max_context,
             token_ids=True,
@@ -62,6 +64,7 @@ class VllmEngine(TokenEngine):
             handover=text.handover,
             shape=_shape(config),
             max_concurrency=options.max_num_seqs,
+            extras=frozenset({*PENALTIES, "top_logprobs", "cache_salt"}),
         )
         super().__init__(text, capabilities)
 
@@ -119,10 +122,17 @@ class VllmEngine(TokenEngine):
             )
 
     async def self_test(self) -> CapReport:
-        """Find out whether vLLM's own thinking budget is exact for this model; the toolkit's own never needs it."""
-        if not self._capabilities.think_open:
-            raise Unsupported(f"{self._capabilities.model} has no thinking markers")
-        return await check_cap(self, self._capped)
+        """Find out whether vLLM's own thinking budget is exact for this model; if so, `thinking_cap` is an extra.
+
+        Thinking control then uses it where the hand-over is the bare marker, which is all that vLLM can force.
+        """
+        capabilities = self._capabilities
+        if not capabilities.think_open:
+            raise Unsupported(f"{capabilities.model} has no thinking markers")
+        report = await check_cap(self, self._capped)
+        if report.exact:
+            self._capabilities = with_extra(capabilities, "thinking_cap")
+        return report
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`."""
@@ -150,7 +160,8 @@ class VllmEngine(TokenEngine):
         _check_temperature(sampling)
         paths = [(*prompt.path, draw) for draw in draws]
         stream = on_tokens is not None
-        requests = [self._request(ids, self._params(sampling, stream, path, len(ids))) for path in paths]
+        every = [fields_of(sampling, path, ids, self._capabilities) for path in paths]
+        requests = [self._request(ids, sampling_params(stream, **fields), salt_of(sampling)) for fields in every]
         failures: list[Exception] = []
         if on_tokens is not None:
             requests[0].on_tokens = partial(self._feed, requests[0], on_tokens, failures)
@@ -171,31 +182,19 @@ class VllmEngine(TokenEngine):
             temperature=0.0,
             max_tokens=max_tokens,
             stop_token_ids=list(self._capabilities.eos_ids),
-            thinking_token_budget=cap,
+            thinking_token_budget=budget_of(cap, ids, self._capabilities),
             detokenize=False,
         )
         ((reply, _),) = await self._run([self._request(ids, params)], self._usage, lambda usage: None)
         return reply.token_ids
 
-    def _request(self, ids: Sequence[int], params: Any) -> Request:
+    def _request(self, ids: Sequence[int], params: Any, salt: str | None = None) -> Request:
         loop = asyncio.get_running_loop()
-        return Request(f"ttc-{next(self._names)}", list(ids), params, self._lora, loop, loop.create_future())
-
-    def _params(self, sampling: Sampling, stream: bool, path: tuple[int, ...], position: int) -> Any:
-        greedy = sampling.seed is None or not sampling.temperature
-        seed = None if greedy else seeds.derive(sampling.seed or 0, path, position) >> 1
-        return sampling_params(
-            stream,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k or 0,
-            max_tokens=sampling.max_tokens,
-            seed=seed,
-            stop=list(sampling.stop),
-            stop_token_ids=[*sampling.stop_token_ids, *self._capabilities.eos_ids],
-            logprobs=0 if sampling.logprobs else None,
-            detokenize=bool(sampling.stop),
-        )
+        if loop not in self._outboxes:
+            self._outboxes = {known: box for known, box in self._outboxes.items() if not known.is_closed()}
+            self._outboxes[loop] = Outbox(loop)
+        name, box = f"ttc-{next(self._names)}", self._outboxes[loop]
+        return Request(name, list(ids), params, self._lora, box, loop.create_future(), salt=salt)
 
     async def _run(
         self, requests: Sequence[Request], price: Callable[[int, Reply], Usage], on_usage: UsageSink
@@ -248,15 +247,16 @@ class VllmEngine(TokenEngine):
         ids, reason = reply.token_ids, None
         if reply.finish == "stop":
             reason = self._stop_reason(ids[-1], sampling, reply.stop)
-        return Completion(
-            path=path,
-            text=self.decode(ids[:-1] if reason == "eos" else ids),
-            token_ids=ids,
-            finish_reason=reply.finish,
-            stop_reason=reason,
-            logprobs=reply.logprobs,
-            usage=usage,
-        )
+        told: dict[str, Any] = {
+            "path": path,
+            "text": self.decode(ids[:-1] if reason == "eos" else ids),
+            "token_ids": ids,
+            "finish_reason": reply.finish,
+            "stop_reason": reason,
+            "logprobs": reply.logprobs,
+            "usage": usage,
+        }
+        return ExtraCompletion(**told, top_logprobs=reply.tops) if reply.tops else Completion(**told)
 
     def _stop_reason(self, last: int, sampling: Sampling, reported: str | int | None) -> str | int | None:
         """An end of sequence wins over a stop id, and that over a stop string which the same token completes."""

@@ -131,9 +131,8 @@ class InProcess:
             if self._dead is not None:
                 request.fail(self._dead)
                 continue
-            prompt = {"type": "token", "prompt_token_ids": request.ids}
             try:
-                name = self._engine.add_request(request.name, prompt, request.params, lora_request=request.lora)
+                name = self._engine.add_request(request.name, request.prompt, request.params, lora_request=request.lora)
             except Exception as exc:  # of this request alone: the core goes on
                 request.fail(EngineError(f"vllm refuses the request: {type(exc).__name__}: {exc}"))
                 self._engine.abort_request([request.name])

@@ -1,20 +1,23 @@
 """What a driver is handed and what comes back: one request per draw, one reply, in the caller's event loop.
 
-A driver runs in a thread of its own, so everything that reaches a caller goes through `post`.
+A driver runs in a thread of its own, so everything that reaches a caller goes through the outbox of its loop, which
+wakes the loop once for all that a step of vLLM brings.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from ttc.core import FinishReason
 from ttc.errors import EngineError
+from ttc.extras import Top
 from ttc.vllm_engine.counts import Counts
 
-__all__ = ["Driver", "Reply", "Request", "post"]
+__all__ = ["Driver", "Outbox", "Reply", "Request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +30,57 @@ class Reply:
     stop: str | int | None
     num_cached: int
     prompt_logprobs: Any
+    tops: tuple[Top, ...] = ()
+
+
+class Outbox:
+    """Calls into one event loop, in order, from any thread; those that wait already are run by one wake-up."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._woken = False
+
+    def post(self, function: Callable[..., object], *arguments: object) -> None:
+        """Run `function` in the loop; a loop that was closed has nobody left who waits."""
+        self._calls.append((function, arguments))
+        if self._woken:
+            return
+        self._woken = True
+        try:
+            self._loop.call_soon_threadsafe(self._run)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _run(self) -> None:
+        self._woken = False  # before looking: what is added from now on wakes the loop again
+        while self._calls:
+            function, arguments = self._calls.popleft()
+            function(*arguments)
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One sequence to sample; `future` lives in `loop`. `params` and `lora` are vLLM's objects."""
+    """One sequence to sample; `future` lives in the loop of `outbox`. `params` and `lora` are vLLM's objects."""
 
     name: str
     ids: list[int]
     params: Any
     lora: Any
-    loop: asyncio.AbstractEventLoop
+    outbox: Outbox
     future: asyncio.Future[Reply]
     on_tokens: Callable[[tuple[int, ...]], None] | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    tops: list[Top] = field(default_factory=list)
+    salt: str | None = None
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        """The prompt in vLLM's words."""
+        salt = {} if self.salt is None else {"cache_salt": self.salt}
+        return {"type": "token", "prompt_token_ids": self.ids, **salt}
 
     def take(self, output: Any) -> None:
         """Take one `RequestOutput` of vLLM, a delta or the whole; called in the driver's thread."""
@@ -49,9 +88,9 @@ class Request:
         new = tuple(part.token_ids)
         self.token_ids += new
         if part.logprobs is not None:
-            self.logprobs += part.logprobs.logprobs  # flat: the sampled token only, one number each
+            self._take_logprobs(part.logprobs)
         if new and self.on_tokens is not None:
-            post(self.loop, self.on_tokens, new)
+            self.outbox.post(self.on_tokens, new)
         if output.finished:
             reply = Reply(
                 token_ids=tuple(self.token_ids),
@@ -60,12 +99,23 @@ class Request:
                 stop=part.stop_reason,
                 num_cached=output.num_cached_tokens or 0,
                 prompt_logprobs=output.prompt_logprobs,
+                tops=tuple(self.tops),
             )
-            post(self.loop, _resolve, self.future, reply)
+            self.outbox.post(_resolve, self.future, reply)
+
+    def _take_logprobs(self, flat: Any) -> None:
+        """Of each position the sampled token comes first, then the likeliest ones, when they were asked for."""
+        if not self.params.logprobs:
+            self.logprobs += flat.logprobs
+            return
+        for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
+            self.logprobs.append(flat.logprobs[start])
+            likeliest = zip(flat.token_ids[start + 1 : end], flat.logprobs[start + 1 : end], strict=True)
+            self.tops.append(tuple(likeliest))
 
     def fail(self, error: EngineError) -> None:
         """End the request with an error; called in any thread."""
-        post(self.loop, _reject, self.future, error)
+        self.outbox.post(_reject, self.future, error)
 
 
 class Driver(Protocol):
@@ -93,15 +143,6 @@ class Driver(Protocol):
     def close(self) -> None:
         """End vLLM; what is running fails."""
         ...
-
-
-def post(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
-    """Run `function` in `loop`, from any thread; a loop that was closed has nobody left who waits."""
-    try:
-        loop.call_soon_threadsafe(function, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
 
 
 def _resolve(future: asyncio.Future[Reply], reply: Reply) -> None:

@@ -1,0 +1,113 @@
+"""Think blocks: where thinking ends and the answer begins, on token ids, or on text where there are none.
+
+A marker is matched as a whole id sequence, in what was generated only, so a marker in a user's words is inert. Linear
+in the number of ids. Left out: other spellings of a marker of several tokens (its characters, merged with what stands
+before them, are other ids).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ttc.core import Capabilities, Completion, Prompt
+
+__all__ = ["CLOSE", "OPEN", "Split", "TextSplit", "count_sampled_thinking", "split", "split_prompt", "split_text"]
+
+OPEN, CLOSE = "<think>", "</think>"
+"""The markers as text; engines with ids know them by their ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Generated ids cut at the markers: before + open + thinking + close + answer is the whole, loss-less."""
+
+    thinking: tuple[int, ...]
+    answer: tuple[int, ...]
+    inside: bool
+    """Whether the ids end inside an open think block."""
+
+
+def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -> Split:
+    """Separate thinking from answer on ids; `starts_inside` when the rendered prompt left the block open.
+
+    Several blocks are joined; text outside a block belongs to the answer. A marker is matched as a whole id sequence.
+    """
+    runs, inside = _runs(tuple(ids), starts_inside, capabilities)
+    thinking = tuple(token for start, end, within in runs if within for token in ids[start:end])
+    answer = tuple(token for start, end, within in runs if not within for token in ids[start:end])
+    return Split(thinking, answer, inside)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSplit:
+    """`Split` on text, the markers left out."""
+
+    thinking: str
+    answer: str
+    inside: bool
+
+
+def split_text(text: str, starts_inside: bool) -> TextSplit:
+    """Separate thinking from answer on generated text, for engines without ids.
+
+    An end marker before any opening one closes a block that the prompt had opened, whether that was known or not.
+    """
+    first, closing = text.find(OPEN), text.find(CLOSE)
+    inside = starts_inside or (closing >= 0 and not 0 <= first < closing)
+    thinking: list[str] = []
+    answer: list[str] = []
+    while True:
+        run, marker, text = text.partition(CLOSE if inside else OPEN)
+        (thinking if inside else answer).append(run)
+        if not marker:
+            return TextSplit("".join(thinking), "".join(answer), inside)
+        inside = not inside
+
+
+def _runs(
+    ids: tuple[int, ...], starts_inside: bool, capabilities: Capabilities
+) -> tuple[list[tuple[int, int, bool]], bool]:
+    """Half-open runs of ids between markers, each inside or outside the block; and whether the end is inside."""
+    runs: list[tuple[int, int, bool]] = []
+    inside, start = starts_inside, 0
+    while True:
+        marker = capabilities.think_close if inside else capabilities.think_open
+        found = _find(ids, marker, start)
+        end = len(ids) if found is None else found
+        if end > start:
+            runs.append((start, end, inside))
+        if found is None:
+            return runs, inside
+        start, inside = end + len(marker), not inside
+
+
+def _find(ids: tuple[int, ...], marker: tuple[int, ...], start: int) -> int | None:
+    """Index of the first whole `marker` at or after `start`."""
+    while marker:
+        try:
+            at = ids.index(marker[0], start)
+        except ValueError:
+            return None
+        if ids[at : at + len(marker)] == marker:
+            return at
+        start = at + 1
+    return None
+
+
+def count_sampled_thinking(prompt: Prompt, completion: Completion, capabilities: Capabilities) -> int:
+    """Sampled ids of `completion` (a draw of `prompt`) that lie inside the think block."""
+    before = len(prompt.generated_ids)
+    kept = len(completion.token_ids) - completion.num_eos
+    ids = prompt.generated_ids + completion.token_ids[:kept]
+    runs, _ = _runs(ids, prompt.think_state == "open", capabilities)
+    inside = [(max(start - before, 0), end - before) for start, end, within in runs if within and end > before]
+    injected = sum(
+        max(0, min(end, stop) - max(start, begin)) for start, end in inside for begin, stop in completion.injected
+    )
+    return sum(end - start for start, end in inside) - injected
+
+
+def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split:
+    """`split` of everything generated after the rendered part of `prompt`."""
+    return split(prompt.generated_ids, prompt.think_state == "open", capabilities)
