@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +12,15 @@ from serve.config import ModelSpec, PresetSpec, ServeConfig
 from serve.errors import ApiError
 from serve.fair import FairGate
 from serve.forward import Forward, open_forward
+from serve.markers import with_markers
 from ttc.core import Engine, Scorer
+from ttc.thinking import QWEN3_HANDOVER
 from ttc.values import nearest
 
 __all__ = ["AUTO", "Catalogue", "ServedModel"]
 
 AUTO = "auto"
+_log = logging.getLogger("serve")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +57,7 @@ class Catalogue:
             scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
             gate = FairGate(engine.capabilities.max_concurrency)
             forward = open_forward(spec, engine)
-            loaded[spec.name] = ServedModel(spec, engine, gate, scorers, forward)
+            loaded[spec.name] = ServedModel(spec, with_markers(engine, config.thinking), gate, scorers, forward)
         return cls(config, loaded)
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -119,6 +123,18 @@ class Catalogue:
             "max_model_len": capabilities.max_context,
             "ttc": about,
         }
+
+    async def prove(self) -> None:
+        """Let engines that can hold a budget themselves prove it, where the hand-over is one that they can force."""
+        handover = self._config.thinking.handover
+        for model in self._models.values():
+            capabilities, test = model.engine.capabilities, getattr(model.engine, "self_test", None)
+            words = handover or capabilities.handover or QWEN3_HANDOVER
+            if test is None or not capabilities.think_close or model.engine.encode(words) != capabilities.think_close:
+                continue
+            report = await test()
+            told = {"model": model.name, "exact": report.exact, "failures": list(report.failures)}
+            _log.info("the engine's own thinking cap was tested", extra=told)
 
     async def close(self) -> None:
         """Close every engine."""

@@ -72,15 +72,18 @@ class _Text:
         self._decode = decode
         self._ids: list[int] = []
         self._before = self._read = 0
+        self._known = ""
+        """The text of the ids between the two."""
 
     def add(self, token: int) -> str:
         self._ids.append(token)
-        known = self._decode(self._ids[self._before : self._read])
         text = self._decode(self._ids[self._before :])
-        if len(text) <= len(known) or text.endswith("\ufffd"):
+        size = len(self._known)
+        if len(text) <= size or text.endswith("\ufffd"):
             return ""
         self._before, self._read = self._read, len(self._ids)
-        return text[len(known) :]
+        self._known = self._decode(self._ids[self._before : self._read])
+        return text[size:]
 
 
 @dataclass(slots=True)

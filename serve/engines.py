@@ -23,6 +23,7 @@ from ttc.core import (
     Usage,
     UsageSink,
 )
+from ttc.extras import ExtraCompletion, Top
 
 __all__ = ["RequestEngine"]
 
@@ -35,6 +36,8 @@ class RequestEngine:
         self._engine, self._gate, self._share, self._deltas = engine, gate, share, deltas
         self._streaming = engine if deltas is not None and isinstance(engine, StreamingEngine) else None
         self.cached: dict[Path, int] = {}
+        self.tops: dict[int, Top] = {}
+        """The likeliest tokens at each position of the sequence, prompt included; for choices of one draw."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -68,10 +71,13 @@ class RequestEngine:
         if self._deltas is not None:
             self._deltas.sync(prompt)
         if self._streaming is not None and self._deltas is not None:
-            return await self._streaming.stream(prompt, sampling, draw, on_usage, self._deltas.add)
-        (completion,) = await self._engine.generate(prompt, sampling, range(draw, draw + 1), on_usage)
-        if self._deltas is not None:
-            self._deltas.add(completion.token_ids)
+            completion = await self._streaming.stream(prompt, sampling, draw, on_usage, self._deltas.add)
+        else:
+            (completion,) = await self._engine.generate(prompt, sampling, range(draw, draw + 1), on_usage)
+            if self._deltas is not None:
+                self._deltas.add(completion.token_ids)
+        if isinstance(completion, ExtraCompletion):
+            self.tops.update(enumerate(completion.top_logprobs, len(prompt.token_ids or ())))
         return completion
 
     def counters(self) -> Usage:

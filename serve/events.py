@@ -35,10 +35,11 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One sampled token and its log-probability in nats."""
+    """One token and its log-probability in nats; `top` are the likeliest ones at its place, where asked for."""
 
     text: str
     logprob: float
+    top: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ from serve.thinking import FIELDS as THINKING
 __all__ = ["IGNORED", "SHARED", "max_tokens_of", "sampling_of", "stream_options", "text_of"]
 
 MAX_STOP = 4
+_SOME = "Refused by models whose engine does not honour it."
+_NEUTRAL: Mapping[str, float] = MappingProxyType(
+    {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+)
 _TEXT: Schema = {"type": "string"}
 
 
@@ -75,9 +79,10 @@ SHARED: Mapping[str, Schema] = MappingProxyType(
             }
         ),
         "return_token_ids": described(nullable({"type": "boolean"}), "Return the ids of prompt and completion."),
-        "frequency_penalty": _only(0, "penalties are not supported"),
-        "presence_penalty": _only(0, "penalties are not supported"),
-        "repetition_penalty": _only(1, "penalties are not supported"),
+        "frequency_penalty": described(nullable({"type": "number", "minimum": -2, "maximum": 2}), _SOME),
+        "presence_penalty": described(nullable({"type": "number", "minimum": -2, "maximum": 2}), _SOME),
+        "repetition_penalty": described(nullable({"type": "number", "minimum": 0.01, "maximum": 10}), _SOME),
+        "cache_salt": described(nullable({"type": "string", "minLength": 1, "maxLength": 256}), _SOME),
         "min_p": _only(0, "min_p is not supported, use top_p or top_k"),
         "logit_bias": {
             "anyOf": [
@@ -103,6 +108,12 @@ def sampling_of(body: Mapping[str, Any], max_tokens: int | None, max_tokens_fiel
         max_tokens=max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         max_tokens_field=max_tokens_field,
+        penalties={
+            name: float(body[name])
+            for name, neutral in _NEUTRAL.items()
+            if body.get(name) is not None and body[name] != neutral
+        },
+        cache_salt=body.get("cache_salt"),
     )
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from serve.config import ModelSpec
 from serve.errors import ApiError, invalid
 from serve.events import AnswerDelta, Counts, Done, Finish, ServeEvent, Started, ThinkingDelta, ledger
+from serve.extras import check_forwarded
 from serve.request import ServeRequest
 from ttc import answers, seeds
 from ttc.concurrent import gather
@@ -104,6 +105,7 @@ def check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -
         raise invalid(counted, f"{counted} cannot be held together with {field}", "unsupported_parameter")
     if strategy not in STRATEGIES:
         raise invalid("ttc.strategy", f"strategy {strategy} cannot honour {field}", "unsupported_parameter")
+    check_forwarded(request, name)
     for on, other in ((request.logprobs, "logprobs"), (request.return_token_ids, "return_token_ids")):
         if on:
             raise invalid(other, f"{other} cannot be given together with {field}", "unsupported_parameter")
@@ -119,6 +121,7 @@ def forward_body(request: ServeRequest, sampling: Sampling, features: Features, 
     state: ThinkState = "closed" if off else "open" if wish.enabled or wish.effort else "none"
     body = {**shared_fields(sampling, seed, features), **switch_fields(features, state), **request.forward}
     body |= {"reasoning_effort": wish.effort} if wish.effort else {}
+    body |= request.sampling.penalties
     return {name: value for name, value in body.items() if name not in TOKEN_FIELDS}
 
 
@@ -280,7 +283,8 @@ def _result(plan: Plan, replies: Sequence[_Reply], keys: Sequence[str], chosen: 
         "budget": None,
         "requested": None,
     }
-    thinking |= {"reserve": 0, "used": replies[chosen].usage.thinking, "forced_end": False, "enforced": "none"}
+    thinking |= {"reserve": 0, "used": replies[chosen].usage.thinking, "forced_end": False}
+    thinking |= {"ended_inside": False, "enforced": "none"}
     return {
         "type": "result",
         "model": plan.model.name,

@@ -16,6 +16,7 @@ from typing import Any
 from serve.catalogue import Catalogue, ServedModel
 from serve.config import PresetSpec, ServeConfig
 from serve.errors import from_error, invalid
+from serve.extras import with_extras
 from serve.forward import check_forward
 from serve.keys import Key
 from serve.request import Progress, SamplingWish, ServeRequest
@@ -87,6 +88,7 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
         settled, sampling, prompt = _as_it_came(request, model, config)
     else:
         settled, sampling, prompt = await _settle(request, model, config)
+        sampling = with_extras(sampling, request, key, model, strategy, settled.control)
     limit = min(config.limits.max_total_tokens, key.limits.max_total_tokens or config.limits.max_total_tokens)
     total = wish.max_total_tokens or (preset.max_total_tokens if preset else None)
     if total is not None and total > limit:

@@ -19,7 +19,10 @@ Progress: TypeAlias = Literal["off", "summary", "full"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingWish:
-    """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages."""
+    """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages.
+
+    `penalties` holds those that are not neutral, by their names in `ttc.extras.PENALTIES`.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
@@ -27,6 +30,8 @@ class SamplingWish:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     max_tokens_field: str = "max_tokens"
+    penalties: Mapping[str, float] = field(default_factory=dict)
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +81,6 @@ class ServeRequest:
     thinking: ThinkingWish = field(default_factory=ThinkingWish)
     search: SearchWish = field(default_factory=SearchWish)
     logprobs: bool = False
+    top_logprobs: int = 0
     return_token_ids: bool = False
     forward: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ chosen. Texts are the same either way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from serve.watch import Watched
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Completion, Problem, Usage
 from ttc.errors import BudgetExceeded
+from ttc.extras import Top
 from ttc.thinking import split
 
 __all__ = ["execute"]
@@ -141,7 +142,7 @@ def _close(plan: Plan, index: int, session: Watched, own: RequestEngine, answer:
     thinking = answer.thinking.lstrip() if chat else answer.thinking
     text, stop = cut_at_stop(answer.text, plan.sampling.stop)
     text = text.lstrip() if chat else text
-    tokens = _Tokens(plan, session, drawn)
+    tokens = _Tokens(plan, session, drawn, own.tops)
     prompt = plan.prompt
     generated = sum(completion.usage.generated for completion in drawn)
     show = request.thinking.show
@@ -171,6 +172,7 @@ def _close(plan: Plan, index: int, session: Watched, own: RequestEngine, answer:
         "reserve": plan.settled.reserve,
         "used": tokens.num_thinking,
         "forced_end": tokens.forced_end,
+        "ended_inside": tokens.inside and answer.finish_reason == "stop",
         "enforced": answer.enforced,
     }
     ids = prompt.token_ids if request.return_token_ids else None
@@ -180,13 +182,14 @@ def _close(plan: Plan, index: int, session: Watched, own: RequestEngine, answer:
 class _Tokens:
     """The ids along the chosen path, thought and answer told apart."""
 
-    def __init__(self, plan: Plan, session: Watched, drawn: Sequence[Completion]) -> None:
-        self._engine = plan.model.engine
+    def __init__(self, plan: Plan, session: Watched, drawn: Sequence[Completion], tops: Mapping[int, Top]) -> None:
+        self._engine, self._tops = plan.model.engine, tops
         self._ids: list[int] = []
         self._logprobs: list[float | None] = []
         capabilities = self._engine.capabilities
         self.forced_end, handover = False, 0
         starts_inside = bool(session.roots) and session.roots[0].think_state == "open"
+        self._start = len(session.roots[0].token_ids or ()) if session.roots else 0
         for completion in drawn:
             kept = len(completion.token_ids) - completion.num_eos
             for start, end in completion.injected:
@@ -196,7 +199,7 @@ class _Tokens:
             self._ids += completion.token_ids[:kept]
             self._logprobs += (completion.logprobs or (None,) * len(completion.token_ids))[:kept]
         parts = split(self._ids, starts_inside, capabilities)
-        self.num_thinking = len(parts.thinking) - handover
+        self.num_thinking, self.inside = len(parts.thinking) - handover, parts.inside
         self.num_reasoning = sum(
             int(event.data["num_thinking"])
             for event in session.trace
@@ -216,7 +219,9 @@ class _Tokens:
         for position, token in self._answer():
             value = self._logprobs[position]
             if value is not None:
-                found.append(TokenLogprob(self._engine.decode([token]), value))
+                top = self._tops.get(self._start + position, ())
+                likeliest = tuple(TokenLogprob(self._engine.decode([other]), logprob) for other, logprob in top)
+                found.append(TokenLogprob(self._engine.decode([token]), value, likeliest))
         return tuple(found)
 
     def _answer(self) -> list[tuple[int, int]]:

@@ -48,6 +48,7 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
             ws="none",
         )
     )
+    await catalogue.prove()
     sock = _listen(host, port)
     running = asyncio.create_task(server.serve(sockets=[sock]))
     while not server.started and not running.done():

@@ -7,7 +7,7 @@ from typing import Any
 
 from serve.errors import ApiError
 
-__all__ = ["DONE", "HEARTBEAT", "data", "named", "openai_failure"]
+__all__ = ["DONE", "HEARTBEAT", "Frame", "data", "named", "openai_failure"]
 
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": keep-alive\n\n"
@@ -21,6 +21,20 @@ def data(value: Any) -> bytes:
 def named(name: str, value: Any) -> bytes:
     """One event with a name, as the Responses and Messages dialects use them."""
     return b"event: " + name.encode() + b"\n" + data(value)
+
+
+class Frame:
+    """An event without a name that is sent often, with another text each time: only the text is encoded anew."""
+
+    HOLE = "\0text\0"
+
+    def __init__(self, value: Any) -> None:
+        """`value` holds HOLE wherever the text goes."""
+        self._parts = data(value).split(_text(self.HOLE))
+
+    def fill(self, text: str) -> bytes:
+        """The event with `text` in it."""
+        return _text(text).join(self._parts)
 
 
 def openai_failure(error: ApiError) -> bytes:

@@ -22,7 +22,7 @@ from serve.request import ThinkingWish
 from serve.schema import Schema, described, nullable, without_nulls
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
-from ttc.thinking import Thinking
+from ttc.thinking import CLOSE, Thinking
 
 __all__ = ["BUDGETS", "EFFORTS", "FIELDS", "UNLIMITED", "Settled", "ThinkingPolicy", "read_thinking", "settle"]
 
@@ -77,7 +77,8 @@ class ThinkingPolicy:
     """The operator's side: efforts in tokens (-1: no cap but the reserve), a ceiling, the answer's share of max_tokens.
 
     `default_effort` is for requests that say nothing; None leaves it to the chat template. `handover` is the sentence
-    put where a thought is cut (None: the model's own); it must contain `</think>`.
+    put where a thought is cut (None: the model's own); it must contain the closing marker. `open` and `close` are the
+    markers of models whose tokenizer has none, so that these think too (see `serve.markers`).
     """
 
     efforts: Mapping[str, int] = field(
@@ -94,6 +95,8 @@ class ThinkingPolicy:
     max_thinking_tokens: int | None = None
     reserve_share: float = 0.25
     handover: str | None = None
+    open: str | None = None
+    close: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -109,8 +112,12 @@ class ThinkingPolicy:
             raise ConfigError(f"thinking.max_thinking_tokens must be >= 1, got {self.max_thinking_tokens}")
         if not 0 <= self.reserve_share < 1:
             raise ConfigError(f"thinking.reserve_share must lie in [0, 1), got {self.reserve_share}")
-        if self.handover is not None and "</think>" not in self.handover:
-            raise ConfigError("thinking.handover must contain the end-of-thinking marker </think>")
+        if (self.open is None) != (self.close is None) or "" in (self.open, self.close):
+            raise ConfigError("thinking.open and thinking.close go together, and neither is empty")
+        if self.open is not None and self.open == self.close:
+            raise ConfigError("thinking.open and thinking.close must differ")
+        if self.handover is not None and (self.close or CLOSE) not in self.handover:
+            raise ConfigError(f"thinking.handover must contain the end-of-thinking marker {self.close or CLOSE}")
 
     def reserve(self, max_tokens: int) -> int:
         """Tokens of `max_tokens` that thought may not take."""

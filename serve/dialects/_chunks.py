@@ -19,7 +19,7 @@ from serve.events import (
 )
 from serve.fields import stream_options
 from serve.schema import Schema
-from serve.sse import DONE, data, openai_failure
+from serve.sse import DONE, Frame, data, openai_failure
 
 __all__ = ["USAGE", "ChunkStream", "body_of"]
 
@@ -57,6 +57,7 @@ class ChunkStream:
         self._num_choices, self._usage = body.get("n") or 1, stream_options(body)
         self._head: Mapping[str, Any] = {}
         self._last: Finish | None = None
+        self._frames: dict[tuple[int, bool], Frame] = {}
 
     def head(self, started: Started) -> Mapping[str, Any]:
         """What every chunk begins with."""
@@ -82,9 +83,9 @@ class ChunkStream:
                 opening = [self.first(index) for index in range(self._num_choices)]
                 return b"".join(self._chunk(choice) for choice in opening if choice is not None)
             case ThinkingDelta():
-                return self._chunk(self.piece(event.index, event.text, ""))
+                return self._text(event.index, True, event.text)
             case AnswerDelta():
-                return self._chunk(self.piece(event.index, "", event.text))
+                return self._text(event.index, False, event.text)
             case Progress():
                 return self._chunk(self.piece(0, "", ""), ttc=event.data)
             case Finish():
@@ -103,6 +104,17 @@ class ChunkStream:
         usage = {**self._head, "choices": [], "usage": _usage_of(event.counts)}
         return last + (data(usage) if self._usage else b"") + DONE
 
+    def _text(self, index: int, thinking: bool, text: str) -> bytes:
+        """A chunk with new text, which is most of a stream."""
+        frame = self._frames.get((index, thinking))
+        if frame is None:
+            choice = self.piece(index, *((Frame.HOLE, "") if thinking else ("", Frame.HOLE)))
+            frame = self._frames[index, thinking] = Frame(self._value(choice))
+        return frame.fill(text)
+
     def _chunk(self, choice: Mapping[str, Any], **extra: Any) -> bytes:
+        return data(self._value(choice, **extra))
+
+    def _value(self, choice: Mapping[str, Any], **extra: Any) -> dict[str, Any]:
         usage = {"usage": None} if self._usage else {}
-        return data({**self._head, "choices": [choice], **usage, **extra})
+        return {**self._head, "choices": [choice], **usage, **extra}

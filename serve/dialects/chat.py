@@ -11,7 +11,7 @@ from typing import Any
 
 from serve.dialects._chunks import USAGE, ChunkStream, body_of
 from serve.errors import invalid
-from serve.events import Finish, Outcome, Started
+from serve.events import Finish, Outcome, Started, TokenLogprob
 from serve.fields import SHARED, max_tokens_of, sampling_of, text_of
 from serve.request import ServeRequest
 from serve.schema import Schema, described, nullable, without_nulls
@@ -125,13 +125,9 @@ def schema(ttc: Schema) -> dict[str, Any]:
             "max_tokens": _TOKENS,
             "max_completion_tokens": described(_TOKENS, "Most tokens of a choice, thought included."),
             "logprobs": nullable({"type": "boolean"}),
-            "top_logprobs": nullable(
-                {
-                    "type": "integer",
-                    "minimum": 0,
-                    "maximum": 0,
-                    "x-reason": "only the log-probability of the sampled token is known",
-                }
+            "top_logprobs": described(
+                nullable({"type": "integer", "minimum": 0, "maximum": 20}),
+                "Of each token of the answer, with logprobs; refused by models whose engine does not tell.",
             ),
             "modalities": nullable({"type": "array", "items": {"type": "string", "enum": ["text"]}}),
             "audio": {"type": "null", "x-reason": "this server writes text only"},
@@ -177,6 +173,7 @@ def parse(body: Mapping[str, Any]) -> ServeRequest:
         thinking=read_thinking(body),
         search=read_search(body.get("ttc"), None if seed is None else abs(seed)),
         logprobs=_logprobs(body),
+        top_logprobs=body.get("top_logprobs") or 0,
         return_token_ids=bool(body.get("return_token_ids")),
         forward=_forward(body),
     )
@@ -231,11 +228,12 @@ def _choice(finish: Finish) -> dict[str, Any]:
 def _logprob_object(finish: Finish) -> dict[str, Any] | None:
     if finish.logprobs is None:
         return None
-    content = [
-        {"token": item.text, "logprob": item.logprob, "bytes": list(item.text.encode()), "top_logprobs": []}
-        for item in finish.logprobs
-    ]
+    content = [{**_token(item), "top_logprobs": [_token(other) for other in item.top]} for item in finish.logprobs]
     return {"content": content, "refusal": None}
+
+
+def _token(item: TokenLogprob) -> dict[str, Any]:
+    return {"token": item.text, "logprob": item.logprob, "bytes": list(item.text.encode())}
 
 
 class Stream(ChunkStream):

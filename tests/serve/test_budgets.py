@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from serve.config import Limits
+from serve.markers import with_markers
 from serve.thinking import ThinkingPolicy
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import same, streamed, whole
@@ -58,10 +59,21 @@ class ManyTokenMarkers(ScriptedEngine):
         )
 
 
+class WithoutMarkers(ScriptedEngine):
+    """An engine that knows no thought."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return dataclasses.replace(super().capabilities, think_open=(), think_close=())
+
+
 SETUPS = {
     "template opens": lambda: ScriptedEngine(think, thinking=True),
     "model opens": lambda: ScriptedEngine(think, thinking=False),
     "markers of many tokens": lambda: ManyTokenMarkers(bracketed, thinking=True),
+    "markers of the operator": lambda: with_markers(
+        WithoutMarkers(bracketed), ThinkingPolicy(open="[t]", close="[/t]")
+    ),
     "jittered": lambda: ScriptedEngine(think, thinking=True, jitter=3),
 }
 

@@ -9,14 +9,16 @@ root="${CONFORMANCE_DIR:-$here/../../../build/conformance}"
 mkdir -p "$root"
 declare -A packages=(
   [openai2]="openai<3" [openai3]="openai>=3" [schemathesis]="schemathesis" [langchain]="langchain-tests langchain-openai"
-  [litellm]="litellm" [lmeval]="lm_eval[api]" [anthropic]="anthropic"
+  [litellm]="litellm" [lmeval]="lm_eval[api]" [anthropic]="anthropic" [fuzz]="schemathesis"
 )
+declare -A shares=([fuzz]=schemathesis)  # the environment of another
 declare -A tests=(
   [openai2]="test_openai*.py" [openai3]="test_openai*.py" [schemathesis]="test_schema.py" [langchain]="test_langchain.py"
   [litellm]="test_litellm.py" [lmeval]="test_lm_eval.py" [anthropic]="test_anthropic.py"
+  [fuzz]="test_schema.py"
 )
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(openai2 openai3 anthropic langchain litellm lmeval schemathesis)
+[ ${#names[@]} -gt 0 ] || names=(openai2 openai3 anthropic langchain litellm lmeval schemathesis fuzz)
 
 # Starts `ttc serve` with the given options, and waits until it listens.
 start() {
@@ -41,19 +43,22 @@ trap 'kill $server 2>/dev/null || true; rm -f "$log"' EXIT
 failed=0
 for name in "${names[@]}"; do
   compgen -G "$here/${tests[$name]}" >/dev/null || continue
-  if [ ! -f "$root/$name/.stamp" ]; then
-    python3 -m venv "$root/$name"
+  env="$root/${shares[$name]:-$name}"
+  if [ ! -f "$env/.stamp" ]; then
+    python3 -m venv "$env"
     # shellcheck disable=SC2086
-    "$root/$name/bin/pip" install --quiet --disable-pip-version-check ${packages[$name]} pytest pytest-asyncio
-    touch "$root/$name/.stamp"
+    "$env/bin/pip" install --quiet --disable-pip-version-check ${packages[$name]} pytest pytest-asyncio
+    touch "$env/.stamp"
   fi
-  # Clients talk to the packaged model; thousands of made-up requests go to an engine that answers at once.
+  # Clients talk to the packaged model; thousands of made-up requests go to an engine that answers at once (schemathesis)
+  # and, with few tokens each, to the packaged model (fuzz).
   options=(--set limits.default_max_tokens=512)
   [ "$name" = schemathesis ] && options=(--engine simulated --scorer simulated)
+  [ "$name" = fuzz ] && options=(--set limits.default_max_tokens=12 --set limits.max_tokens=16 --set limits.max_width=16)
   start "${options[@]}"
-  echo "== $name: $("$root/$name/bin/pip" list 2>/dev/null | grep -iE '^(openai|anthropic|langchain-(tests|openai)|litellm|lm_eval|schemathesis) ' | tr -s ' ' | paste -sd, -)"
+  echo "== $name: $("$env/bin/pip" list 2>/dev/null | grep -iE '^(openai|anthropic|langchain-(tests|openai)|litellm|lm_eval|schemathesis) ' | tr -s ' ' | paste -sd, -)"
   # shellcheck disable=SC2086
-  (cd "$root" && "$root/$name/bin/python" -m pytest -c "$here/pytest.ini" -p no:cacheprovider "$here"/${tests[$name]}) || failed=1
+  (cd "$root" && "$env/bin/python" -m pytest -c "$here/pytest.ini" -p no:cacheprovider "$here"/${tests[$name]}) || failed=1
   stop
 done
 exit $failed
