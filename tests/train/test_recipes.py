@@ -9,7 +9,7 @@ from train.stage import read_result
 
 NANO = [name for name, path in packaged().items() if "nano" in path.read_text()]
 NAMED = {"r1-zero", "r1", "dapo", "dr-grpo", "kimi-k1.5", "qwen3-fusion", "tulu3", "qwen2.5", "instructgpt",
-         "constitutional", "iterative-dpo", "async-agentic"}  # fmt: skip
+         "constitutional", "iterative-dpo", "async-agentic", "nano"}  # fmt: skip
 
 
 def test_the_recipes_that_are_promised_are_there():
@@ -52,3 +52,13 @@ def test_constitutional_ai_makes_a_model_polite_and_harmless_without_a_label(tmp
     assert [row.stage for row in manners] == ["1-pretrain", "3-sft", "7-ppo"]
     assert all(row.wins.low > 0.5 for row in manners[1:])
     assert manners[-1].sampled.low > 0.6
+
+
+@pytest.mark.slow
+def test_the_family_is_made_by_its_own_training_and_every_member_learns(tmp_path):
+    recipe = read_recipe("nano", scale="nano", overrides={"nano.teacher_steps": "12", "nano.student_steps": "12"})
+    (result,) = run_recipe(recipe, Options(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+    assert all(result.metrics[f"likelihood_{name}_gain_low"] > 0 for name in ("teacher", "prm", "student"))
+    family = tmp_path / "run" / "1-nano" / "family"
+    assert {path.name for path in family.iterdir()} >= {"teacher", "prm", "student"}
+    assert (tmp_path / "run" / "model").resolve() == (family / "teacher").resolve()
