@@ -1,6 +1,6 @@
 """Train 30 million parameters on one GPU: `python -m train.gpu --out build/gpu-train --results DIR --seed 1`.
 
-The recipe `families` in pieces: after `--minutes` the run is ended, wherever it is, and the same command goes on from
+The recipe `train/gpu.toml` in pieces: after `--minutes` the run is ended, wherever it is, and the same command goes on from
 its last checkpoint; exit status 3 says that there is more to do. Needs torch, transformers and numpy, and nothing
 installed: it runs from a bare tree. `--out` keeps checkpoints and models (some GB), `--results` gets what is worth
 carrying away, a few hundred kB: metrics, alarms, and at the end per family and level the accuracy before and after,
@@ -82,7 +82,7 @@ def _work(options: argparse.Namespace, preset: Preset) -> None:
     """Train what is not trained yet, measure what is not measured yet."""
     run = options.out / "run"
     torch.set_num_threads(options.threads)
-    recipe = read_recipe("families", scale=preset.scale)
+    recipe = read_recipe(str(Path(__file__).with_suffix(".toml")), scale=preset.scale)
     base, trained = run_recipe(recipe, Options(run, options.seed, None, preset.device, options.threads), _log.info)
     before, after = (
         asyncio.run(_answers(Path(result.model), options.out / f"{name}.json", preset, options.seed))
@@ -125,7 +125,7 @@ async def _answers(model: Path, path: Path, preset: Preset, seed: int) -> dict[s
 def _facts(model: Path, preset: Preset) -> dict[str, Any]:
     """What ran, and where."""
     return {
-        "recipe": "families",
+        "recipe": "train/gpu.toml",
         "parameters": num_parameters(load_model(model, "cpu")),
         "exercises": preset.measured,
         "device": torch.cuda.get_device_name() if preset.device == "cuda" else "cpu",
