@@ -6,6 +6,7 @@ killed them in between. `verify` compares the files on the disk with it.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import json
 import platform
@@ -96,7 +97,9 @@ def _verifiers(plan: Plan) -> dict[str, str]:
     labels: dict[str, str] = {}
     for domain in plan.job.domains:
         choice = verifier_of(domain.task, plan.spec.verifier)
-        labels[domain.name] = verifier_label(choice, choice.create_verifier())
+        verifier = choice.create_verifier()
+        labels[domain.name] = verifier_label(choice, verifier)
+        asyncio.run(verifier.close())
     return labels
 
 

@@ -70,7 +70,9 @@ def resolve(spec: JobSpec, folder: Path) -> Plan:
     teachers = [resolve_teacher(given, spec) for given in spec.teachers]
     cleaned: dict[str, Prompts] = {}
     domains = []
-    held_out = [task.items(spec.eval.limit, 0) for task in measured.values()]
+    compared = {**measured, **{name: make_task(name) for name in _gate_tasks(gates)}}
+    most = max(spec.eval.limit, gates.train.limit if gates is not None and gates.train is not None else 0)
+    held_out = [task.items(most, 0) for task in compared.values()]
     for given in spec.domains:
         task = make_task(given.task)
         cleaned[given.name] = clean_prompts(task.items(spec.limit, 0), held_out)
@@ -92,7 +94,7 @@ def resolve(spec: JobSpec, folder: Path) -> Plan:
         "student": model_digests(student),
         "teachers": {teacher.name: teacher.digest for teacher in teachers},
         "prompts": {domain.name: _items_digest(domain.items) for domain in domains},
-        "measured": {name: _items_digest(items) for name, items in zip(measured, held_out, strict=True)},
+        "measured": {name: _items_digest(items) for name, items in zip(compared, held_out, strict=True)},
     }
     texts = [text for items in held_out for text in own_texts(items)]
     return Plan(
@@ -105,6 +107,14 @@ def _measured(spec: JobSpec) -> dict[str, Task]:
     """Every task that something is measured on, by its spec."""
     names = [domain.held_out for domain in spec.domains if domain.held_out is not None] + list(spec.eval.retention)
     return {name: make_task(name) for name in dict.fromkeys(names)}
+
+
+def _gate_tasks(gates: JobGates | None) -> list[str]:
+    """Tasks that only gates measure."""
+    found = gates.train if gates is not None else None
+    if found is None:
+        return []
+    return [found.held_out, *found.retention, *([found.canaries] if found.canaries else [])]
 
 
 def _probes(job: Job, n: int) -> list[Assignment]:

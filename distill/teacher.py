@@ -58,7 +58,7 @@ class Teacher:
             "options": {k: dump(v) for k, v in self.engine.params.items() if k not in _SCHEDULE},
             "strategy": self.strategy.name,
             "params": all_params(self.strategy),
-            "scorer": self.scorer.label if self.scorer else None,
+            "scorer": _named(self.scorer),
             "scorer_params": dump(self.scorer.params) if self.scorer else {},
         }
         return digest_of(what)
@@ -73,6 +73,14 @@ class Teacher:
         engine = self.engine.create_engine()
         scorer: Scorer | None = self.scorer.create_scorer(engine) if self.scorer else None
         return engine, self.strategy.bind(scorer)
+
+
+def _named(scorer: PartChoice | None) -> list[Any] | None:
+    """A scorer by its name and the digests of its folder, or its model's name where it has none."""
+    if scorer is None:
+        return None
+    digests = model_digests(Path(scorer.model).expanduser()) if scorer.model else {}
+    return [scorer.name, digests or scorer.model]
 
 
 def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:

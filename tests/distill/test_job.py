@@ -251,3 +251,30 @@ def test_a_waived_check_warns_and_an_unknown_one_is_refused(tmp_path, guesser, w
     assert refused(wrong, spec(guesser, walker, waive=["padding"])) == []
     with pytest.raises(UnknownName, match="unknown pre-flight check 'pading'; did you mean 'padding'"):
         refused(wrong, spec(guesser, walker, waive=["pading"]))
+
+
+def test_files_that_changed_are_found_by_the_manifest(tmp_path, finished, capsys):
+    folder = tmp_path / "changed"
+    shutil.copytree(finished[0], folder, symlinks=True)
+    (folder / "data" / "train.jsonl").write_text("")
+    assert verify_manifest(folder) == ["data/train.jsonl has changed"]
+    assert main(["distill", "verify", str(folder)]) == 3
+    (folder / "manifest.json").unlink()
+    with pytest.raises(ConfigError, match="the job is not finished"):
+        verify_manifest(folder)
+
+
+def test_problems_that_a_gate_measures_are_not_asked(tmp_path, guesser, walker):
+    folder = tmp_path / "j"
+    gates = {"min_gain": 0.0, "retention": [f"{TASK},split=train"], "limit": 5}
+    planned = plan_job(spec(guesser, walker, gates=gates, eval={"limit": 5}), folder)
+    reasons = [reason for _, reason in planned.plan.prompts["task"].dropped]
+    assert len(reasons) >= 5 and all(reason.startswith("measured (equal)") for reason in reasons)
+
+
+def test_status_of_a_job_that_was_only_planned(tmp_path, guesser, walker, capsys):
+    plan_job(spec(guesser, walker), tmp_path / "j")
+    assert main(["distill", "status", str(tmp_path / "j")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "not finished"
+    assert main(["distill", "status", str(tmp_path)]) == 2
+    assert "is not a distillation job" in capsys.readouterr().err
