@@ -28,7 +28,7 @@ from train.specs import make_task
 from train.stage import Setting
 
 RETAINED = "arithmetic:level=4"
-RETAINED_LIMIT = 500
+RETAINED_LIMIT = 300
 
 
 def cpu_seconds() -> float:

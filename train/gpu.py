@@ -1,7 +1,7 @@
 """Train 30 million parameters on one GPU: `python -m train.gpu --out build/gpu-train --results DIR --seed 1`.
 
-The recipe `train/gpu.toml` in pieces: after `--minutes` the run is ended, wherever it is, and the same command goes on from
-its last checkpoint; exit status 3 says that there is more to do. Needs torch, transformers and numpy, and nothing
+The recipe `train/gpu.toml` in pieces: after `--minutes` the run is ended, wherever it is, and the same command goes on
+from its last checkpoint; exit status 3 says that there is more to do. Needs torch, transformers and numpy, and nothing
 installed: it runs from a bare tree. `--out` keeps checkpoints and models (some GB), `--results` gets what is worth
 carrying away, a few hundred kB: metrics, alarms, and at the end per family and level the accuracy before and after,
 greedy and sampled, with paired 95 % intervals. `--preset tiny` shows in a minute on a CPU that all of it works.
