@@ -73,6 +73,7 @@ def test_two_actors_write_the_ledger_of_one_engine(ray: object, tmp_path: Path) 
     assert here.totals()["usage"] == there.totals()["usage"]
 
 
+@pytest.mark.slow
 def test_the_units_of_a_lost_actor_are_answered_by_others_and_each_is_paid_once(ray: object, tmp_path: Path) -> None:
     texts = [f"stumble {i}" if i == 11 else f"question {i}" for i in range(40)]
     calm = make_teacher(tmp_path / "graves")
@@ -118,6 +119,7 @@ def test_a_unit_that_kills_every_actor_fails_alone(ray: object, tmp_path: Path) 
     assert f"{MAX_DEATHS} actors died" in failed.error
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_start_stops_the_job_with_its_own_error(ray: object, tmp_path: Path) -> None:
     teacher = make_teacher(tmp_path / "graves")
     (tmp_path / "graves").rmdir()
