@@ -1,8 +1,8 @@
 """Search distillation: the student's own best of 16 becomes its first answer, without a teacher and without a key.
 
-The student thinks in three answers of ten and guesses otherwise, so its greedy answer is a guess. Best-of-16 by its own
-mean log-probability finds the careful answers. One round of imitating what the search chose must recover at least half
-of what the search gains over greedy.
+The student can think, does so in three answers of ten and guesses otherwise, so its greedy answer is a guess.
+Best-of-16 by its own mean log-probability finds the careful answers. One round of imitating what the search chose,
+wrong choices included, must recover at least half of what the search gains over greedy.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import json
 from typing import Any
 
 from benchmarks.distill.place import Place, gap, told
-from benchmarks.distill.stock import measured
+from benchmarks.distill.stock import measured, teacher
 
 __all__ = ["measure"]
 
 
 def measure(place: Place) -> dict[str, Any]:
     """The guesser, its search, and what one round of distilling the search makes of it; measured by the job."""
-    guesser = place.train("guesser", "guesser")
+    teacher(place)
+    base = place.folder / "teacher" / "1-pretrain" / "model"
+    guesser = place.train("guesser", "guesser", model=base)
     place.distill("search", "search", {"student": str(guesser), "eval.limit": 500, "eval.teachers": True})
     job = place.folder / "search"
     found = {who: measured(job, who, "chain") for who in ("start", "teacher", "student")}
