@@ -3,8 +3,10 @@
     python -m benchmarks.async_training --save benchmarks/results/async_training.json
 
 The recipe cipher-grpo, the same base per seed, with a verifier that waits as long as a round of rollouts takes
-(measured first). Told per loop and seed: seconds for the same number of updates, held-out greedy accuracy, and how
-stale rollouts were. One process on a busy core gains by the waiting it avoids, not by more arithmetic.
+(measured first). Three ways: synchronous; asynchronous in one process, which gains the waiting it avoids; asynchronous
+with rollouts in a process of their own, which needs a second idle core. Told per way and seed: seconds for the same
+number of updates, held-out greedy accuracy, how stale rollouts were, and processor seconds of all processes. Wall times
+mean something only on a machine with two idle cores; the load at the start is told.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import resource
 import statistics
 import subprocess
 import tempfile
@@ -28,6 +32,12 @@ from ttc.core import Submission, Target, Verdict
 from ttc.verifiers.exact import exact
 
 HERE = Path(__file__).resolve()
+OVERLAPPED = {"grpo.asynchronous": "true", "grpo.buffer": "3", "grpo.max_staleness": "2"}
+WAYS: dict[str, dict[str, str]] = {
+    "sync": {},
+    "async": OVERLAPPED,
+    "async_processes": {**OVERLAPPED, "grpo.engine": "embedded:dtype=float32,batch_invariant=true,processes=1"},
+}
 
 
 class Waiting:
@@ -67,15 +77,22 @@ def slow_cipher(*, seconds: float) -> Any:
     return dataclasses.replace(cipher(split="train"), verifier=Check(f"{HERE}:waiting", {"seconds": seconds}))
 
 
+def cpu_seconds() -> float:
+    """Processor time of this process and of those that it has ended."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, kinds))
+
+
 def run(folder: Path, seed: int, changes: dict[str, str]) -> dict[str, float]:
     """Run the recipe; returns what the last stage told."""
     recipe = read_recipe("cipher-grpo", overrides=changes)
-    began = time.perf_counter()
+    began, used = time.perf_counter(), cpu_seconds()
     results = run_recipe(recipe, Options(folder, seed, None, "cpu", 1), lambda text: None)
     rows = [json.loads(line) for line in (folder / "2-grpo" / "metrics.jsonl").read_text().splitlines()]
     return {
         "seconds": results[-1].metrics["seconds"],
         "wall": time.perf_counter() - began,
+        "cpu_s": cpu_seconds() - used,
         "held_out": results[-1].metrics["held_out"],
         "rollout_s": statistics.median(row["rollout_s"] for row in rows),
         "staleness": max(row.get("staleness", 0.0) for row in rows),
@@ -84,27 +101,31 @@ def run(folder: Path, seed: int, changes: dict[str, str]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure the delay, then both loops on each seed."""
+    """Measure the delay, then every way on each seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    load = os.getloadavg()[0]
     common = {"grpo.steps": str(options.steps), "grpo.eval_every": str(options.steps), "grpo.record": "false"}
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         delay = run(Path(scratch) / "probe", 1, {**common, "grpo.steps": "10"})["rollout_s"]
         slow = {**common, "grpo.task": f"{HERE}:slow_cipher:seconds={delay}"}
         for seed in options.seeds:
-            sync = run(Path(scratch) / f"sync{seed}", seed, slow)
-            overlapped = {**slow, "grpo.asynchronous": "true", "grpo.buffer": "2", "grpo.max_staleness": "2"}
-            both = run(Path(scratch) / f"async{seed}", seed, overlapped)
-            rows.append({"seed": seed, "ratio": both["seconds"] / sync["seconds"], "sync": sync, "async": both})
+            found = {
+                name: run(Path(scratch) / f"{name}{seed}", seed, {**slow, **way}) for name, way in WAYS.items()
+            }
+            ratios = {name: each["seconds"] / found["sync"]["seconds"] for name, each in found.items()}
+            rows.append({"seed": seed, "ratios": ratios, **found})
             print(json.dumps(rows[-1]), flush=True)
     if options.save is not None:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.strip(), "delay_s": delay}
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        machine = {"cores": os.cpu_count(), "load_at_start": load, "steps": options.steps}
+        facts = {"date": date, "commit": commit.strip(), "delay_s": delay, **machine}
         options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
