@@ -89,6 +89,8 @@ RULES: tuple[Rule, ...] = (
     Rule("entropy_rise", "entropy", "above", 2.5, 5, "lower_rate",
          "entropy rises far above its start: the rate is too high", relative=True, offending=_wrong),
     Rule("kl_ceiling", "kl", "above", 0.5, 3, "lower_rate", "the policy is far from its reference (nats per token)"),
+    Rule("teacher_apart", "overlap", "below", 0.3, 10, "warn",
+         "student and teacher share little of their probability: imitate the teacher first, or take a nearer one"),
     Rule("clip_share", "clip_share", "above", 0.3, 5, "lower_rate", "most tokens are clipped: updates are too large"),
     Rule("length_collapse", "length", "below", 0.4, 8, "stop",
          "rollouts shrink to a fraction of their length: a shortcut is learnt", relative=True),

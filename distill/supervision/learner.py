@@ -79,7 +79,7 @@ class Learner:
             ready = replace(ready, advantages=self._reward(kept, batch), pg=weights)
         verdicts = await self.panel.verdicts(kept, make_divergence(self.kind, self.beta))
         told = self.updater.step(ready, verdicts.supervise)
-        return told, verdicts.distances()
+        return {**told, "overlap": verdicts.overlap()}, verdicts.distances()
 
     async def _by_score(self, kept: Sequence[Rollout], batch: Batch) -> tuple[dict[str, float], Mapping[str, float]]:
         scores = await self.panel.scores(kept)

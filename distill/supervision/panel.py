@@ -22,14 +22,31 @@ from ttc.errors import ConfigError, TrainingError
 __all__ = ["Panel", "Verdicts"]
 
 
+@dataclass(slots=True)
+class _Shared:
+    """Probability that two distributions share, summed over tokens; a chunk that is computed twice counts twice."""
+
+    total: float = 0.0
+    num: int = 0
+
+    def add(self, student: torch.Tensor, teacher: torch.Tensor) -> None:
+        """Add the rows of two log-probabilities (n, V)."""
+        self.total += float(torch.minimum(student, teacher).exp().sum())
+        self.num += student.shape[0]
+
+
 class Verdicts:
     """What the panel says of the rollouts of one step: a supervisor, and afterwards its numbers."""
 
     def __init__(
-        self, opinions: Mapping[str, Opinion], owner: Sequence[tuple[str, int]], wanted: Sequence[int]
+        self,
+        opinions: Mapping[str, Opinion],
+        owner: Sequence[tuple[str, int]],
+        wanted: Sequence[int],
+        shared: _Shared,
     ) -> None:
         """`owner` names each rollout's teacher and its number among that teacher's readings."""
-        self._opinions, self._owner, self._wanted = opinions, owner, wanted
+        self._opinions, self._owner, self._wanted, self._shared = opinions, owner, wanted, shared
         self._told: dict[tuple[str, int, int], tuple[float, int]] = {}
 
     def supervise(self, rows: torch.Tensor, mask: torch.Tensor) -> Compare:
@@ -63,6 +80,10 @@ class Verdicts:
             return total
 
         return compare
+
+    def overlap(self) -> float:
+        """Mean over tokens of the probability that student and teachers share: 1 where they are equal."""
+        return self._shared.total / max(self._shared.num, 1)
 
     def distances(self) -> dict[str, float]:
         """Mean divergence from each teacher, nats per token."""
@@ -131,9 +152,14 @@ class Panel:
 
     async def verdicts(self, rollouts: Sequence[Rollout], divergence: Divergence) -> Verdicts:
         """What the teachers would have said in the student's place."""
-        laid = self._lay(rollouts)
-        opinions = {name: await self.readers[name].compare(own, divergence) for name, own in laid.readings.items()}
-        return Verdicts(opinions, laid.owner, [sum(rollout.sampled) for rollout in rollouts])
+        laid, shared = self._lay(rollouts), _Shared()
+
+        def watched(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+            shared.add(student.detach(), teacher)
+            return divergence(student, teacher)
+
+        opinions = {name: await self.readers[name].compare(own, watched) for name, own in laid.readings.items()}
+        return Verdicts(opinions, laid.owner, [sum(rollout.sampled) for rollout in rollouts], shared)
 
     async def close(self) -> None:
         """Free all teachers."""

@@ -40,15 +40,14 @@ KINDS = ("reverse", "forward", "jsd", "sampled")
 
 
 @pytest.fixture(scope="module")
-def student(tmp_path_factory):
+def student(guesser):
     torch.set_num_threads(1)
-    return make_model(tmp_path_factory.mktemp("student"), share=0.3, steps=90)
+    return guesser
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory):
-    torch.set_num_threads(1)
-    return make_model(tmp_path_factory.mktemp("teacher"), share=1.0, steps=150, seed=1)
+def teacher(walker):
+    return walker
 
 
 def stage(teacher, /, **more):
@@ -103,6 +102,7 @@ def test_a_teacher_pulls_the_student_to_think_as_it_does(student, teacher, tmp_p
     seen = rows(tmp_path)
     assert seen[-1]["divergence"] < 0.75 * seen[0]["divergence"]
     assert seen[-1]["thinking_share"] > seen[0]["thinking_share"] + 0.3
+    assert seen[-1]["overlap"] > seen[0]["overlap"] + 0.05
     assert WORDS["reverse"] in told
     assert max(row["parity"] for row in seen) < 1e-4
 
@@ -126,6 +126,7 @@ def test_a_student_is_nothing_apart_from_itself(student, drawn, kind):
     told = asyncio.run(learner(student, LocalReader("self", student, "cpu"), kind).learn(drawn))
     assert abs(told["divergence"]) < SELF_TEST
     assert told["updated"] == 1 and told["kept"] == 1
+    assert kind == "sampled" or told["overlap"] == pytest.approx(1, abs=1e-4)
 
 
 def test_the_self_test_stops_a_student_with_dropout(student, drawn):
