@@ -60,10 +60,11 @@ class Fit:
     def run(self, pace: Pace, rules: Sequence[Rule], setting: Setting) -> tuple[dict[str, float], str]:
         """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped."""
         health = Health(rules)
-        checkpoints = Checkpoints(setting.folder / "checkpoints")
+        world = setting.world
+        checkpoints = Checkpoints(setting.folder / "checkpoints", writes=world.main)
         step, stopped = self._resume(checkpoints, health, setting), ""
-        metrics = LineFile(setting.folder / "metrics.jsonl")
-        alarms = AlarmFile(setting.folder / "alarms.jsonl")
+        metrics = LineFile(setting.own / "metrics.jsonl")
+        alarms = AlarmFile(setting.own / "alarms.jsonl")
         last: dict[str, float] = {}
         try:
             if step == 0:
@@ -77,6 +78,7 @@ class Fit:
                 if step % pace.eval_every == 0 or step == pace.steps:
                     found |= self.evaluate()
                     setting.log(f"step {step} of {pace.steps}: {_told(found)}")
+                found = world.agree(found)
                 metrics.write({"step": step, **_plain(found)}, sync=False)
                 stopped = act(health.check(found, step), self.model, self.optimiser, checkpoints, setting.log, alarms)
                 last |= found

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from train.lora import merged_state
 from ttc.errors import ConfigError
 
 __all__ = ["Shape", "load_model", "load_tokenizer", "new_model", "num_parameters", "save_model"]
@@ -83,12 +84,12 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write weights, configuration, tokenizer and the stop tokens that its template ends a turn with."""
+    """Write weights (adapters merged), configuration, tokenizer and the stop tokens that end a turn of its template."""
     from transformers import GenerationConfig
 
     folder.mkdir(parents=True, exist_ok=True)
     kept = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
-    kept.save_pretrained(folder)
+    kept.save_pretrained(folder, state_dict=merged_state(kept))
     tokenizer.save_pretrained(folder)
     GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
 

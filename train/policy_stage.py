@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from evals.decontamination import answer_leaks, overlaps, prompt_text
 from evals.task import Task
 from train.alarm_file import AlarmFile
+from train.build import Build
 from train.checkpoint import Checkpoints
 from train.critic_start import CriticStart
 from train.frontier import Frontier
@@ -79,6 +80,7 @@ class PolicyStage:
     ptx: Ptx | None = None
     critic: CriticStart | None = None
     leave_out: tuple[str, int] | None = None
+    build: Build = field(default_factory=Build)
 
     distributed: ClassVar[bool] = True
 
@@ -165,7 +167,7 @@ class PolicyStage:
             same_tokenizer("reference", reference, source)
         if self.critic is not None:
             self.critic.check(source, setting)
-        model, tokenizer = load_model(source, setting.device), load_tokenizer(source)
+        model, tokenizer = self.build.load(source, setting.device, setting.seed), load_tokenizer(source)
         ids = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
         epochs, minibatches = self.passes
         return Updater(
@@ -174,6 +176,7 @@ class PolicyStage:
             self.objective,
             epochs=epochs,
             minibatches=minibatches,
+            autocast=self.build.autocast,
             reference=None if reference is None else load_model(reference, setting.device).eval(),
             critic=None if self.critic is None else self.critic.make(model, source, setting),
             replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from train.lora import merged_state
 from train.policy import token_logprobs
 from ttc.core import Engine, LogprobEngine, Usage, WeightSync
 from ttc.errors import ConfigError, TrainingError
@@ -47,8 +48,7 @@ class Syncer:
 
     async def push(self) -> None:
         """Replace the engine's weights by the model's."""
-        state = {name: tensor.detach() for name, tensor in self._model.state_dict().items()}
-        await cast(WeightSync, self._engine).load_weights(state)
+        await cast(WeightSync, self._engine).load_weights(merged_state(self._model))
 
     async def probe(self, sequences: Sequence[Sequence[int]]) -> Parity:
         """Compare both sides on `sequences` of at least two ids each.

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 from train.asynchronous import learn_async
+from train.build import Build
 from train.correction import Correction
 from train.frontier import Mode
 from train.health import configured
@@ -79,6 +80,10 @@ def grpo(
     ptx: str | None = None,
     ptx_rows: int = 32,
     ptx_weight: float = 1.0,
+    lora: int = 0,
+    lora_alpha: float | None = None,
+    checkpointing: bool = False,
+    autocast: bool = False,
     eval_every: int = 10,
     save_every: int = 50,
     until: float | None = None,
@@ -129,6 +134,10 @@ def grpo(
         ptx: earlier data learnt from beside the rewards: data:FILE, corpus:SPEC or rollouts:STAGE.
         ptx_rows: examples of it per optimiser step.
         ptx_weight: weight of their mean cross-entropy.
+        lora: rank of low-rank adapters on all linear layers; 0 trains all weights.
+        lora_alpha: their scale; None is twice the rank.
+        checkpointing: compute activations again in the backward pass instead of keeping them.
+        autocast: compute in bf16, with fp32 weights.
         eval_every: steps between held-out measurements.
         save_every: steps between checkpoints.
         until: stop once held-out accuracy reaches this.
@@ -179,6 +188,7 @@ def grpo(
         reference=reference,
         rewards=RewardSource(reward_model, reward_how, reward_weight) if reward_model else None,
         ptx=None if ptx is None else Ptx(ptx, ptx_rows, ptx_weight),
+        build=Build(lora, lora_alpha, checkpointing, autocast),
         leave_out=None if leave_out is None else (leave_out, leave_out_above),
     )  # fmt: skip
 

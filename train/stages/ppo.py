@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 from train.advantages.gae import gae
+from train.build import Build
 from train.correction import Correction
 from train.critic import ValueFit
 from train.critic_start import CriticStart
@@ -67,6 +68,10 @@ def ppo(
     ptx: str | None = None,
     ptx_rows: int = 32,
     ptx_weight: float = 1.0,
+    lora: int = 0,
+    lora_alpha: float | None = None,
+    checkpointing: bool = False,
+    autocast: bool = False,
     thinking: Literal["auto", "on", "off"] = "auto",
     max_thinking: int | None = None,
     engine: str = "embedded:dtype=float32,batch_invariant=true",
@@ -110,6 +115,10 @@ def ppo(
         ptx: earlier data learnt from beside the rewards: data:FILE, corpus:SPEC or rollouts:STAGE (PPO-ptx).
         ptx_rows: examples of it per optimiser step.
         ptx_weight: weight of their mean cross-entropy.
+        lora: rank of low-rank adapters on all linear layers; 0 trains all weights.
+        lora_alpha: their scale; None is twice the rank.
+        checkpointing: compute activations again in the backward pass instead of keeping them.
+        autocast: compute in bf16, with fp32 weights.
         thinking: on asks for it, off forbids it, auto leaves it to the model.
         max_thinking: most thinking tokens of a rollout.
         engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a resumed run is the same bits.
@@ -157,6 +166,7 @@ def ppo(
         reference=reference,
         rewards=RewardSource(reward_model, reward_how, reward_weight) if reward_model else None,
         ptx=None if ptx is None else Ptx(ptx, ptx_rows, ptx_weight),
+        build=Build(lora, lora_alpha, checkpointing, autocast),
         critic=CriticStart(
             critic,
             Schedule(10 * lr if value_lr is None else value_lr, taken, warmup),

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
+from train.build import Build
 from train.corpus import CORPORA, Corpus
 from train.epochs import Fit, Pace
 from train.examples import Example, corpus_examples, read_examples, right_rollouts
@@ -51,6 +52,10 @@ def sft(
     held_out: str | None = None,
     held_out_limit: int = 128,
     normaliser: Normaliser = "token",
+    lora: int = 0,
+    lora_alpha: float | None = None,
+    checkpointing: bool = False,
+    autocast: bool = False,
     warmup: int = 0,
     decay: bool = True,
     eval_every: int = 50,
@@ -74,6 +79,10 @@ def sft(
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
         normaliser: token, or sequence for the mean of each completion first.
+        lora: rank of low-rank adapters on all linear layers; 0 trains all weights.
+        lora_alpha: their scale; None is twice the rank.
+        checkpointing: compute activations again in the backward pass instead of keeping them.
+        autocast: compute in bf16, with fp32 weights.
         warmup: steps over which the rate rises.
         decay: let the rate fall to 0.
         eval_every: steps between held-out measurements.
@@ -100,6 +109,7 @@ def sft(
         normaliser=normaliser,
         packed=packed,
         rules=configured(health or {}),
+        build=Build(lora, lora_alpha, checkpointing, autocast),
     )
 
 
@@ -117,6 +127,9 @@ class _Sft:
     normaliser: Normaliser
     packed: int
     rules: tuple[Rule, ...]
+    build: Build
+
+    distributed: ClassVar[bool] = True
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
@@ -134,12 +147,17 @@ class _Sft:
         examples = self._examples(setting, setting.model, int(tokenizer.eos_token_id))
         train, measured = parted("sft", examples, self.held_out_share, setting)
         measured = measured[: self.limit]
-        model, start = load_model(setting.model, setting.device), load_model(setting.model, setting.device)
+        model = self.build.load(setting.model, setting.device, setting.seed)
+        start = load_model(setting.model, setting.device)
         pad_id = int(tokenizer.pad_token_id)
         before = probabilities(start, measured, pad_id)
         del start
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
-        updater = Updater(model, Optimiser(model, self.schedule), objective, packed=self.packed)
+        world = setting.world
+        updater = Updater(
+            model, Optimiser(model, self.schedule, world=world), objective, packed=self.packed,
+            autocast=self.build.autocast, world=world,
+        )  # fmt: skip
         longest = max(len(example.token_ids) for example in train)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
@@ -153,6 +171,8 @@ class _Sft:
         fit = Fit(model, updater.optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.pace, self.rules, setting)
         folder = setting.folder / "model"
+        if not world.main:
+            return Result(str(folder), last, stopped)
         save_model(model, tokenizer, folder)
         keys = [example.key for example in measured]
         numbers = {**last, **gains("likelihood", before, probabilities(model, measured, pad_id), setting.seed, keys)}

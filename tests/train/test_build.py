@@ -1,0 +1,119 @@
+"""Adapters, gradient checkpointing and bf16: how a model is held does not change what is computed."""
+
+import json
+
+import pytest
+import torch
+
+from tests.train.cipher_base import STEPS, SYMBOLS
+from train.batch import pad
+from train.build import Build
+from train.lora import LoraLinear, add_lora, merged_state
+from train.models import load_model, load_tokenizer, save_model
+from train.policy import token_logprobs
+from train.stage import Setting
+from train.stages.grpo import grpo
+from train.stages.sft import sft
+from ttc.errors import ConfigError
+
+TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
+IDS = pad([(5, 18, 21, 3, 9, 8, 1), (6, 19, 21, 10, 1)], 0)
+MASK = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0]], dtype=torch.bool)
+
+
+def scored(model):
+    return token_logprobs(model, IDS, MASK).logprobs
+
+
+def loss_of(model):
+    model.zero_grad()
+    loss = -scored(model.train()).sum()
+    loss.backward()
+    return loss
+
+
+def gradient(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def setting(folder, base):
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Setting(folder, base, 1, "cpu", 1, lambda text: None)
+
+
+def test_an_adapted_model_starts_as_the_model_and_trains_its_adapters_alone(cipher_model):
+    plain, model = load_model(cipher_model, "cpu"), Build(lora=2).load(cipher_model, "cpu", 1)
+    assert torch.equal(scored(model.eval()), scored(plain.eval()))
+    loss_of(model)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {n for n, p in model.named_parameters() if p.grad is not None}
+    assert all(name.endswith((".up", ".down")) for name in trained)
+    assert sum(isinstance(module, LoraLinear) for module in model.modules()) == 14  # 7 in each of 2 layers, no head
+
+
+def test_a_merged_folder_is_a_plain_model_that_says_the_same(cipher_model, tmp_path):
+    model = load_model(cipher_model, "cpu").eval()
+    names = set(model.state_dict())
+    add_lora(model, 3, 5.0, 0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".up"):
+                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(len(name)))
+    assert set(merged_state(model)) == names
+    save_model(model, load_tokenizer(cipher_model), tmp_path)
+    merged = load_model(tmp_path, "cpu").eval()
+    assert not torch.allclose(scored(merged), scored(load_model(cipher_model, "cpu").eval()), atol=1e-2)
+    assert torch.allclose(scored(merged), scored(model), atol=1e-5)
+
+
+def test_a_model_without_adapters_has_its_own_state(cipher_model):
+    model = load_model(cipher_model, "cpu")
+    state = model.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in merged_state(model).items())
+
+
+def test_checkpointing_gives_the_same_gradient(cipher_model):
+    plain, again = (Build(checkpointing=on).load(cipher_model, "cpu", 1) for on in (False, True))
+    assert again.is_gradient_checkpointing and not plain.is_gradient_checkpointing
+    assert torch.equal(loss_of(plain), loss_of(again))
+    assert torch.allclose(gradient(plain), gradient(again), atol=1e-6)
+
+
+def test_a_run_with_adapters_checkpointing_and_bf16_pushes_merged_weights_and_leaves_a_plain_folder(
+    cipher_model, tmp_path
+):
+    place = setting(tmp_path / "1-grpo", cipher_model)
+    fields = {"steps": 3, "lr": 5e-3, "prompts": 12, "eval_every": 3, "held_out_limit": 4, "save_every": 2}
+    stage = grpo(
+        task=f"{TASK},split=train", held_out=TASK, lora=4, checkpointing=True, autocast=True, kl_weight=0.01, **fields
+    )
+    stage.run(place)
+    rows = [json.loads(line) for line in (place.folder / "metrics.jsonl").read_text().splitlines()]
+    assert max(row["parity"] for row in rows) < 1e-4
+    assert 1e-5 < max(row["mismatch"] for row in rows) < 0.05  # the trainer computes in bf16, the engine in fp32
+    before, after = load_model(cipher_model, "cpu"), load_model(place.folder / "model", "cpu")
+    changed = {
+        name
+        for (name, one), two in zip(before.named_parameters(), after.parameters(), strict=True)
+        if not torch.equal(one, two)
+    }
+    assert changed and all(name.endswith("_proj.weight") for name in changed)
+
+
+def test_fine_tuning_with_adapters_learns_and_resumes_bit_for_bit(cipher_model, tmp_path):
+    whole, halves = (setting(tmp_path / name, cipher_model) for name in ("whole", "halves"))
+    fields = {"corpus": f"{TASK},thinking_share=1", "corpus_rows": 64, "lr": 1e-2, "rows": 8, "lora": 2}
+    pace = {"eval_every": 10, "save_every": 5, "decay": False}
+    result = sft(**fields, **pace, steps=10).run(whole)
+    sft(**fields, **pace, steps=5).run(halves)
+    sft(**fields, **pace, steps=10).run(halves)
+    assert result.metrics["likelihood_gain"] > 0
+    a, b = (load_model(place.folder / "model", "cpu").parameters() for place in (whole, halves))
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("given", [{"lora": -1}, {"lora_alpha": 2.0}, {"lora": 2, "lora_alpha": 0.0}])
+def test_adapters_that_cannot_be_are_refused(given):
+    with pytest.raises(ConfigError, match="lora"):
+        grpo(task=TASK, held_out=TASK, steps=1, lr=1e-3, **given)
