@@ -11,16 +11,17 @@ from ttc.engines.scripted import ScriptedEngine
 
 
 class SlowEngine(ScriptedEngine):
-    """Every draw takes `delay_s`; `num_live` draws run."""
+    """Every draw takes `delay_s`; `num_live` draws run, `num_started` were begun."""
 
     def __init__(self, delay_s: float, *, max_concurrency: int = 64, text: str = "The answer is 7.") -> None:
         def script(prompt: Prompt, path: Path, key: int) -> str:
             return text
 
         super().__init__(script, max_concurrency=max_concurrency)
-        self._delay_s = delay_s
+        self._delay_s, self.num_started = delay_s, 0
 
     async def _wait(self, path: Path) -> None:
+        self.num_started += 1
         await asyncio.sleep(self._delay_s)
 
     @property
