@@ -12,30 +12,39 @@ from pathlib import Path
 from typing import Any
 
 TITLES: Mapping[str, str] = {
-    "likelihood": "probability of held-out tokens",
-    "likelihood_teacher": "the teacher's",
-    "likelihood_prm": "the reward model's",
-    "likelihood_student": "the student's",
-    "held_out": "held-out accuracy, greedy",
     "held_out_sampled": "held-out accuracy, sampled",
     "ranked": "held-out pairs ranked right",
     "ranked_mean": "held-out pairs ranked right",
     "good": "answers without fault, first and revised",
     "agreement": "judgements the rules agree with",
+    "likelihood": "probability of held-out tokens",
+    "likelihood_teacher": "probability of held-out tokens, teacher",
+    "likelihood_prm": "probability of held-out tokens, reward model",
+    "likelihood_student": "probability of held-out tokens, student",
 }
+"""What a stage is shown by: the first of these that it measured, or all of the family's."""
 
 
 def stages(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One line per metric of every stage that was measured."""
+    """One line per stage that was measured; the base that recipes share has one line in all."""
     yield "| recipe | stage | metric, % | before | after | gain (95 %) | CPU s |"
     yield "|---|---|---|---|---|---|---|"
+    shown: set[str] = set()
     for row in rows:
         for stage in row["stages"]:
             name, spent = stage["stage"], row["cpu_seconds"].get(stage["stage"], 0.0)
-            for metric, found in stage.get("metrics", {}).items():
-                gain = f"{_points(found['gain'])} ({_points(found['gain_low'])} to {_points(found['gain_high'])})"
-                values = f"{100 * found['before']:.1f} | {100 * found['after']:.1f} | {gain}"
-                yield f"| {row['recipe']} | {name} | {TITLES.get(metric, metric)} | {values} | {spent:.0f} |"
+            metrics = [metric for metric in TITLES if metric in stage.get("metrics", {})]
+            for metric in metrics if name.endswith("nano") else metrics[:1]:
+                line = _line(metric, stage["metrics"][metric])
+                if name.endswith("pretrain") and line in shown:
+                    continue
+                shown.add(line)
+                yield f"| {row['recipe']} | {name} | {line} | {spent:.0f} |"
+
+
+def _line(metric: str, found: Mapping[str, float]) -> str:
+    gain = f"{_points(found['gain'])} ({_points(found['gain_low'])} to {_points(found['gain_high'])})"
+    return f"{TITLES[metric]} | {100 * found['before']:.1f} | {100 * found['after']:.1f} | {gain}"
 
 
 def kept(row: Mapping[str, Any]) -> Iterator[str]:
