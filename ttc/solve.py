@@ -7,6 +7,7 @@ siblings; `run` is the one synchronous door. There is no barrier between problem
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -83,37 +84,43 @@ async def solve_all(
 ) -> AsyncIterator[tuple[Problem, Answer | TTCError]]:
     """Yield (problem, answer or error) as problems finish, at most `concurrency` in flight.
 
+    `problems` is read as they start, so it may be endless.
+
     Configuration errors are raised: they would fail every problem alike.
     """
-    limit = asyncio.Semaphore(concurrency or engine.capabilities.max_concurrency)
     shared: Shared = {}
 
     async def one(problem: Problem) -> tuple[Problem, Answer | TTCError]:
-        async with limit:
-            try:
-                return problem, await solve(
-                    problem,
-                    engine=engine,
-                    strategy=strategy,
-                    seed=seed,
-                    sampling=sampling,
-                    thinking=thinking,
-                    budget=budget,
-                    shared=shared,
-                )
-            except ConfigError:
-                raise
-            except TTCError as error:
-                return problem, error
+        try:
+            return problem, await solve(
+                problem,
+                engine=engine,
+                strategy=strategy,
+                seed=seed,
+                sampling=sampling,
+                thinking=thinking,
+                budget=budget,
+                shared=shared,
+            )
+        except ConfigError:
+            raise
+        except TTCError as error:
+            return problem, error
 
-    tasks = [asyncio.create_task(one(problem)) for problem in problems]
+    # Only what is in flight is held, so that memory does not grow with the number of problems.
+    waiting, width = iter(problems), concurrency or engine.capabilities.max_concurrency
+    running = {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, width)}
+    done: set[asyncio.Task[tuple[Problem, Answer | TTCError]]] = set()
     try:
-        for next_done in asyncio.as_completed(tasks):
-            yield await next_done
+        while running:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            running |= {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, len(done))}
+            for task in done:
+                yield task.result()
     finally:
-        for task in tasks:
+        for task in running:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*running, *done, return_exceptions=True)
 
 
 def run(problem: Problem | str, **options: object) -> Answer:

@@ -179,3 +179,23 @@ def test_what_a_failed_problem_had_cost_travels_with_its_error() -> None:
         asyncio.run(solve(ask("q"), engine=engine, strategy=partial(best_of_n, scorer=Broken(), n=3), seed=0))
     assert spent(raised.value) == engine.counters() and spent(raised.value).generated > 0
     assert spent(ValueError("another")) == Usage()
+
+
+def test_only_what_is_in_flight_is_taken_from_an_endless_supply_of_problems() -> None:
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield ask(f"q{taken}")
+
+    async def go() -> None:
+        engine = ScriptedEngine(lambda prompt, path, key: "\\boxed{1}")
+        stream = solve_all(endless(), engine=engine, strategy=direct, seed=0, concurrency=5)
+        for solved in range(1, 21):
+            await anext(stream)
+            assert taken <= solved + 10
+        await stream.aclose()
+
+    asyncio.run(go())
