@@ -101,8 +101,8 @@ class Ledger:
             (found,) = self._base.execute("PRAGMA user_version").fetchone()
             if found not in (0, SCHEMA):
                 raise RecordError(f"{path} is a ledger of schema {found}; this version reads {SCHEMA}")
-            self._base.executescript(_TABLES)
-            self._base.execute(f"PRAGMA user_version={SCHEMA}")
+            if found == 0:
+                self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
         except sqlite3.Error as exc:
             raise RecordError(f"{path} is not a ledger ({exc}); move it away to start anew") from exc
 

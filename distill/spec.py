@@ -156,6 +156,8 @@ def read_spec(path: Path | None, settings: Mapping[str, object]) -> JobSpec:
 
     table = {} if path is None else load_toml(path)
     table.setdefault("name", "distillation" if path is None else path.stem)
+    if isinstance(table.get("teacher"), str):
+        table["teacher"] = {"model": table["teacher"]}
     return parse_spec(merge(table, settings))
 
 

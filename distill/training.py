@@ -64,7 +64,7 @@ def train_student(plan: Plan, data: Data | None, log: Callable[[str], None]) -> 
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(spec.threads)
     options = Options(folder, spec.seed, job.student, spec.device, spec.threads)
-    results = run_recipe(Recipe(spec.name, plan.method.about(job), tuple(named)), options, log)
+    results = run_recipe(Recipe(spec.method, plan.method.about(job), tuple(named)), options, log)
     return Trained(folder, results, [kind for kind, _ in tables])
 
 

@@ -78,9 +78,11 @@ def _spec(args: argparse.Namespace) -> Any:
 
     names = ("method", "student", "task", "held_out", "n", "limit", "seed")
     flags: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    if args.teacher is not None or args.strategy is not None:
-        given = {"model": args.teacher, "strategy": args.strategy}
-        flags["teacher"] = {key: value for key, value in given.items() if value is not None}
+    flags |= {
+        f"teacher.{key}": value
+        for key, value in (("model", args.teacher), ("strategy", args.strategy))
+        if value is not None
+    }
     return read_spec(args.spec, {**flags, **overrides(args.settings)})
 
 

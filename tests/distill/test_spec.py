@@ -91,3 +91,11 @@ def test_search_wants_a_strategy(table, told):
     with pytest.raises(ConfigError, match=told):
         parse_spec({**base, "teacher": {"strategy": "majority:n=4"}, **table})
     parse_spec({**base, "teacher": "t", "thinking": {"max_tokens": 3}})
+
+
+def test_flags_of_the_teacher_are_laid_over_the_file(tmp_path):
+    path = tmp_path / "j.toml"
+    path.write_text('method = "rejection"\nstudent = "s"\nteacher = "t"\ntask = "cipher"\nseed = 1\n')
+    found = read_spec(path, {"teacher.strategy": "majority:n=3"}).teachers[0]
+    assert (found.model, found.strategy) == ("t", "majority:n=3")
+    assert read_spec(path, {"teacher.model": "u"}).teachers[0].model == "u"
