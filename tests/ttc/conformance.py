@@ -28,6 +28,7 @@ from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
 from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.refine import refine
+from ttc.strategies.tools import tools
 from ttc.strategies.tree import tree
 from ttc.thinking import Thinking
 
@@ -95,6 +96,7 @@ STRATEGIES: dict[str, Case] = {
     "refine by a scorer": Case(
         lambda: partial(refine, feedback="scorer", threshold=0.99, scorer=simulated_scorer(noise=1.0))
     ),
+    "tools": Case(lambda: partial(tools, n=3)),
     "tree": Case(lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=3, max_depth=12)),
     "tree dvts": Case(
         lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=2, policy="dvts", max_depth=12)

