@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,5 +43,16 @@ def file_digest(path: Path) -> str:
 
 def digest_of(data: Any) -> str:
     """Digest of JSON data; the order of keys does not matter, that of lists does. An iterator counts as a list."""
-    plain = list(data) if isinstance(data, Iterable) and not isinstance(data, str | Mapping) else data
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+    digest = hashlib.sha256()
+    if isinstance(data, Iterator):  # of any length: never held at once
+        digest.update(b"[")
+        for number, item in enumerate(data):
+            digest.update((b"," if number else b"") + _canonical(item))
+        digest.update(b"]")
+    else:
+        digest.update(_canonical(data))
+    return digest.hexdigest()[:16]
+
+
+def _canonical(data: Any) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
