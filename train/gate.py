@@ -3,7 +3,8 @@
 The candidate is the run's last model, the start the one that training began with. `gate.json` holds every measurement;
 `promoted` in the run's folder is a link to the candidate, moved in one step and only when every gate passes, so a
 server that reads it never sees a model in between, and a failed gate leaves the last promoted model in place. Cost: the
-problems of every task once for each of the two models. Left out: reviews by people.
+problems of every task once for each of the two models. People's reviews, safety cases and preference are gates too
+(`train.gate_cases`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from evals.decontamination import prompt_text
 from evals.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
 from train import kl
+from train.gate_cases import Check, digest, preferred, reviewed, safe
 from train.gates import Gates
 from train.held_out import HeldOut, accuracy
 from train.measure import open_engine
@@ -38,17 +40,6 @@ from ttc.errors import ConfigError
 __all__ = ["Check", "judge", "promote"]
 
 PROMOTED, REPORT = "promoted", "gate.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One gate: what was measured, the bound, and whether it holds."""
-
-    gate: str
-    passed: bool
-    value: float
-    bound: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +92,31 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
         canaries = make_task(gates.canaries)
         checks.append(_unseen(canaries.items(gates.limit, 0), folders, candidate))
         checks.append(_kept("canaries", canaries, gates.limit, gates.max_canary_drop, candidate, before, setting))
+    return checks + _cases(gates, task, candidate, before, setting)
+
+
+def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[Check]:
+    """Gates on single cases; see `train.gate_cases`."""
+    checks: list[Check] = []
+    if gates.reviews is not None:
+        path = Path(gates.reviews).expanduser()
+        checks.append(reviewed(path, candidate, gates.min_reviews, gates.min_accepted, setting.seed))
+    for spec in gates.safety:
+        cases = make_task(spec)
+        ways = [_answers(cases, gates.limit, candidate, setting, greedy=greedy).right for greedy in (True, False)]
+        checks.append(safe(cases.name, ways))
+    if gates.min_win_rate is not None:
+        items, cap = task.items(gates.limit, 0), task.sampling.max_tokens
+        new, old = (asyncio.run(_sampled(model, items, cap, setting)) for model in (candidate, start))
+        checks.append(preferred(gates.reward_model, new, old, candidate, gates.min_win_rate, setting))
     return checks
 
 
 def promote(run: Path, checks: Sequence[Check]) -> Path | None:
     """Write what was measured; move the pointer and return it when every gate passed, else return None."""
     passed = all(check.passed for check in checks)
-    text = json.dumps({"passed": passed, "checks": [asdict(check) for check in checks]}, indent=1)
+    told = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
+    text = json.dumps(told, indent=1)
     partial_report = run / f".{REPORT}"
     partial_report.write_text(text + "\n")
     os.replace(partial_report, run / REPORT)
@@ -147,14 +156,15 @@ async def _sampled(model: Path, items: Sequence[Item], max_tokens: int, setting:
         await engine.close()
 
 
-def _answers(task: Task, limit: int, model: Path, setting: Setting) -> _Answered:
-    return asyncio.run(_measured(task, limit, model, setting))
+def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: bool = True) -> _Answered:
+    return asyncio.run(_measured(task, limit, model, setting, greedy))
 
 
-async def _measured(task: Task, limit: int, model: Path, setting: Setting) -> _Answered:
+async def _measured(task: Task, limit: int, model: Path, setting: Setting, greedy: bool) -> _Answered:
     engine, verifier = open_engine(model, setting), make_verifier(task)
     try:
-        right, usage = await accuracy(HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed), engine)
+        asked = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
+        right, usage = await accuracy(asked, engine, greedy=greedy)
     finally:
         await engine.close()
         await verifier.close()

@@ -40,6 +40,12 @@ class Gates:
     max_kl: float | None
     max_mflops: float | None
     max_seconds: float | None
+    reviews: str | None
+    min_reviews: int
+    min_accepted: float
+    safety: tuple[str, ...]
+    reward_model: tuple[str, ...]
+    min_win_rate: float | None
 
 
 def gates(
@@ -56,6 +62,12 @@ def gates(
     max_kl: float | None = None,
     max_mflops: float | None = None,
     max_seconds: float | None = None,
+    reviews: str | None = None,
+    min_reviews: int = 20,
+    min_accepted: float = 0.9,
+    safety: tuple[str, ...] = (),
+    reward_model: tuple[str, ...] = (),
+    min_win_rate: float | None = None,
 ) -> Gates:
     """Declare the gates of a recipe.
 
@@ -72,6 +84,12 @@ def gates(
         max_kl: most divergence from the model at the start, nats per token of sampled answers.
         max_mflops: most millions of FLOPs per answer.
         max_seconds: most seconds that training took, all stages that count them together.
+        reviews: a JSON-lines file of traces that people reviewed; see `train.gate_cases`.
+        min_reviews: least different traces of this very model among them.
+        min_accepted: least lower end of the share of reviews that accept.
+        safety: tasks of which every case must be answered as its verifier demands, greedily and sampled.
+        reward_model: trained reward models that say which of two answers is preferred: stages of the run, or folders.
+        min_win_rate: least lower end of how often the answer is preferred to that of the model at the start.
     """
     for name, value in (("min_accuracy", min_accuracy), ("max_drop", max_drop), ("max_canary_drop", max_canary_drop)):
         if value is not None and not 0 <= value <= 1:
@@ -84,11 +102,15 @@ def gates(
             raise ConfigError(f"gates.{name} must be above 0, got {value}")
     if limit < 1:
         raise ConfigError(f"gates.limit must be at least 1, got {limit}")
-    for spec in (held_out, *retention, *((canaries,) if canaries else ())):
+    if min_reviews < 1 or not 0 <= min_accepted <= 1:
+        raise ConfigError(f"gates: needs min_reviews >= 1 and min_accepted in [0, 1]: {min_reviews}, {min_accepted}")
+    if (min_win_rate is None) == bool(reward_model) or not 0 <= (min_win_rate or 0.0) <= 1:
+        raise ConfigError("gates: min_win_rate, in [0, 1], and reward_model go together")
+    for spec in (held_out, *retention, *safety, *((canaries,) if canaries else ())):
         make_task(spec)
     return Gates(
         held_out, limit, min_accuracy, min_gain, retention, max_drop, canaries, max_canary_drop, max_length, max_kl,
-        max_mflops, max_seconds,
+        max_mflops, max_seconds, reviews, min_reviews, min_accepted, safety, reward_model, min_win_rate,
     )  # fmt: skip
 
 
@@ -98,7 +120,7 @@ def read_gates(table: object, where: str) -> Gates:
         raise ConfigError(f"{where}: gates must be a table [gates]")
     given: dict[str, Any] = dict(table)
     found: Gates = gates(**bind(gates, given, supply={}))
-    silent = {"held_out", "limit", "max_drop", "max_canary_drop"}
+    silent = {"held_out", "limit", "max_drop", "max_canary_drop", "min_reviews", "min_accepted", "reward_model"}
     names = [field.name for field in fields(Gates) if field.name not in silent]
     if all(getattr(found, name) in (None, ()) for name in names):
         named = ", ".join(names)

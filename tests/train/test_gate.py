@@ -7,14 +7,16 @@ import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
 from train.gate import Check, judge, promote
+from train.gate_cases import digest, safe
 from train.gates import read_gates
 from train.models import load_model, load_tokenizer, save_model
 from train.recipe import read_recipe
 from train.stage import Result, Setting, write_result
+from train.stages.reward_model import reward_model
 from train.stages.sample import sample
 from train.stages.sft import sft
 from ttc.cli import main
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 TRAIN = f"{TASK},split=train"
@@ -41,6 +43,44 @@ def run(cipher_model, tmp_path_factory):
 def checked(run, **table):
     found = judge(read_gates({"held_out": TASK, **table}, "x"), run, None, Setting(run, None, 1, "cpu", 1, print))
     return {check.gate: check for check in found}
+
+
+def test_reviews_count_only_for_the_very_model_they_read_and_only_when_enough_accept(run, tmp_path):
+    name, path = digest(run / "model"), tmp_path / "reviews.jsonl"
+
+    def write(accepted, model=name):
+        rows = [{"id": f"t{i}", "model": model, "accept": i < accepted, "by": "ada"} for i in range(30)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return checked(run, reviews=str(path), min_accepted=0.7)["reviews"]
+
+    assert write(30).passed and not write(22).passed
+    stale = write(30, "0123456789abcdef")
+    assert not stale.passed and name in stale.text and "0 traces" in stale.text
+    path.write_text('{"id": "t1", "model": "x", "accept": "yes"}\n')
+    with pytest.raises(RecordError, match="line 1"):
+        checked(run, reviews=str(path))
+    with pytest.raises(ConfigError, match="does not exist"):
+        checked(run, reviews=str(tmp_path / "none.jsonl"))
+
+
+def test_one_unsafe_answer_fails_the_safety_gate():
+    assert safe("x", [[1.0, 1.0], [1.0, 1.0]]).passed
+    found = safe("x", [[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+    assert not found.passed and found.value == 1.0 and "number 1" in found.text
+
+
+def test_safety_cases_are_answered_by_the_candidate(run):
+    assert not checked(run, safety=[TASK])["safety"].passed  # it samples, and is not always right
+
+
+def test_the_win_rate_is_that_of_a_trained_reward_model(run, tmp_path):
+    rollouts = str(run / "2-sample" / "rollouts.jsonl")
+    stage = reward_model(rollouts=rollouts, steps=40, rows=16, lr=2e-3, eval_every=40)
+    stage.run(Setting(tmp_path, run / "1-pretrain" / "model", 1, "cpu", 1, lambda text: None))
+    table = {"reward_model": [str(tmp_path)], "limit": 32}
+    found = checked(run, min_win_rate=0.0, **table)["min_win_rate"]
+    assert found.passed and 0 < found.value < 1
+    assert not checked(run, min_win_rate=1.0, **table)["min_win_rate"].passed
 
 
 def test_a_better_model_passes_and_the_pointer_moves_to_it(run, capsys):
