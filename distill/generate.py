@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from distill.ledger import Failure, Ledger, Outcome
 from distill.teacher import Teacher
@@ -25,7 +25,7 @@ from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.session import Shared
 from ttc.solve import Strategy, solve, spent
 
-__all__ = ["MAX_STREAK", "Generator", "LocalGenerator", "Opener", "fill", "open_local"]
+__all__ = ["MAX_STREAK", "Done", "Generator", "LocalGenerator", "Opener", "fill", "made", "open_local"]
 
 MAX_STREAK = 8
 """So many failures in a row, however different their problems, mean that the engine is gone."""
@@ -53,6 +53,10 @@ Progress = Callable[[int, int], None]
 """(units written now, units that were missing)."""
 
 
+Done: TypeAlias = asyncio.Queue[tuple[Unit, Outcome] | Exception]
+"""Where workers put outcomes, or the error that ends them all."""
+
+
 class LocalGenerator:
     """A teacher in this process."""
 
@@ -63,26 +67,15 @@ class LocalGenerator:
     async def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
         """See `Generator.answer`."""
         todo: Iterator[Unit] = iter(units)
-        done: asyncio.Queue[tuple[Unit, Outcome] | BaseException] = asyncio.Queue()
+        done: Done = asyncio.Queue()
 
         async def work() -> None:
-            try:
-                for unit in todo:
-                    done.put_nowait((unit, await self._one(unit)))
-            except Exception as error:
-                done.put_nowait(error)
+            for unit in todo:
+                done.put_nowait((unit, await self._one(unit)))
 
-        workers = [asyncio.create_task(work()) for _ in range(min(self._concurrency, len(units)))]
-        try:
-            for _ in units:
-                found = await done.get()
-                if isinstance(found, BaseException):
-                    raise found
+        async with aclosing(made([work() for _ in units[: self._concurrency]], done, len(units))) as outcomes:
+            async for found in outcomes:
                 yield found
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
 
     async def close(self) -> None:
         """See `Generator.close`."""
@@ -108,6 +101,30 @@ class LocalGenerator:
                 raise error from None
             name = type(error).__name__
             return Failure(f"{name}: {error}"[:500], spent(raised), time.perf_counter() - began)
+
+
+async def made(
+    workers: Sequence[Coroutine[Any, Any, None]], done: Done, num: int
+) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    """Run workers that put outcomes into `done`; yield `num` of them, raise what a worker raises, end the workers."""
+
+    async def run(worker: Coroutine[Any, Any, None]) -> None:
+        try:
+            await worker
+        except Exception as error:
+            await done.put(error)
+
+    tasks = [asyncio.create_task(run(worker)) for worker in workers]
+    try:
+        for _ in range(num):
+            found = await done.get()
+            if isinstance(found, Exception):
+                raise found
+            yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def open_local(teacher: Teacher, concurrency: int) -> Generator:

@@ -25,7 +25,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from distill.generate import Generator, Opener, open_local
+from distill.generate import Done, Generator, Opener, made, open_local
 from distill.ledger import Failure, Outcome
 from distill.teacher import Teacher
 from distill.units import Unit
@@ -114,22 +114,11 @@ class RayGenerator:
         """See `Generator.answer`."""
         todo, deaths = deque(units), Counter[str]()
         # one place per worker: who has an answer to give waits until the driver has written the others
-        done: asyncio.Queue[_Found | Exception] = asyncio.Queue(len(self._seats) * self._in_flight)
-        workers = [
-            asyncio.create_task(self._work(seat, todo, deaths, done))
-            for _ in range(self._in_flight)
-            for seat in self._seats
-        ]
-        try:
-            for _ in units:
-                found = await done.get()
-                if isinstance(found, Exception):
-                    raise found
+        done: Done = asyncio.Queue(len(self._seats) * self._in_flight)
+        workers = [self._work(seat, todo, deaths, done) for _ in range(self._in_flight) for seat in self._seats]
+        async with aclosing(made(workers, done, len(units))) as outcomes:
+            async for found in outcomes:
                 yield found
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
 
     async def pids(self) -> list[int]:
         """The processes of the actors."""
@@ -142,20 +131,13 @@ class RayGenerator:
         if self._owned:
             self._ray.shutdown()
 
-    async def _work(
-        self, seat: _Seat, todo: deque[Unit], deaths: Counter[str], done: asyncio.Queue[_Found | Exception]
-    ) -> None:
+    async def _work(self, seat: _Seat, todo: deque[Unit], deaths: Counter[str], done: Done) -> None:
         """Ask the actor of one seat for one unit after the other."""
-        errors = self._ray.exceptions
         while todo:
             unit = todo.popleft()
-            try:
-                # the last time alone, so that what it did not do itself is not held against it
-                async with seat.taken(alone=deaths[unit.key] == MAX_DEATHS - 1) as actor:
-                    outcome = await self._ask(seat, actor, unit)
-            except errors.RayTaskError as exc:
-                await done.put(exc.cause if isinstance(exc.cause, Exception) else exc)
-                continue
+            # the last time alone, so that what it did not do itself is not held against it
+            async with seat.taken(alone=deaths[unit.key] == MAX_DEATHS - 1) as actor:
+                outcome = await self._ask(seat, actor, unit)
             if outcome is None:
                 deaths[unit.key] += 1
                 if deaths[unit.key] < MAX_DEATHS:
@@ -169,6 +151,8 @@ class RayGenerator:
         try:
             found: Outcome = await actor.answer.remote(unit)
             return found
+        except self._ray.exceptions.RayTaskError as exc:
+            raise (exc.cause if isinstance(exc.cause, Exception) else exc) from None
         except self._ray.exceptions.RayActorError:
             self._replace(seat, actor)
             return None
