@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
-from evals.decontamination import answer_leaks, normalised, overlaps, prompt_text
+from evals.decontamination import answer_leaks, normalised, overlaps, own_texts, prompt_text
 from evals.task import Item
 
-__all__ = ["Prompts", "clean_prompts", "own_texts"]
-
-MIN_COMMON = 3
-"""Prompts from which what all of them share counts as an instruction."""
+__all__ = ["Prompts", "clean_prompts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +48,3 @@ def clean_prompts(items: Sequence[Item], measured: Sequence[Sequence[Item]], *, 
             reasons.setdefault(place, f"tells its answer: {told[item.problem.id][:80]}")
     kept = [item for place, item in enumerate(items) if place not in reasons]
     return Prompts(kept, [(items[place].problem.id, reasons[place]) for place in sorted(reasons)])
-
-
-def own_texts(items: Sequence[Item]) -> list[str]:
-    """What each prompt says beyond the words that all of them begin or end with."""
-    words = [prompt_text(item).split() for item in items]
-    if len(words) < MIN_COMMON:
-        return [" ".join(line) for line in words]
-    head = _num_common(words)
-    tail = _num_common([line[head:][::-1] for line in words])
-    return [" ".join(line[head : len(line) - tail]) for line in words]
-
-
-def _num_common(lines: Sequence[Sequence[str]]) -> int:
-    """How many words all lines begin with."""
-    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*lines, strict=False)))

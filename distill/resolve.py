@@ -16,12 +16,13 @@ from distill.filtering import Context, Filter
 from distill.gates import JobGates, read_job_gates
 from distill.method import Assignment, Domain, Job, Method
 from distill.pipeline import read_filters, settings_of
-from distill.prompts import Prompts, clean_prompts, own_texts
+from distill.prompts import Prompts, clean_prompts
 from distill.registries import METHODS
 from distill.selection import Selection, read_selection
 from distill.spec import JobSpec, TeacherSpec
 from distill.teacher import resolve_teacher
 from distill.units import prompt_digest
+from evals.decontamination import own_texts
 from evals.task import Item, Task
 from train.specs import make_task
 from ttc.errors import ConfigError

@@ -12,16 +12,19 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from evals.task import Item
 
-__all__ = ["Leak", "Overlap", "answer_leaks", "normalised", "overlaps", "prompt_text"]
+__all__ = ["Leak", "Overlap", "answer_leaks", "normalised", "overlaps", "own_texts", "prompt_text"]
 
 _GAPS = re.compile(r"[^\w+\-*/=<>^%.]+")
 _MARKS = r"(?:\\boxed\{{\s*{0}\s*\}}|####\s*{0}\b|answer(?:\s+is)?\s*[:=]?\s*\$?{0}\b(?!\s*[-+*/^=]))"
 _LONG = 20
 """Characters from which a target that stands in its prompt word for word counts as given away."""
+_MIN_COMMON = 3
+"""Prompts from which what all of them share counts as an instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,21 @@ def answer_leaks(items: Iterable[Item]) -> Iterator[Leak]:
             yield Leak(item.problem.id, marked.group(0))
         elif len(target) >= _LONG and target in text:
             yield Leak(item.problem.id, target)
+
+
+def own_texts(items: Sequence[Item]) -> list[str]:
+    """What each prompt says beyond the words that all of them begin or end with."""
+    words = [prompt_text(item).split() for item in items]
+    if len(words) < _MIN_COMMON:
+        return [" ".join(line) for line in words]
+    head = _num_common(words)
+    tail = _num_common([line[head:][::-1] for line in words])
+    return [" ".join(line[head : len(line) - tail]) for line in words]
+
+
+def _num_common(lines: Sequence[Sequence[str]]) -> int:
+    """How many words all lines begin with."""
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*lines, strict=False)))
 
 
 def prompt_text(item: Item) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from evals.decontamination import answer_leaks, overlaps, prompt_text
+from evals.decontamination import answer_leaks, overlaps, own_texts
 from evals.task import Task
 from train.alarm_file import AlarmFile
 from train.build import Build
@@ -96,7 +96,8 @@ class PolicyStage:
         if self.ptx is not None:
             self.ptx.check()
         train, measured = self._items()
-        found = list(overlaps([prompt_text(item) for item in train], map(prompt_text, measured)))
+        texts = own_texts([*train, *measured])  # an instruction that all prompts share tells nothing
+        found = list(overlaps(texts[: len(train)], texts[len(train) :]))
         if found:
             raise ConfigError(
                 f"{self.kind}: {len(found)} training problems are held-out problems too, such as "

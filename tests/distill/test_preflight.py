@@ -218,7 +218,7 @@ def test_prompts_that_tell_their_answer_or_are_measured_are_refused(pair, tmp_pa
         "task": f"cipher:symbols={SYMBOLS},max_steps=4,split=eval",
         "held_out": f"cipher:symbols={SYMBOLS},max_steps=3",
     }
-    assert "is measured too" in refusal(found(*pair, tmp_path, **wider), "prompts")
+    assert "is measured (equal)" in refusal(found(*pair, tmp_path, **wider), "prompts")
 
 
 def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair, tmp_path):

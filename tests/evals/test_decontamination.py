@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.decontamination import answer_leaks, normalised, overlaps
-from evals.task import Item
+from evals.decontamination import answer_leaks, normalised, overlaps, own_texts, prompt_text
+from evals.task import Item, boxed_question
 from ttc.core import Message, Problem
 
 LONG = "A train leaves the station at nine and travels at sixty miles an hour for three hours and a half. How far?"
@@ -49,3 +49,15 @@ def test_a_long_target_word_for_word_is_a_leak():
 
 def test_targets_that_are_not_text_are_left_alone():
     assert list(answer_leaks([item("x", {"answer": "7"}), item("x", None)])) == []
+
+
+def test_an_instruction_that_all_prompts_share_is_no_overlap():
+    asked = ["How many legs are there?", "How far is it in total?", "How many cats are there?", "How much is that?"]
+    items = [Item(Problem(str(i), boxed_question(f"{i} things. {text}")), "1") for i, text in enumerate(asked)]
+    bare = [prompt_text(each) for each in items]
+    assert len(list(overlaps(bare[:2], bare[2:]))) == 2  # the instruction alone is a run of 13 words
+    own = own_texts(items)
+    assert list(overlaps(own[:2], own[2:])) == []
+    assert own[0] == "0 things. How many legs are there?"
+    again = own_texts([*items, items[0]])
+    assert [found.how for found in overlaps(again[:2], again[4:])] == ["equal"]
