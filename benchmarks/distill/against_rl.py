@@ -1,8 +1,8 @@
 """Distilled against trained by reinforcement: one student, one size, equal compute.
 
 Compute is counted in FLOPs: two per parameter and token that is read or written, six per token that is trained on. The
-teacher's answers and its supervision count for the distilled student, the teacher's own training does not: its
-CPU-seconds are told. The rival is GRPO on the same start, for as many steps as that compute pays for.
+teacher's answers count for the distilled student, the teacher's own training does not: its CPU-seconds are told. The
+rival is GRPO on the same start, for as many steps as that compute pays for.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 from benchmarks.distill.arms import TRACE
-from benchmarks.distill.place import Place, gap, told
-from benchmarks.distill.stock import on_policy_student, rejection_student, rows_of, student, teacher, trained_tokens
+from benchmarks.distill.place import FEWER, Place, gap, told
+from benchmarks.distill.stock import rejection_student, rows_of, student
 from distill.ledger import Ledger
 from train.models import load_model, num_parameters
 
@@ -26,21 +26,21 @@ ROWS = 32
 
 def measure(place: Place) -> dict[str, Any]:
     """The student of the chain, and the same start after GRPO of equal compute."""
-    distilled, start = on_policy_student(place), student(place)
-    small, large = (num_parameters(load_model(model, "cpu")) for model in (start, teacher(place)))
-    flops = _of_rejection(place, small) + _of_on_policy(place, small, large)
+    distilled, start = rejection_student(place), student(place)
+    small = num_parameters(load_model(start, "cpu"))
+    flops = _of_rejection(place, small)
     step = GROUPS * DRAWS * (2 * small * (PROMPT + TRACE) + 6 * small * (PROMPT + TRACE))
     steps = math.ceil(flops / step)
     rival = place.train("reinforced", "reinforce", {"1.steps": steps, "1.eval_every": steps}, model=start)
-    answers = {"start": start, "distilled": distilled, "reinforced": rival}
-    found = {name: place.answers(model) for name, model in answers.items()}
+    found = {"start": place.answers(start, FEWER)}
+    found |= {"distilled": place.answers(distilled), "reinforced": place.answers(rival)}
     return {
         **{name: told(one, place.seed) for name, one in found.items()},
         "lead": gap(found["reinforced"], found["distilled"], place.seed),
         "flops": {"distilled": round(flops), "reinforced": steps * step},
         "grpo_steps": steps,
         "cpu_seconds": {
-            "distilled": place.spent("rejection", "on_policy"),
+            "distilled": place.spent("rejection"),
             "reinforced": place.spent("reinforced"),
             "teacher": place.spent("teacher"),
         },
@@ -55,10 +55,3 @@ def _of_rejection(place: Place, small: int) -> float:
         paid = sum(float(usage["flops"]) for usage in ledger.totals()["usage"].values())
     updates = sum(1 for row in rows_of(job, "metrics.jsonl") if row["step"] > 0)
     return paid + (PROMPT + TRACE) * 6 * small * ROWS * updates
-
-
-def _of_on_policy(place: Place, small: int, large: int) -> float:
-    """The student writes, the teacher reads, the student is trained."""
-    job = place.folder / "on_policy"
-    rollouts = sum(1 for _ in rows_of(job, "rollouts.jsonl"))
-    return (trained_tokens(job) + PROMPT * rollouts) * (2 * small + 2 * large + 6 * small)

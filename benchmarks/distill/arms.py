@@ -1,6 +1,6 @@
 """On-policy distillation against imitation of one verified trace per prompt, at the same trained tokens.
 
-Both arms start from the student of rejection sampling and see the same 512 problems; the imitation arm has one verified
+Both arms start from a beginner that has seen these traces, and see the same 512 problems; imitation has one verified
 answer of the teacher to each, passed over until it has learnt from as many tokens. The negative control is the same
 pair of arms on problems that never repeat, each with a fresh answer of the teacher: there imitation is not short of
 data. Reverse KL sharpens, which by itself lifts sampled accuracy, so greedy accuracy is told beside it.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.distill.place import Place, gap, told
-from benchmarks.distill.stock import on_policy_student, rejection_student, teacher, trained_tokens
+from benchmarks.distill.stock import beginner, on_policy_student, teacher, trained_tokens
 
 __all__ = ["control", "measure"]
 
@@ -30,7 +30,7 @@ def measure(place: Place) -> dict[str, Any]:
 
 def control(place: Place) -> dict[str, Any]:
     """The two arms on problems that do not repeat."""
-    start, best = str(rejection_student(place)), str(teacher(place))
+    start, best = str(beginner(place)), str(teacher(place))
     supervised = place.distill("on_policy_fresh", "on_policy", {"student": start, "teacher": best, "task": FRESH})
     fresh = {"task": FRESH, "n": 1, "limit": _prompts(place.folder / "on_policy_fresh")}
     return _arms(place, supervised, place.folder / "on_policy_fresh", "imitation_fresh", fresh)
@@ -39,7 +39,7 @@ def control(place: Place) -> dict[str, Any]:
 def _arms(place: Place, supervised: Path, job: Path, name: str, fresh: dict[str, object]) -> dict[str, Any]:
     tokens = trained_tokens(job)
     settings = {
-        "student": str(rejection_student(place)),
+        "student": str(beginner(place)),
         "teacher": str(teacher(place)),
         "train.steps": math.ceil(tokens / (ROWS * TRACE)),
         "train.rows": ROWS,
@@ -49,7 +49,7 @@ def _arms(place: Place, supervised: Path, job: Path, name: str, fresh: dict[str,
     }
     imitated = place.distill(name, "rejection", settings)
     answers = {
-        "start": place.answers(rejection_student(place)),
+        "start": place.answers(beginner(place)),
         "imitation": place.answers(imitated),
         "on_policy": place.answers(supervised),
     }

@@ -9,7 +9,16 @@ from typing import Any
 
 from benchmarks.distill.place import Answers, Place
 
-__all__ = ["measured", "on_policy_student", "rejection_student", "rows_of", "student", "teacher", "trained_tokens"]
+__all__ = [
+    "beginner",
+    "measured",
+    "on_policy_student",
+    "rejection_student",
+    "rows_of",
+    "student",
+    "teacher",
+    "trained_tokens",
+]
 
 
 def teacher(place: Place) -> Path:
@@ -18,7 +27,7 @@ def teacher(place: Place) -> Path:
 
 
 def student(place: Place) -> Path:
-    """Pretrained for a few steps, with fewer than half the teacher's parameters."""
+    """Pretrained for a while, with fewer than half the teacher's parameters."""
     return place.train("start", "student")
 
 
@@ -28,9 +37,15 @@ def rejection_student(place: Place) -> Path:
     return place.distill("rejection", "rejection", settings)
 
 
+def beginner(place: Place) -> Path:
+    """A student pretrained for less, then warmed up on the same answers: it writes the language, and errs."""
+    early = place.train("early", "student", {"1.steps": 300})
+    return place.distill("beginner", "rejection", {"student": str(early), "teacher": str(teacher(place))})
+
+
 def on_policy_student(place: Place) -> Path:
-    """The student of rejection sampling, then supervised by the teacher on its own answers to the same problems."""
-    settings = {"student": str(rejection_student(place)), "teacher": str(teacher(place))}
+    """The beginner, supervised by the teacher on its own answers to the same problems."""
+    settings = {"student": str(beginner(place)), "teacher": str(teacher(place))}
     return place.distill("on_policy", "on_policy", settings)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.distill.place import Place
-from benchmarks.distill.stock import on_policy_student
+from benchmarks.distill.stock import rejection_student
 from evals.tasks.chain import chain
 
 __all__ = ["measure"]
@@ -23,7 +23,7 @@ START_S = 300.0
 
 def measure(place: Place) -> dict[str, Any]:
     """Accuracy by `ttc eval`, greedily, and whether the served model answers the first problems alike."""
-    model, command = on_policy_student(place), str(Path(sys.executable).parent / "ttc")
+    model, command = rejection_student(place), str(Path(sys.executable).parent / "ttc")
     out = place.folder / "used"
     asked = [command, "eval", "--model", str(model), "--task", "chain", "--strategy", "direct", "--baseline", "none"]
     asked += ["--temperature", "0", "--limit", str(LIMIT), "--out", str(out), "--json"]
