@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import os
 import pathlib
 import sys
 from typing import Any
@@ -17,6 +18,10 @@ from typing import Any
 from ttc.concurrent import new_event_loop
 from ttc.config import overrides
 from ttc.errors import ConfigError, MissingExtra
+
+ONEDNN = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
+"""Kernels that torch keeps on a CPU, one for each shape of a matrix product. A server meets a new shape at every step,
+and by default keeps the last 1,024, which come to a gigabyte and are seldom met again. Set unless the user has."""
 
 OPTIONS = ("engine", "scorer", "limits", "thinking")
 
@@ -68,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         config = load_config(pathlib.Path(args.config))
     else:
         config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))
+    if any(spec.engine.name == "embedded" for spec in config.models):
+        os.environ.update({name: value for name, value in ONEDNN.items() if name not in os.environ})
     print(f"loading {', '.join(spec.name for spec in config.models)}", file=sys.stderr, flush=True)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve(config, Catalogue.load(config), args.host, args.port))
