@@ -1,0 +1,83 @@
+"""Markers that the operator names: for models without their own, in what is generated only, checked at the start."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from serve.markers import with_markers
+from serve.thinking import ThinkingPolicy
+from ttc.core import Capabilities, Message, Prompt, StreamingEngine
+from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError
+
+POLICY = ThinkingPolicy(open="[t]", close="[/t]")
+ASKED = [Message("user", "what is [t] and [/t]?")]
+
+
+class WithoutMarkers(ScriptedEngine):
+    """An engine that knows no thought."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda prompt, path, key: "yes")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return dataclasses.replace(super().capabilities, think_open=(), think_close=())
+
+
+class Merging(WithoutMarkers):
+    """Writes a full stop and the bracket after it as one id, as byte-pair encodings do."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(map(ord, text.replace(".[", "\ue000")))
+
+
+def test_a_model_with_markers_of_its_own_keeps_them() -> None:
+    engine = ScriptedEngine(lambda prompt, path, key: "yes")
+    assert with_markers(engine, POLICY) is engine
+    plain = WithoutMarkers()
+    assert with_markers(plain, ThinkingPolicy()) is plain
+
+
+def test_an_engine_streams_through_the_wrapper_only_if_it_streams() -> None:
+    class Streaming(WithoutMarkers):
+        async def stream(self, *arguments: Any) -> Any:
+            return arguments
+
+    assert not isinstance(with_markers(WithoutMarkers(), POLICY), StreamingEngine)
+    assert isinstance(with_markers(Streaming(), POLICY), StreamingEngine)
+
+
+def test_the_wrapper_is_part_of_what_was_rendered_and_the_users_markers_move_nothing() -> None:
+    engine = with_markers(WithoutMarkers(), POLICY)
+
+    def rendered(thinking: bool | None) -> Prompt:
+        prompt = engine.render(ASKED, thinking)
+        assert prompt.token_ids is not None
+        assert (prompt.rendered_len, prompt.rendered_chars) == (len(prompt.token_ids), len(prompt.text))
+        assert prompt.generated_text == "" == engine.decode(prompt.generated_ids)
+        return prompt
+
+    plain, on, off = rendered(None), rendered(True), rendered(False)
+    assert (plain.think_state, on.think_state, off.think_state) == ("none", "open", "closed")
+    assert on.text == plain.text + "[t]\n"
+    assert off.text == plain.text + "[t]\n\n[/t]\n\n"
+
+
+@pytest.mark.parametrize(
+    "given", [{"open": "a"}, {"close": "a"}, {"open": "", "close": "b"}, {"open": "a", "close": "a"}]
+)
+def test_half_a_pair_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"thinking\.open"):
+        ThinkingPolicy(**given)
+
+
+def test_a_handover_that_would_not_close_the_thought_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match=r"\[/t\]"):
+        ThinkingPolicy(open="[t]", close="[/t]", handover="Enough.</think>")
+    with pytest.raises(ConfigError, match="line of its own"):
+        with_markers(Merging(), dataclasses.replace(POLICY, handover="Enough.[/t]"))
+    assert with_markers(Merging(), dataclasses.replace(POLICY, handover="Enough.\n[/t]\n"))
