@@ -3,8 +3,9 @@
 The hidden states of a batch are computed from rows that are laid end to end instead of padded; positions start anew
 with each, and a block-diagonal causal mask keeps them apart, so the numbers are those of the padded batch (a test says
 to 1e-6). Packing without such a mask taught models to repeat themselves (open-r1 issue 520). Krell et al. 2021
-(arXiv:2107.02027); rows are placed first-fit, longest first. Cost: no padding, but attention over the whole packed row;
-it pays where rows differ much in length. Left out: kernels that skip the masked blocks, models with sliding windows.
+(arXiv:2107.02027); rows are placed first-fit, longest first. Cost: no padding, but attention over the whole packed row:
+on a CPU, where updates batch rows of like length anyhow, it is rarely faster. Left out: kernels that skip the masked
+blocks, models with sliding windows.
 """
 
 from __future__ import annotations
