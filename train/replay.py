@@ -9,13 +9,14 @@ runs in which a rule changed the rate or rolled back before the step.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from train.models import load_tokenizer
 from train.policy_stage import PolicyStage
 from train.registries import STAGES
+from train.rollout import Rollout
 from train.rollout_file import read_rollouts
 from train.run import RUN, stage_folders
 from train.stage import Setting
@@ -24,7 +25,19 @@ from ttc.errors import ConfigError
 from ttc.records import iterate
 from ttc.registry import bind
 
-__all__ = ["replay_step"]
+__all__ = ["Relearn", "Relearning", "replay_step"]
+
+Relearn: TypeAlias = Callable[[Sequence[Rollout]], Mapping[str, float]]
+"""The next update of a fresh policy, on the rollouts of its step; returns its metrics."""
+
+
+@runtime_checkable
+class Relearning(Protocol):
+    """A stage of another package that can repeat its updates."""
+
+    def relearner(self, source: Path, setting: Setting) -> Relearn:
+        """What repeats them one after the other, from the model in `source`."""
+        ...
 
 
 def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path | None = None) -> Iterator[str]:
@@ -37,23 +50,29 @@ def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path |
     factory = STAGES.load(kind)
     supply = {"health": fields.pop("health")} if "health" in fields else {}
     bound = factory(**bind(factory, fields, supply=supply))
-    if not isinstance(bound, PolicyStage):
+    if not isinstance(bound, (PolicyStage, Relearning)):
         raise ConfigError(f"{folder.name}: a stage of kind {kind} makes no updates from rollouts")
     logged = {int(row["step"]): row for _, row in iterate(folder / "metrics.jsonl")}
     if step + 1 not in logged:
         raise ConfigError(f"{folder.name} has no step {step}: it logged steps 0 to {max(logged, default=0) - 1}")
-    tokenizer = load_tokenizer(source)
-    updater = bound.learner(source, Setting(folder, source, seed, "cpu", 1, lambda text: None))
+    again = _updates(bound, source, Setting(folder, source, seed, "cpu", 1, lambda text: None))
     found: dict[str, float] = {}
     for number in range(step + 1):
         rollouts = list(read_rollouts(folder / "rollouts.jsonl", number))
         if not rollouts:
             raise ConfigError(f"{folder.name} holds no rollouts of step {number}")
-        found = update_on(rollouts, bound.plan, updater, int(tokenizer.pad_token_id))
-    for name in ("loss", "grad_norm", "entropy", "clip_share"):
+        found = dict(again(rollouts))
+    for name in ("loss", "grad_norm", "entropy", "clip_share", "divergence"):
         if name in found:
             before = float(logged[step + 1].get(name, float("nan")))
             yield f"{name:12} logged {before:.9g}  computed {found[name]:.9g}  {_same(before, found[name])}"
+
+
+def _updates(stage: PolicyStage | Relearning, source: Path, setting: Setting) -> Relearn:
+    if isinstance(stage, Relearning):
+        return stage.relearner(source, setting)
+    updater, pad_id = stage.learner(source, setting), int(load_tokenizer(source).pad_token_id)
+    return lambda rollouts: update_on(rollouts, stage.plan, updater, pad_id)
 
 
 def _same(logged: float, computed: float) -> str:

@@ -11,6 +11,7 @@ text.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,15 +33,17 @@ from train.frontier import Mode
 from train.health import configured
 from train.loop import learn
 from train.losses.ppo import ppo
+from train.models import load_tokenizer
 from train.normalise import Normaliser
 from train.optimiser import Schedule
 from train.parts import Parts, Plan
 from train.policy_stage import PolicyStage
+from train.replay import Relearn
 from train.rewards import Rewarder
 from train.rollout import group_draws
 from train.sources import check_positive
 from train.stage import Result, Setting, Stage
-from train.update import Objective
+from train.update import Objective, Updater
 from ttc.config import overrides
 from ttc.core import Engine, Sampling
 from ttc.embedded.text import Text
@@ -184,21 +187,30 @@ class OnPolicy:
         """See `Stage.run`."""
         return replace(self.inner, loop=partial(self._loop, setting)).run(setting)
 
+    def relearner(self, source: Path, setting: Setting) -> Relearn:
+        """See `train.replay.Relearning`."""
+        updater = self.inner.learner(source, setting)
+        learner = self._learner(setting, source, updater, int(load_tokenizer(source).pad_token_id))
+        return lambda rollouts: asyncio.run(learner.learn(rollouts))
+
     async def _loop(self, setting: Setting, plan: Plan, parts: Parts) -> dict[str, Any]:
         if setting.model is None:
             raise ConfigError("on_policy needs a model")
-        limit = self.inner.limits[0]
-        messages = {item.problem.id: item.problem.messages for item in self.inner.task.items(limit, 0)}
-        panel = Panel(self._readers(setting), messages, self.inner.thinking.template)
+        learner = self._learner(setting, setting.model, parts.updater, parts.pad_id)
         try:
-            panel.check(Text(setting.model))
             setting.log(WORDS[self.kind])
-            learner = Learner(
-                panel, parts.updater, parts.pad_id, self.kind, self.beta, self.reward_weight, plan.mask_truncated
-            )
             return await learn(plan, parts, learner.learn)
         finally:
-            await panel.close()
+            await learner.panel.close()
+
+    def _learner(self, setting: Setting, source: Path, updater: Updater, pad_id: int) -> Learner:
+        """The teachers, opened and checked against the student in `source`, and what learns from them."""
+        items = self.inner.task.items(self.inner.limits[0], 0)
+        messages = {item.problem.id: item.problem.messages for item in items}
+        panel = Panel(self._readers(setting), messages, self.inner.thinking.template)
+        panel.check(Text(source))
+        truncated = self.inner.plan.mask_truncated
+        return Learner(panel, updater, pad_id, self.kind, self.beta, self.reward_weight, truncated)
 
     def _readers(self, setting: Setting) -> dict[str, Reader]:
         """Teachers by domain; one that several domains name is loaded once."""

@@ -26,6 +26,7 @@ from train.losses.ppo import ppo
 from train.models import load_model
 from train.optimiser import Optimiser, Schedule
 from train.recipe import read_recipe
+from train.replay import replay_step
 from train.rollout import Collector, group_draws
 from train.rollout_file import read_rollouts
 from train.run import Options, run_recipe
@@ -269,14 +270,17 @@ def test_every_domain_has_its_own_teacher(student, teacher, tmp_path):
     )
 
 
-def test_it_is_a_stage_of_a_recipe(student, teacher, tmp_path):
+def test_it_is_a_stage_of_a_recipe_whose_updates_can_be_computed_again(student, teacher, tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text(
         f'[[stage]]\nkind = "on_policy"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nteacher = "{teacher}"\n'
-        "steps = 1\nlr = 1e-3\nprompts = 2\nn = 1\nheld_out_limit = 4\n"
+        "steps = 2\nlr = 1e-3\nprompts = 2\nn = 1\nheld_out_limit = 4\n"
     )
     (result,) = run_recipe(read_recipe(str(recipe)), Options(tmp_path / "run", 1, student, "cpu", 1), lambda text: None)
-    assert (tmp_path / "run/model/config.json").is_file() and result.metrics["step"] == 1
+    assert (tmp_path / "run/model/config.json").is_file() and result.metrics["step"] == 2
+    told = list(replay_step(tmp_path / "run", 1, model=student))
+    assert [line.split()[0] for line in told] == ["loss", "grad_norm", "entropy", "clip_share", "divergence"]
+    assert all(line.endswith("equal") for line in told)
 
 
 @pytest.mark.parametrize(
