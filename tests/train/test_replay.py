@@ -1,0 +1,53 @@
+"""Updates computed again from their records give the logged numbers, bit for bit; what is not there is refused."""
+
+import pytest
+import torch
+
+from tests.train.cipher_base import STEPS, SYMBOLS
+from train.recipe import read_recipe
+from train.replay import replay_step
+from train.run import Options, run_recipe
+from ttc.errors import ConfigError
+
+TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
+
+
+@pytest.fixture(scope="module")
+def run(cipher_model, tmp_path_factory):
+    """Two updates by reinforcement."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("replay")
+    recipe = folder / "two.toml"
+    recipe.write_text(
+        f'[[stage]]\nkind = "grpo"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nsteps = 2\nlr = 1e-3\n'
+        "prompts = 8\nn = 4\nheld_out_limit = 4\n"
+    )
+    options = Options(folder / "run", 1, cipher_model, "cpu", 1)
+    run_recipe(read_recipe(str(recipe)), options, lambda text: None)
+    return folder / "run"
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_an_update_of_reinforcement_is_the_logged_one(run, cipher_model, step):
+    told = list(replay_step(run, step, model=cipher_model))
+    assert [line.split()[0] for line in told] == ["loss", "grad_norm", "entropy", "clip_share"]
+    assert all(line.endswith("equal") for line in told)
+
+
+def test_a_changed_record_shows(run, cipher_model, tmp_path):
+    path = run / "1-grpo" / "rollouts.jsonl"
+    text = path.read_text()
+    path.write_text(text.replace('"reward":1.0', '"reward":0.5', 3).replace('"reward": 1.0', '"reward": 0.5', 3))
+    try:
+        assert any("differs" in line for line in replay_step(run, 0, model=cipher_model))
+    finally:
+        path.write_text(text)
+
+
+def test_what_was_not_recorded_is_refused(run, cipher_model, tmp_path):
+    with pytest.raises(ConfigError, match="has no step 2: it logged steps 0 to 1"):
+        list(replay_step(run, 2, model=cipher_model))
+    with pytest.raises(ConfigError, match="give --model FOLDER"):
+        list(replay_step(run, 0))
+    with pytest.raises(ConfigError, match="no stage with recorded rollouts numbered 7"):
+        list(replay_step(run, 0, stage=7, model=cipher_model))
