@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -27,11 +28,12 @@ from typing import Any
 import torch
 
 from train.recipe import read_recipe
-from train.run import Options, run_recipe
+from train.run import Options, claim, run_recipe
 from ttc.core import Submission, Target, Verdict
 from ttc.verifiers.exact import exact
 
 HERE = Path(__file__).resolve()
+PRETRAINED = "1-pretrain"
 OVERLAPPED = {"grpo.asynchronous": "true", "grpo.buffer": "3", "grpo.max_staleness": "2"}
 WAYS: dict[str, dict[str, str]] = {
     "sync": {},
@@ -83,11 +85,15 @@ def cpu_seconds() -> float:
     return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, kinds))
 
 
-def run(folder: Path, seed: int, changes: dict[str, str]) -> dict[str, float]:
-    """Run the recipe; returns what the last stage told."""
+def run(folder: Path, seed: int, changes: dict[str, str], base: Path | None) -> dict[str, float]:
+    """Run the recipe, from the base model of the run in `base` if there is one; returns what the last stage told."""
     recipe = read_recipe("cipher-grpo", overrides=changes)
+    options = Options(folder, seed, None, "cpu", 1)
+    if base is not None:
+        claim(recipe, options)
+        shutil.copytree(base / PRETRAINED, folder / PRETRAINED)
     began, used = time.perf_counter(), cpu_seconds()
-    results = run_recipe(recipe, Options(folder, seed, None, "cpu", 1), lambda text: None)
+    results = run_recipe(recipe, options, lambda text: None)
     rows = [json.loads(line) for line in (folder / "2-grpo" / "metrics.jsonl").read_text().splitlines()]
     return {
         "seconds": results[-1].metrics["seconds"],
@@ -112,12 +118,15 @@ def main() -> None:
     common = {"grpo.steps": str(options.steps), "grpo.eval_every": str(options.steps), "grpo.record": "false"}
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        delay = run(Path(scratch) / "probe", 1, {**common, "grpo.steps": "10"})["rollout_s"]
+        probe = Path(scratch) / "probe"
+        delay = run(probe, options.seeds[0], {**common, "grpo.steps": "10"}, None)["rollout_s"]
         slow = {**common, "grpo.task": f"{HERE}:slow_cipher:seconds={delay}"}
         for seed in options.seeds:
-            found = {
-                name: run(Path(scratch) / f"{name}{seed}", seed, {**slow, **way}) for name, way in WAYS.items()
-            }
+            base, found = probe if seed == options.seeds[0] else None, {}
+            for name, way in WAYS.items():
+                folder = Path(scratch) / f"{name}{seed}"
+                found[name] = run(folder, seed, {**slow, **way}, base)
+                base = base or folder
             ratios = {name: each["seconds"] / found["sync"]["seconds"] for name, each in found.items()}
             rows.append({"seed": seed, "ratios": ratios, **found})
             print(json.dumps(rows[-1]), flush=True)
