@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ttc
-from distill.dataset import DATA, LINEAGE, TRAIN, write_json
+from distill.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
 from distill.digests import file_digest, model_digests
 from distill.judging import verifier_label, verifier_of
 from distill.ledger import Ledger
@@ -25,6 +25,7 @@ from ttc.errors import ConfigError, RecordError
 __all__ = ["LEDGER", "MANIFEST", "verify_manifest", "write_manifest"]
 
 MANIFEST, LEDGER = "manifest.json", "ledger.sqlite"
+_FILES = (PROMPTS, DECISIONS, TRAIN, LINEAGE)
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm", "sglang", "openai", "ray")
 
 
@@ -55,7 +56,7 @@ def write_manifest(plan: Plan, ledger: Ledger, model: Path, training: str) -> di
         "select": {"rule": plan.selection.rule, "per_prompt": plan.selection.per_prompt},
         "out": {
             "ledger": ledger.digest(),
-            **{name: file_digest(data / name) for name in (TRAIN, LINEAGE) if (data / name).is_file()},
+            **{name: file_digest(data / name) for name in _FILES if (data / name).is_file()},
             "training": training,
             "model": model_digests(model),
         },
@@ -82,7 +83,7 @@ def verify_manifest(folder: Path) -> list[str]:
         raise RecordError(f"{path}: not a manifest ({exc!r})") from exc
     wrong = [
         f"{DATA}/{name} has changed"
-        for name in (TRAIN, LINEAGE)
+        for name in _FILES
         if name in out and (not (folder / DATA / name).is_file() or file_digest(folder / DATA / name) != out[name])
     ]
     if model_digests(folder / "model") != out["model"]:

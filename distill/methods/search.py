@@ -66,6 +66,7 @@ class _Search:
     def about(self, job: Job) -> str:
         """See `Method.about`."""
         who = ", ".join(f"{teacher.strategy.label} on {_place(teacher.folder, job)}" for teacher in job.teachers)
+        who += " under a thinking budget" if job.spec.thinking.active else ""
         label = "the answer its draws agree on" if self.blind else "answers that the verifier calls right"
         return f"the student learns to give in one pass what {who} finds: {label}"
 
