@@ -2,7 +2,8 @@
 
 Weights and optimiser moments are fp32 in every case; `autocast` computes in bf16 from them (Micikevicius et al. 2018,
 arXiv:1710.03740, without loss scaling, which bf16 does not need). Gradient checkpointing (Chen et al. 2016,
-arXiv:1604.06174) costs one more forward pass and keeps one activation per layer.
+arXiv:1604.06174) costs one more forward pass and keeps one activation per layer. `shard` splits the weights over the
+processes of a run (`train.sharding`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from train.lora import add_lora
 from train.models import load_model
+from train.sharding import shard
+from train.world import ALONE, World
 from ttc import seeds
 from ttc.errors import ConfigError
 
@@ -27,16 +30,17 @@ class Build:
     alpha: float | None = None
     checkpointing: bool = False
     autocast: bool = False
+    shard: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that no adapter can have."""
         if self.lora < 0 or (self.alpha is not None and (not self.lora or not self.alpha > 0)):
             raise ConfigError(f"lora must be at least 0, and lora_alpha above 0 with it: {self.lora}, {self.alpha}")
 
-    def load(self, folder: Path, device: str, seed: int) -> Any:
+    def load(self, folder: Path, device: str, seed: int, world: World = ALONE) -> Any:
         """The model of a folder, ready to be trained; `seed` is the run's."""
         model = load_model(folder, device, checkpointing=self.checkpointing)
         if self.lora:
             alpha = 2.0 * self.lora if self.alpha is None else self.alpha
             add_lora(model, self.lora, alpha, seeds.derive(seed, "lora") % (1 << 31))
-        return model
+        return shard(model, world) if self.shard else model

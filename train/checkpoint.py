@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from train.sharding import inner, spread, whole
 from ttc.errors import TrainingError
 
 __all__ = ["Checkpoints"]
@@ -33,13 +34,13 @@ class Checkpoints:
         from safetensors.torch import save_file
 
         target = self._folder / f"step-{step:06d}"
+        # tied weights are stored once: parameters() knows them once
+        weights = {name: whole(tensor.detach()).contiguous() for name, tensor in inner(model).named_parameters()}
         if not self._writes:
             return target
         partial = self._folder / f".partial-{step:06d}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        # tied weights are stored once: parameters() knows them once
-        weights = {name: tensor.detach().contiguous() for name, tensor in model.named_parameters()}
         save_file(weights, str(partial / "model.safetensors"))
         torch.save(dict(optimiser), partial / "optimiser.pt")
         (partial / "state.json").write_text(json.dumps({**state, "step": step}))
@@ -62,12 +63,12 @@ class Checkpoints:
             return None
         newest = found[-1]
         weights = load_file(str(newest / "model.safetensors"))
-        own = dict(model.named_parameters())
+        own = dict(inner(model).named_parameters())
         if weights.keys() != own.keys() or any(own[name].shape != tensor.shape for name, tensor in weights.items()):
             raise TrainingError(f"{newest} holds the weights of another model; start the run in a new folder")
         with torch.no_grad():
             for name, tensor in weights.items():
-                own[name].copy_(tensor)
+                own[name].copy_(spread(tensor, own[name]))
         optimiser = torch.load(newest / "optimiser.pt", weights_only=True)
         return optimiser, json.loads((newest / "state.json").read_text())
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from train.sharding import inner, whole
 from ttc.errors import ConfigError
 
 __all__ = ["LoraLinear", "add_lora", "merged_state"]
@@ -39,7 +40,7 @@ class LoraLinear(torch.nn.Module):
     @torch.no_grad()
     def merged(self) -> torch.Tensor:
         """The weight of one plain layer that does the same: (out, in)."""
-        return self.base.weight + self.scale * (self.up @ self.down)
+        return whole(self.base.weight) + self.scale * (whole(self.up) @ whole(self.down))
 
 
 def add_lora(model: Any, rank: int, alpha: float, seed: int) -> None:
@@ -67,7 +68,11 @@ def add_lora(model: Any, rank: int, alpha: float, seed: int) -> None:
 
 
 def merged_state(model: Any) -> dict[str, torch.Tensor]:
-    """The model's state with all adapters merged, under the names of the plain model."""
+    """The model's state with all adapters merged, whole, under the names of the plain model.
+
+    All processes of a model with split weights must ask.
+    """
+    model = inner(model)
     adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
     found: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
@@ -77,5 +82,5 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
         layer = owner.removesuffix(".base")
         merges = layer in adapted and owner.endswith(".base")
         plain = f"{layer}.{last}" if merges else name
-        found[plain] = adapted[layer].merged() if merges and last == "weight" else tensor.detach()
+        found[plain] = adapted[layer].merged() if merges and last == "weight" else whole(tensor.detach())
     return found

@@ -23,13 +23,14 @@ def shuffled(num_rows: int, parts: int, number: int) -> list[torch.Tensor]:
     return list(torch.randperm(num_rows, generator=maker).chunk(parts))
 
 
-def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int) -> Iterator[torch.Tensor]:
+def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int, least: int = 1) -> Iterator[torch.Tensor]:
     """Cut `index` so that rows x longest row stays within `most` tokens; rows of like length together.
 
     Args:
         mask: (R, T) True at the tokens that are asked for.
         index: numbers of rows.
         most: padded tokens of one part; a single row may be longer.
+        least: rows of every part, when there are so many.
     """
     index = index.to(mask.device)
     if not len(index):
@@ -39,7 +40,7 @@ def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int) -> Iterato
     start, longest = 0, 0
     for end in range(len(index)):
         size = int(lengths[order[end]])
-        if end > start and max(longest, size) * (end - start + 1) > most:
+        if end - start >= least and len(index) - end >= least and max(longest, size) * (end - start + 1) > most:
             yield index[order[start:end]]
             start, longest = end, 0
         longest = max(longest, size)
@@ -47,11 +48,14 @@ def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int) -> Iterato
 
 
 def shared(mask: torch.Tensor, index: torch.Tensor, most: int, world: World) -> Iterator[torch.Tensor]:
-    """`micro_batches` of this process's rows: dealt out in order of length, so that all get like work."""
-    if world.size > 1:
-        index = index.to(mask.device)
-        index = index[torch.argsort(_lengths(mask)[index], stable=True)][world.rank :: world.size]
-    yield from micro_batches(mask, index, most)
+    """This process's rows of every micro-batch, which is cut for all of them: so all have equally many parts.
+
+    Unless there are fewer rows than processes, of which the last then get none.
+    """
+    for part in micro_batches(mask, index, most * world.size, world.size):
+        mine = part[world.rank :: world.size]
+        if len(mine):
+            yield mine
 
 
 def _lengths(mask: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from train.lora import merged_state
+from train.sharding import inner
 from ttc.errors import ConfigError
 
 __all__ = ["Shape", "load_model", "load_tokenizer", "new_model", "num_parameters", "save_model"]
@@ -83,13 +84,21 @@ def load_tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write weights (adapters merged), configuration, tokenizer and the stop tokens that end a turn of its template."""
+def save_model(
+    model: Any, tokenizer: Any, folder: Path, dtype: torch.dtype = torch.float32, *, writes: bool = True
+) -> None:
+    """Write weights (adapters merged), configuration, tokenizer and the stop tokens that end a turn of its template.
+
+    All processes of a model with split weights must call; without `writes` this one only helps to gather them.
+    """
     from transformers import GenerationConfig
 
+    state, model = merged_state(model), inner(model)
+    if not writes:
+        return
     folder.mkdir(parents=True, exist_ok=True)
     kept = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
-    kept.save_pretrained(folder, state_dict=merged_state(kept))
+    kept.save_pretrained(folder, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
     tokenizer.save_pretrained(folder)
     GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
 

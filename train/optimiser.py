@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from train.sharding import spread, whole, whole_tree
 from train.world import ALONE, World
 from ttc.errors import ConfigError
 
@@ -55,8 +56,8 @@ class Optimiser:
         if self._world.size > 1:
             for parameter in self._trained:  # a process without a micro-batch has no gradient yet
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            self._world.add([parameter.grad for parameter in self._trained if parameter.grad is not None])
-        norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self._clip))
+            self._sum([parameter.grad for parameter in self._trained if parameter.grad is not None])
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self._clip)))
         if math.isfinite(norm):
             for group in self._inner.param_groups:
                 group["lr"] = self.schedule.rate(self.taken) * self.scale
@@ -65,11 +66,24 @@ class Optimiser:
         self.taken += 1
         return norm
 
+    def _sum(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Make every gradient the sum over all processes; those of split weights are their mean already."""
+        split = [gradient for gradient in gradients if hasattr(gradient, "full_tensor")]
+        for gradient in split:
+            gradient.mul_(self._world.size)
+        if not split:
+            self._world.add(gradients)
+
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"inner": self._inner.state_dict(), "taken": self.taken, "scale": self.scale}
+        """What a checkpoint keeps, whole; all processes of split weights must ask."""
+        return {"inner": whole_tree(self._inner.state_dict()), "taken": self.taken, "scale": self.scale}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        self._inner.load_state_dict(state["inner"])
+        kept = state["inner"]
+        moments = {
+            number: {name: spread(value, self._trained[number]) for name, value in values.items()}
+            for number, values in kept["state"].items()
+        }
+        self._inner.load_state_dict({**kept, "state": moments})
         self.taken, self.scale = int(state["taken"]), float(state["scale"])

@@ -17,6 +17,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from train.packing import packed_hidden
+from train.sharding import Sharded
 
 __all__ = ["Compare", "Scored", "token_logprobs"]
 
@@ -53,6 +54,8 @@ def token_logprobs(
         compare: is given the log-probabilities of the whole vocabulary at the wanted positions, chunk by chunk.
         packed: lay rows end to end in rows of so many tokens, instead of padding them (see `train.packing`); 0: do not.
     """
+    if isinstance(model, Sharded):
+        return Scored(*model(ids, wanted, compare, packed=packed))
     if packed:
         places = torch.arange(1, ids.shape[1], device=ids.device)
         hidden = packed_hidden(model, ids[:, :-1], (wanted * places).amax(1).tolist(), packed)

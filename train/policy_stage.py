@@ -95,6 +95,8 @@ class PolicyStage:
             shaping_part(spec)
         if self.ptx is not None:
             self.ptx.check()
+        if self.build.shard and self.critic is not None and self.critic.start == "head":
+            raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
         train, measured = self._items()
         texts = own_texts([*train, *measured])  # an instruction that all prompts share tells nothing
         found = list(overlaps(texts[: len(train)], texts[len(train) :]))
@@ -150,8 +152,7 @@ class PolicyStage:
             for used in (engine, checker, rewarder):
                 await used.close()
         folder = setting.folder / "model"
-        if world.main:
-            save_model(updater.model, tokenizer, folder)
+        save_model(updater.model, tokenizer, folder, writes=world.main)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
         gained = held_out_gains(own / "held_out.jsonl", setting.seed)
         return Result(str(folder), {**numbers, **gained}, str(last["stopped"]))
@@ -168,7 +169,7 @@ class PolicyStage:
             same_tokenizer("reference", reference, source)
         if self.critic is not None:
             self.critic.check(source, setting)
-        model, tokenizer = self.build.load(source, setting.device, setting.seed), load_tokenizer(source)
+        model, tokenizer = self._model(source, setting), load_tokenizer(source)
         ids = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
         epochs, minibatches = self.passes
         return Updater(
@@ -183,6 +184,9 @@ class PolicyStage:
             replayed=None if self.ptx is None else self.ptx.batches(setting, source, *ids),
             world=setting.world,
         )
+
+    def _model(self, source: Path, setting: Setting) -> Any:
+        return self.build.load(source, setting.device, setting.seed, setting.world)
 
     def _rewarder(self, source: Path, setting: Setting) -> Rewarder:
         if self.rewards is None:

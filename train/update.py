@@ -25,9 +25,10 @@ from train.optimiser import Optimiser
 from train.outcome import Advantage, Outcome
 from train.packing import check_packing
 from train.policy import Compare, token_logprobs
+from train.sharding import Sharded
 from train.terms import Loss
 from train.world import ALONE, World
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["Objective", "Supervisor", "Updater", "weighted", "whitened"]
 
@@ -155,6 +156,8 @@ class Updater:
 
         With a `supervisor`, `batch.kl` weighs the divergence from its teacher instead of the one from a reference.
         """
+        if isinstance(self.model, Sharded) and len(batch) // self._minibatches < self._world.size:
+            raise TrainingError(f"{len(batch)} rows are too few for {self._minibatches} x {self._world.size} shards")
         batch = batch.to(self._device)
         self.model.train()
         single = self._epochs == 1 and self._minibatches == 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -24,7 +25,7 @@ steps = 3
 prompts = 6
 lr = 1e-3
 eval_every = 3
-save_every = 3
+save_every = 2
 held_out_limit = 9
 kl_weight = 0.02
 epochs = 2
@@ -43,6 +44,8 @@ def test_rows_are_dealt_out_by_length_to_every_process_once():
     mask = torch.arange(9)[None] < torch.tensor([[3], [9], [1], [5], [2]])
     dealt = [torch.cat([*shared(mask, torch.arange(5), 4, World(rank, 2))]).tolist() for rank in range(2)]
     assert dealt == [[2, 0, 1], [4, 3]]
+    parts = [[part.tolist() for part in shared(mask, torch.arange(5), 4, World(rank, 2))] for rank in range(2)]
+    assert parts == [[[2], [0, 1]], [[4], [3]]]
     assert list(shared(mask, torch.arange(1), 4, World(1, 2))) == []
 
 
@@ -51,9 +54,9 @@ def test_an_option_is_taken_out_of_a_command_line_in_both_its_forms():
     assert without("--processes", ["--processes=2", "--out", "x"]) == ["--out", "x"]
 
 
-def run(tmp_path, model, kind, processes):
+def run(tmp_path, model, kind, processes, extra=""):
     recipe = tmp_path / f"{kind}.toml"
-    recipe.write_text(RECIPE.replace("KIND", kind))
+    recipe.write_text(RECIPE.replace("KIND", kind) + extra)
     out = tmp_path / f"{kind}-{processes}"
     command = [sys.executable, "-m", "ttc", "train", "run", str(recipe), "--out", str(out), "--seed", "1"]
     command += ["--model", str(model), f"--processes={processes}"]
@@ -64,10 +67,14 @@ def run(tmp_path, model, kind, processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["grpo", "ppo"])
-def test_two_processes_with_half_the_batch_each_equal_one(cipher_model, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [("grpo", ""), ("ppo", ""), ("grpo", "shard = true\n"), ("grpo", "shard = true\nlora = 4\n")],
+    ids=["grpo", "ppo", "sharded", "sharded-lora"],
+)
+def test_two_processes_with_half_the_batch_each_equal_one(cipher_model, tmp_path, kind, extra):
     pytest.importorskip("accelerate")
-    one, two = (run(tmp_path, cipher_model, kind, processes) for processes in (1, 2))
+    one, two = (run(tmp_path, cipher_model, kind, processes, extra) for processes in (1, 2))
     first, second = (
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (one, two)
     )
@@ -79,3 +86,24 @@ def test_two_processes_with_half_the_batch_each_equal_one(cipher_model, tmp_path
     assert max(float((a - b).detach().abs().max()) for a, b in zip(*models, strict=True)) < 1e-5
     rollouts = [len((folder / "rollouts.jsonl").read_text().splitlines()) for folder in (one, two)]
     assert rollouts[0] == rollouts[1] > 0
+
+
+@pytest.mark.slow
+def test_a_sharded_run_that_was_cut_goes_on_where_it_was(cipher_model, tmp_path):
+    pytest.importorskip("accelerate")
+    extra = "shard = true\n[stage.health.memory]\nenabled = false\n"
+    folder = run(tmp_path, cipher_model, "grpo", 2, extra)
+    before = (folder / "model" / "model.safetensors").read_bytes()
+    (folder / "done.json").unlink()
+    shutil.rmtree(folder / "checkpoints" / "step-000003")
+    assert run(tmp_path, cipher_model, "grpo", 2, extra) == folder
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 3]
+    one, two = (safetensors(data) for data in (before, (folder / "model" / "model.safetensors").read_bytes()))
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-6
+
+
+def safetensors(data):
+    from safetensors.torch import load
+
+    return load(data)

@@ -84,6 +84,7 @@ def grpo(
     lora_alpha: float | None = None,
     checkpointing: bool = False,
     autocast: bool = False,
+    shard: bool = False,
     eval_every: int = 10,
     save_every: int = 50,
     until: float | None = None,
@@ -138,6 +139,7 @@ def grpo(
         lora_alpha: their scale; None is twice the rank.
         checkpointing: compute activations again in the backward pass instead of keeping them.
         autocast: compute in bf16, with fp32 weights.
+        shard: split the weights over the processes of the run (FSDP2).
         eval_every: steps between held-out measurements.
         save_every: steps between checkpoints.
         until: stop once held-out accuracy reaches this.
@@ -188,7 +190,7 @@ def grpo(
         reference=reference,
         rewards=RewardSource(reward_model, reward_how, reward_weight) if reward_model else None,
         ptx=None if ptx is None else Ptx(ptx, ptx_rows, ptx_weight),
-        build=Build(lora, lora_alpha, checkpointing, autocast),
+        build=Build(lora, lora_alpha, checkpointing, autocast, shard),
         leave_out=None if leave_out is None else (leave_out, leave_out_above),
     )  # fmt: skip
 

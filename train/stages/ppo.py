@@ -72,6 +72,7 @@ def ppo(
     lora_alpha: float | None = None,
     checkpointing: bool = False,
     autocast: bool = False,
+    shard: bool = False,
     thinking: Literal["auto", "on", "off"] = "auto",
     max_thinking: int | None = None,
     engine: str = "embedded:dtype=float32,batch_invariant=true",
@@ -119,6 +120,7 @@ def ppo(
         lora_alpha: their scale; None is twice the rank.
         checkpointing: compute activations again in the backward pass instead of keeping them.
         autocast: compute in bf16, with fp32 weights.
+        shard: split the weights over the processes of the run (FSDP2).
         thinking: on asks for it, off forbids it, auto leaves it to the model.
         max_thinking: most thinking tokens of a rollout.
         engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a resumed run is the same bits.
@@ -166,7 +168,7 @@ def ppo(
         reference=reference,
         rewards=RewardSource(reward_model, reward_how, reward_weight) if reward_model else None,
         ptx=None if ptx is None else Ptx(ptx, ptx_rows, ptx_weight),
-        build=Build(lora, lora_alpha, checkpointing, autocast),
+        build=Build(lora, lora_alpha, checkpointing, autocast, shard),
         critic=CriticStart(
             critic,
             Schedule(10 * lr if value_lr is None else value_lr, taken, warmup),

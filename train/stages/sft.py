@@ -56,6 +56,7 @@ def sft(
     lora_alpha: float | None = None,
     checkpointing: bool = False,
     autocast: bool = False,
+    shard: bool = False,
     warmup: int = 0,
     decay: bool = True,
     eval_every: int = 50,
@@ -83,6 +84,7 @@ def sft(
         lora_alpha: their scale; None is twice the rank.
         checkpointing: compute activations again in the backward pass instead of keeping them.
         autocast: compute in bf16, with fp32 weights.
+        shard: split the weights over the processes of the run (FSDP2).
         warmup: steps over which the rate rises.
         decay: let the rate fall to 0.
         eval_every: steps between held-out measurements.
@@ -109,7 +111,7 @@ def sft(
         normaliser=normaliser,
         packed=packed,
         rules=configured(health or {}),
-        build=Build(lora, lora_alpha, checkpointing, autocast),
+        build=Build(lora, lora_alpha, checkpointing, autocast, shard),
     )
 
 
@@ -147,7 +149,7 @@ class _Sft:
         examples = self._examples(setting, setting.model, int(tokenizer.eos_token_id))
         train, measured = parted("sft", examples, self.held_out_share, setting)
         measured = measured[: self.limit]
-        model = self.build.load(setting.model, setting.device, setting.seed)
+        model = self.build.load(setting.model, setting.device, setting.seed, setting.world)
         start = load_model(setting.model, setting.device)
         pad_id = int(tokenizer.pad_token_id)
         before = probabilities(start, measured, pad_id)
@@ -171,11 +173,12 @@ class _Sft:
         fit = Fit(model, updater.optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.pace, self.rules, setting)
         folder = setting.folder / "model"
+        save_model(model, tokenizer, folder, writes=world.main)
+        after = probabilities(model, measured, pad_id)
         if not world.main:
             return Result(str(folder), last, stopped)
-        save_model(model, tokenizer, folder)
         keys = [example.key for example in measured]
-        numbers = {**last, **gains("likelihood", before, probabilities(model, measured, pad_id), setting.seed, keys)}
+        numbers = {**last, **gains("likelihood", before, after, setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
         return Result(str(folder), numbers, stopped)
