@@ -9,7 +9,7 @@ from distill.gates import best_teacher, recovered
 from distill.measured import Measured
 from evals.statistics import Interval
 
-__all__ = ["HEAD", "Line", "compared", "recoveries"]
+__all__ = ["HEAD", "Line", "compared", "recoveries", "share"]
 
 HEAD = ("task", "who", "greedy % (95 %)", "sampled % (95 %)", "gain over the start", "tokens", "cut %")
 

@@ -24,7 +24,7 @@ from ttc.core import Record
 from ttc.options import StrategyChoice
 from ttc.thinking import Thinking
 
-__all__ = ["measure_model", "measure_teacher"]
+__all__ = ["as_json", "measure_model", "measure_teacher"]
 
 
 class _Silent:

@@ -32,7 +32,7 @@ from ttc.errors import ConfigError
 from ttc.registry import bind
 from ttc.values import nearest
 
-__all__ = ["JobGates", "job_checks", "job_gates", "read_job_gates"]
+__all__ = ["JobGates", "best_teacher", "job_checks", "job_gates", "read_job_gates", "recovered", "told"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from distill.teacher import Teacher
 from evals.task import Item, Task
 from train.stage import Setting
 from ttc.core import Sampling
-from ttc.errors import ConfigError
 from ttc.thinking import Thinking
 
 __all__ = ["Assignment", "Data", "Domain", "Job", "Method"]
@@ -86,17 +85,6 @@ class Job:
         """What measuring and training need to know of this machine; they log nothing."""
         spec = self.spec
         return Setting(self.folder, self.student, spec.seed, spec.device, spec.threads, lambda text: None)
-
-    def domain(self, name: str) -> Domain:
-        """The domain called `name`."""
-        return next(domain for domain in self.domains if domain.name == name)
-
-    def teacher(self, name: str) -> Teacher:
-        """The teacher called `name`; raises ConfigError when there is none."""
-        found = next((teacher for teacher in self.teachers if teacher.name == name), None)
-        if found is None:
-            raise ConfigError(f"no teacher {name!r} (known: {', '.join(t.name for t in self.teachers) or 'none'})")
-        return found
 
     def sampling(self, domain: Domain) -> Sampling:
         """How answers of a domain are drawn: the spec's [sampling] over the task's own."""
