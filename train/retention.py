@@ -2,11 +2,11 @@
 
 A recipe's table `[retention]` asks for it; after the last stage `retention.json` is written, and reports show it. For
 each model and task: accuracy, greedy and sampled, the change of the sampled one against the model before, paired by
-problem, and the win rate over that model: the share of problems on which its sampled answer scores higher, ties and
+problem, and the win rate over that model: how often its sampled answer scores higher, draw against draw, ties and
 answers without a verdict counting one half. Scores are the verifier's, partial credit included. Stages that pass the
 policy through have no row.
 
-Cost: two answers per problem, task and model. Left out: tasks of stages that a run has not begun.
+Cost: a greedy and `samples` sampled answers per problem, task and model. Left out: tasks of stages that did not begin.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from train.held_out import HeldOut, accuracy
 from train.measure import open_engine
 from train.rewards import Rewarder
 from train.rollout import Collector, Rollout, group_draws
+from train.sources import check_positive
 from train.specs import make_task, make_verifier
 from train.stage import Setting
 from ttc.core import Engine, Sampling
@@ -40,10 +41,11 @@ FILE = "retention.json"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Further tasks beside the stages' own, and the most problems of each."""
+    """Further tasks beside the stages' own, the most problems of each, and sampled answers per problem."""
 
     tasks: tuple[str, ...]
     limit: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +62,25 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Per problem: whether the greedy and the sampled answer are right, and the sampled one's score."""
+    """Whether greedy answers are right, one per problem, and sampled ones, equally many per problem, with scores."""
 
     greedy: Sequence[float]
     sampled: Sequence[float]
     scores: Sequence[float]
 
 
-def retention(*, tasks: tuple[str, ...] = (), limit: int = 128) -> Retention:
+def retention(*, tasks: tuple[str, ...] = (), limit: int = 128, samples: int = 4) -> Retention:
     """Declare what is measured after the run.
 
     Args:
         tasks: tasks beside those of the stages' `held_out`, each NAME or NAME:KEY=VALUE,...
         limit: most problems of each.
+        samples: sampled answers per problem.
     """
-    if limit < 1:
-        raise ConfigError(f"retention.limit must be at least 1, got {limit}")
+    check_positive("retention", limit=limit, samples=samples)
     for spec in tasks:
         make_task(spec)
-    return Retention(tasks, limit)
+    return Retention(tasks, limit, samples)
 
 
 def read_retention(table: object, where: str) -> Retention:
@@ -100,7 +102,7 @@ def measure_retention(
     before: Mapping[str, _Answers] = {}
     for stage, folder in models:
         setting.log(f"retention: {stage} on {len(specs)} tasks")
-        found = asyncio.run(_measured(tasks, asked.limit, folder, setting))
+        found = asyncio.run(_measured(tasks, asked, folder, setting))
         rows += [_kept(stage, spec, found[spec], before.get(spec), setting.seed) for spec in specs]
         before = found
     return rows
@@ -130,8 +132,10 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _kept(stage: str, spec: str, now: _Answers, before: _Answers | None, seed: int) -> Kept:
-    clusters = range(len(now.greedy))
-    greedy, sampled = (mean_interval(values, clusters, seed=seed) for values in (now.greedy, now.sampled))
+    problems = range(len(now.greedy))
+    clusters = [problem for problem in problems for _ in range(len(now.sampled) // len(problems))]
+    greedy = mean_interval(now.greedy, problems, seed=seed)
+    sampled = mean_interval(now.sampled, clusters, seed=seed)
     if before is None:
         return Kept(stage, spec, greedy, sampled)
     won = [0.5 + 0.5 * ((a > b) - (a < b)) for a, b in zip(now.scores, before.scores, strict=True)]
@@ -139,18 +143,23 @@ def _kept(stage: str, spec: str, now: _Answers, before: _Answers | None, seed: i
     return Kept(stage, spec, greedy, sampled, change, mean_interval(won, clusters, seed=seed))
 
 
-async def _measured(tasks: Mapping[str, Task], limit: int, folder: Path, setting: Setting) -> dict[str, _Answers]:
+async def _measured(
+    tasks: Mapping[str, Task], asked: Retention, folder: Path, setting: Setting
+) -> dict[str, _Answers]:
     engine = open_engine(folder, setting)
     try:
-        return {spec: await _answers(engine, task, task.items(limit, 0), setting) for spec, task in tasks.items()}
+        return {
+            spec: await _answers(engine, task, task.items(asked.limit, 0), asked.samples, setting)
+            for spec, task in tasks.items()
+        }
     finally:
         await engine.close()
 
 
-async def _answers(engine: Engine, task: Task, items: Sequence[Item], setting: Setting) -> _Answers:
+async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: int, setting: Setting) -> _Answers:
     verifier = make_verifier(task)
     sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
-    strategy = partial(group_draws, n=1)
+    strategy = partial(group_draws, n=samples)
     collector = Collector(engine, strategy=strategy, sampling=sampling, thinking=None, seed=setting.seed)
     try:
         greedy, _ = await accuracy(HeldOut(items, verifier, sampling, setting.seed), engine)

@@ -55,6 +55,8 @@ def test_wins_count_ties_and_missing_verdicts_one_half_and_changes_are_paired():
     row = _kept("2-sft", "x", new, old, seed=0)
     assert row.wins is not None and row.wins.value == (0.5 + 1 + 0 + 0.5) / 4
     assert row.change is not None and row.change.value == 0.25
+    twice = _Answers([1, 0], [1, 1, 0, 1], [1.0, 1.0, 0.0, 1.0])
+    assert _kept("1-a", "x", twice, None, seed=0).sampled.value == 0.75
     first = _kept("1-pretrain", "x", old, None, seed=0)
     assert first.change is None and first.wins is None and first.sampled.value == 0.25
 
@@ -66,7 +68,7 @@ def test_a_ruined_model_loses_against_the_one_before_and_equal_ones_tie(cipher_m
     save_model(model, tokenizer, tmp_path / "ruined")
     setting = Setting(tmp_path, None, 1, "cpu", 1, lambda text: None)
     models = [("1-a", cipher_model), ("2-b", cipher_model), ("3-c", tmp_path / "ruined")]
-    rows = measure_retention(Retention((), 8), models, [TASK], setting)
+    rows = measure_retention(Retention((), 8, 2), models, [TASK], setting)
     assert [row.stage for row in rows] == ["1-a", "2-b", "3-c"]
     assert rows[1].wins == Interval(0.5, 0.5, 0.5) and rows[1].change is not None and rows[1].change.value == 0
     assert rows[2].sampled.value == 0 and rows[2].wins is not None and rows[2].wins.value <= 0.5
