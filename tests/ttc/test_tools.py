@@ -182,6 +182,12 @@ def test_hermes_calls_are_json_and_their_result_comes_as_a_turn() -> None:
     assert results(play(turns(unknown, "no"), markup="hermes")) == ["error: no tool 'shell'; there is calculator"]
 
 
+def test_a_call_is_read_although_its_last_token_brought_more() -> None:
+    call = '<tool_call>{"name": "calculator", "arguments": {"input": "1+1"}}</tool_call>\n'
+    assert MARKUPS["hermes"]([calculator()]).read(call).argument == "1+1"
+    assert MARKUPS["tags"]([calculator()]).read("so <calculator>1+1</calculator>\n").argument == "1+1"
+
+
 def test_wrong_settings_are_named_before_anything_runs() -> None:
     for params, words in (
         ({"tools": ()}, "at least one"),

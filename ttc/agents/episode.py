@@ -83,9 +83,8 @@ async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
     if room < 1:
         return replace(draw, ended=True, finish_reason="length")
     grown = await grow(session, draw, room, markup.stops)
-    if not grown.ended and not grown.prompt.text.endswith(markup.stops):
-        return replace(grown, ended=True)  # cut by the room that was left
-    return grown
+    full = grown.num_sampled - draw.num_sampled >= room
+    return replace(grown, ended=True) if full and not grown.ended else grown
 
 
 async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: Limits) -> _Seen:

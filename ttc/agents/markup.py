@@ -4,9 +4,10 @@ r"""How a call and its result are written in a model's text.
     hermes   <tool_call>{"name": "calculator", "arguments": {"input": "12*3"}}</tool_call>  ends the turn, and a user
              turn brings  <tool_response>36</tool_response>  (Qwen 2.5 and 3, Hermes)
 
-The text stops at the end marker of a call, and what the model would have said after it is never sampled. Markers that
-the model writes by itself are text: only an observation that this package appended is one. Left out: several calls in
-one turn, and the markups of other families (each is an entry of `MARKUPS`).
+The text stops at the token that completes the end marker of a call (which may bring a character more), and what the
+model would have said after it is never sampled. Markers that the model writes by itself are text: only an observation
+that this package appended is one. Left out: several calls in one turn, and the markups of other families (each is an
+entry of `MARKUPS`).
 """
 
 from __future__ import annotations
@@ -49,9 +50,8 @@ def _tags(tools: Sequence[Tool]) -> Markup:
     names = [tool.name for tool in tools]
 
     def read(turn: str) -> Call:
-        name = next(name for name in names if turn.endswith(f"</{name}>"))
-        body = turn.removesuffix(f"</{name}>")
-        _, opened, argument = body.rpartition(f"<{name}>")
+        name = max(names, key=lambda each: turn.rfind(f"</{each}>"))
+        _, opened, argument = turn[: turn.rfind(f"</{name}>")].rpartition(f"<{name}>")
         if not opened:
             raise ToolFailure(f"</{name}> without <{name}>")
         return Call(name, argument)
@@ -68,7 +68,7 @@ def _tags(tools: Sequence[Tool]) -> Markup:
 
 def _hermes(tools: Sequence[Tool]) -> Markup:
     def read(turn: str) -> Call:
-        _, _, body = turn.removesuffix("</tool_call>").rpartition("<tool_call>")
+        _, _, body = turn.rpartition("</tool_call>")[0].rpartition("<tool_call>")
         try:
             call = json.loads(body)
             return Call(str(call["name"]), str(call["arguments"]["input"]))
