@@ -150,7 +150,9 @@ def test_stop_tokens_that_are_not_the_templates_are_refused(pair, student, tmp_p
 
 def test_packing_without_a_mask_is_refused(pair, tmp_path):
     said = refusal(found(*pair, tmp_path, REJECTION, train={"packing": True}), "packing")
-    assert "attend to each other" in said
+    assert "attend to each other" in said and "train.packed" in said
+    packed = found(*pair, tmp_path, REJECTION, train={"packed": 64})
+    assert packed["packing"].ok and "64 tokens behind a block mask" in packed["packing"].text and packed["training"].ok
 
 
 @pytest.mark.parametrize(
