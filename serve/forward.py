@@ -277,12 +277,8 @@ def _result(plan: Plan, replies: Sequence[_Reply], keys: Sequence[str], chosen: 
         }
         for index, (reply, key) in enumerate(zip(replies, keys, strict=True))
     ]
-    thinking: dict[str, Any] = {
-        "mode": "auto",
-        "effort": plan.request.thinking.effort,
-        "budget": None,
-        "requested": None,
-    }
+    thinking: dict[str, Any] = {"mode": "auto", "effort": plan.request.thinking.effort}
+    thinking |= {"budget": None, "requested": None}
     thinking |= {"reserve": 0, "used": replies[chosen].usage.thinking, "forced_end": False}
     thinking |= {"ended_inside": False, "enforced": "none"}
     return {

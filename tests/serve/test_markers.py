@@ -9,23 +9,13 @@ import pytest
 
 from serve.markers import with_markers
 from serve.thinking import ThinkingPolicy
-from ttc.core import Capabilities, Message, Prompt, StreamingEngine
+from tests.serve.thinker import WithoutMarkers, think
+from ttc.core import Message, Prompt, StreamingEngine
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 
 POLICY = ThinkingPolicy(open="[t]", close="[/t]")
 ASKED = [Message("user", "what is [t] and [/t]?")]
-
-
-class WithoutMarkers(ScriptedEngine):
-    """An engine that knows no thought."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda prompt, path, key: "yes")
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return dataclasses.replace(super().capabilities, think_open=(), think_close=())
 
 
 class Merging(WithoutMarkers):
@@ -38,7 +28,7 @@ class Merging(WithoutMarkers):
 def test_a_model_with_markers_of_its_own_keeps_them() -> None:
     engine = ScriptedEngine(lambda prompt, path, key: "yes")
     assert with_markers(engine, POLICY) is engine
-    plain = WithoutMarkers()
+    plain = WithoutMarkers(think)
     assert with_markers(plain, ThinkingPolicy()) is plain
 
 
@@ -47,12 +37,12 @@ def test_an_engine_streams_through_the_wrapper_only_if_it_streams() -> None:
         async def stream(self, *arguments: Any) -> Any:
             return arguments
 
-    assert not isinstance(with_markers(WithoutMarkers(), POLICY), StreamingEngine)
-    assert isinstance(with_markers(Streaming(), POLICY), StreamingEngine)
+    assert not isinstance(with_markers(WithoutMarkers(think), POLICY), StreamingEngine)
+    assert isinstance(with_markers(Streaming(think), POLICY), StreamingEngine)
 
 
 def test_the_wrapper_is_part_of_what_was_rendered_and_the_users_markers_move_nothing() -> None:
-    engine = with_markers(WithoutMarkers(), POLICY)
+    engine = with_markers(WithoutMarkers(think), POLICY)
 
     def rendered(thinking: bool | None) -> Prompt:
         prompt = engine.render(ASKED, thinking)
@@ -79,5 +69,5 @@ def test_a_handover_that_would_not_close_the_thought_is_refused_at_the_start() -
     with pytest.raises(ConfigError, match=r"\[/t\]"):
         ThinkingPolicy(open="[t]", close="[/t]", handover="Enough.</think>")
     with pytest.raises(ConfigError, match="line of its own"):
-        with_markers(Merging(), dataclasses.replace(POLICY, handover="Enough.[/t]"))
-    assert with_markers(Merging(), dataclasses.replace(POLICY, handover="Enough.\n[/t]\n"))
+        with_markers(Merging(think), dataclasses.replace(POLICY, handover="Enough.[/t]"))
+    assert with_markers(Merging(think), dataclasses.replace(POLICY, handover="Enough.\n[/t]\n"))
