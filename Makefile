@@ -39,9 +39,12 @@ conformance: $(VENV)/.stamp-base
 	$(PIP) --editable '.[serve]'
 	bash tests/serve/conformance/run.sh $(BIN)
 
-# Seeds defects into the search code and shows that the oracles notice each; about ten minutes.
+# Seeds defects into the search code and shows that the oracles notice each (about ten minutes), then a sample of the
+# mutants of a standard tool, which is no dependency (hours).
 mutants: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.oracles.mutants
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --target build/cosmic-ray cosmic-ray==8.7.0
+	PYTHONPATH=build/cosmic-ray $(BIN)/python -m tests.oracles.tool --json build/tool_mutants.json
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .

@@ -79,13 +79,15 @@ def envelope(spots: Sequence[Spot], tokens: float, rows: Sequence[int]) -> list[
     return list(found)
 
 
-def regrets(spots: Sequence[Spot], auto: Sequence[Spot], rows: Sequence[int]) -> dict[str, Any]:
-    """Envelope less auto at auto's tokens, at each budget and on the whole."""
+def regrets(
+    spots: Sequence[Spot], auto: Sequence[Spot], rows: Sequence[int], budgets: Sequence[float] = ()
+) -> dict[str, Any]:
+    """Envelope less auto at the tokens that auto took, or at those of `budgets`, one by one and on the whole."""
     table, sums = [], np.zeros((2, len(rows)))
-    for spot in auto:
-        best, own = envelope(spots, spot.tokens, rows), spot.take(rows)
+    for spot, tokens in zip(auto, budgets or [spot.tokens for spot in auto], strict=True):
+        best, own = envelope(spots, tokens, rows), spot.take(rows)
         found = paired_interval(own, best, rows, seed=SEED)
-        table.append({"budget": spot.label, "tokens": spot.tokens, "auto": float(np.mean(own)), **asdict(found)})
+        table.append({"budget": spot.label, "tokens": tokens, "auto": float(np.mean(own)), **asdict(found)})
         sums += np.array([best, own]) / len(auto)
     return {
         "problems": len(rows),
@@ -113,9 +115,17 @@ def analyse(runs: Path) -> dict[str, Any]:
         "samples": N,
         "spots": [spot.row(_present(spot, everywhere)) for spot in (*votes, *search, *real, *samples, *auto)],
         "regret": regrets([*votes, *search, *real], auto, shared),
+        # Where a plan sees nothing more to gain it leaves tokens unspent; here they count as if they were spent.
+        "regret_at_budget": regrets([*votes, *search, *real], auto, shared, _granted(auto, search)),
         "regret_of_samples_to_votes": regrets(votes, samples, everywhere),
         "adaptive": adaptive_half(pools),
     }
+
+
+def _granted(auto: Sequence[Spot], search: Sequence[Spot]) -> list[float]:
+    """The tokens of auto's budgets, and what it took where its calibration made that more."""
+    known = {spot.label: spot.tokens for spot in search}
+    return [max(known.get(spot.label, spot.tokens), spot.tokens) for spot in auto]
 
 
 def _names(folder: Path) -> list[str]:
@@ -152,7 +162,7 @@ def main() -> None:
     result["cpu_seconds_of_the_analysis"] = round(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), 1)
     for spot in result["spots"]:
         print(f"{spot['strategy']:32s} {spot['label']:>8s} {spot['tokens']:8.0f} tokens  {100 * spot['value']:5.1f} %")
-    for name in ("regret", "regret_of_samples_to_votes"):
+    for name in ("regret", "regret_at_budget", "regret_of_samples_to_votes"):
         for row in (*result[name]["budgets"], {"budget": "mean", **result[name]["mean"]}):
             points = " to ".join(f"{100 * row[side]:+.1f}" for side in ("low", "high"))
             print(f"{name}, {row['budget']}: {100 * row['value']:+.1f} points ({points})")

@@ -33,7 +33,7 @@ DEPTH = 4
 """Calibration pools are so many times as deep as the budget."""
 RUN = 1000
 """Problems that share the cost of a calibration."""
-ORDERS, REPEATS = 8, 4
+ORDERS, SPLITS = 8, 4
 CAP = 40
 SEED = 2026
 ABSENT = math.nan
@@ -81,7 +81,7 @@ def replayed(pools: Sequence[Sampled]) -> list[Spot]:
         for name, rule in rules.items()
         for k in SIZES
     ]
-    for threshold in (0.7, 0.8, 0.9, 0.95):
+    for threshold in (0.8, 0.9, 0.95):
         found = in_orders(pools, functools.partial(adaptive, n=SIZES[-1], threshold=threshold))
         spots.append(Spot("adaptive", f"{threshold}", float(np.mean(found.tokens)), found.right, "vote"))
     return spots
@@ -125,7 +125,7 @@ def searched(trees: Sequence[Sampled], width: int) -> list[Spot]:
     """Weighted votes over the leaves of 1, 2, 4, ... subtrees, over random orders of them."""
     rng = np.random.default_rng(SEED)
     sizes = [k for k in SIZES if k <= min(len(pool.draws) for pool in trees)]
-    orders = [[[int(i) for i in rng.permutation(len(p.draws))] for _ in range(ORDERS * REPEATS)] for p in trees]
+    orders = [[[int(i) for i in rng.permutation(len(p.draws))] for _ in range(ORDERS * SPLITS)] for p in trees]
     return [
         Spot(
             "tree, dvts",
@@ -142,27 +142,27 @@ def searched(trees: Sequence[Sampled], width: int) -> list[Spot]:
 
 
 def auto_spots(pools: Sequence[Sampled], width: int) -> list[Spot]:
-    """Auto at every budget, in draws a problem: each half of the problems by the plan of the other.
+    """Auto at every budget, in draws: each half of the problems by the plan of the other, averaged over splits.
 
     The pools of a calibration are as deep as the budget can pay for. A budget of one draw needs none.
     """
-    half = np.random.default_rng(SEED).permutation(len(pools)) % 2
     most = min(len(pool.draws) for pool in pools)
+    name = "auto" if width == 1 else "auto, subtrees"
     spots = []
     for budget in (b for b in BUDGETS if b <= most and (width > 1 or b < most)):
+        deep = max(n for n in LADDER if n <= min(DEPTH * budget, most)) if budget > 1 else 1
         right, tokens, charged = [0.0] * len(pools), [0.0] * len(pools), 0.0
-        for fold in (0, 1):
-            deep = max(n for n in LADDER if n <= min(DEPTH * budget, most)) if budget > 1 else 1
-            train = [_first(p, deep) for p, h in zip(pools, half, strict=True) if h != fold]
-            plan = fit(train, seed=SEED, width=width, source={})
-            charged += plan.spent / 2 if budget > 1 else 0.0
-            places = [int(at) for at in np.flatnonzero(half == fold)]
-            for seed in range(REPEATS):
+        for seed in range(SPLITS):
+            half = np.random.default_rng(SEED + seed).permutation(len(pools)) % 2
+            for fold in (0, 1):
+                train = [_first(p, deep) for p, h in zip(pools, half, strict=True) if h != fold]
+                plan = fit(train, seed=seed, width=width, source={})
+                charged += plan.spent / 2 / SPLITS if budget > 1 else 0.0
+                places = [int(at) for at in np.flatnonzero(half == fold)]
                 outcome = spend(plan, [pools[at] for at in places], budget * plan.first, seed=seed)
                 for at, value, cost in zip(places, *outcome, strict=True):
-                    right[at] += value / REPEATS
-                    tokens[at] += cost / REPEATS
-        name = "auto" if width == 1 else "auto, subtrees"
+                    right[at] += value / SPLITS
+                    tokens[at] += cost / SPLITS
         spots.append(Spot(name, f"n={budget * width}", float(np.mean(tokens)) + charged / RUN, right, "auto"))
     return spots
 

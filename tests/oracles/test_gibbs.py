@@ -1,0 +1,113 @@
+"""Oracle 23: particle Gibbs keeps its path in every population and leaves the exact posterior invariant."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections import Counter
+from functools import partial
+
+from tests.ttc.questions import ask
+from ttc import seeds
+from ttc.core import Path, Prompt, Sampling, Score
+from ttc.engines.scripted import ScriptedEngine
+from ttc.search.policies.gibbs import Gibbs, gibbs
+from ttc.search.runtime import Growth
+from ttc.session import Session
+from ttc.solve import solve
+from ttc.strategies.tree import tree
+
+STEPS, ROUNDS, WIDTH = 2, 1000, 3
+GOES_ON = {"": 0.5, "a": 0.8, "b": 0.3}
+"""Chance of an `a` after each letter."""
+LIKES = {"a": 0.4, "b": 0.9}
+
+
+def script(prompt: Prompt, path: Path, key: int) -> str:
+    said = prompt.generated_text.replace("\n\n", "")
+    letters = ""
+    while len(said + letters) < STEPS:
+        before = (said + letters)[-1:]
+        letters += "a" if seeds.uniform(key, len(said + letters)) < GOES_ON[before] else "b"
+    return "".join(f"{letter}\n\n" for letter in letters)
+
+
+class Liking:
+    """Scores a step by its letter."""
+
+    async def score(self, prompts, on_usage):
+        return [Score(LIKES[prompt.generated_text.replace("\n\n", "")[-1]]) for prompt in prompts]
+
+    def release(self, problem_id: str) -> None:
+        pass
+
+
+def posterior() -> dict[str, float]:
+    """What the scorer makes of the chain, path by path; the end of the text is scored as one more step."""
+    weights = {}
+    for letters in itertools.product("ab", repeat=STEPS):
+        chance, before = 1.0, ""
+        for letter in letters:
+            chance *= GOES_ON[before] if letter == "a" else 1 - GOES_ON[before]
+            chance *= LIKES[letter]
+            before = letter
+        weights["".join(letters)] = chance * LIKES[letters[-1]]
+    total = sum(weights.values())
+    return {path: weight / total for path, weight in weights.items()}
+
+
+class Watched(Gibbs):
+    """Writes down the kept path of every round, and whether the population holds it."""
+
+    async def walk(self, session, root, width, kept, growth, number, numbers):
+        found = await Gibbs.walk(self, session, root, width, kept, growth, number, numbers)
+        session.shared(Seen).append(kept)
+        assert not kept or [walker.way for walker in found if walker.kept] == [kept]
+        assert len(found) == width
+        return found
+
+
+class Seen(list):
+    """The kept paths."""
+
+
+def test_the_kept_paths_follow_the_exact_posterior_with_only_three_particles() -> None:
+    engine, shared = ScriptedEngine(script), {}
+    policy = Watched(ROUNDS, 1.0, "score")
+
+    async def go() -> None:
+        session = Session(ask("q"), engine, seed=3, sampling=Sampling(max_tokens=64), shared=shared)
+        growth = Growth(Liking(), session.sampling, ("\n\n",), 16, 10, "last")
+        await policy.search(session, session.render(), WIDTH * ROUNDS, growth)
+
+    asyncio.run(go())
+    kept = [way[-1].prompt.generated_text.replace("\n\n", "") for way in shared[Seen] if way]
+    counts, expected = Counter(kept), posterior()
+    for path, chance in expected.items():
+        # Neighbours in the chain are alike, so it says as much as a fifth of its length of independent draws would.
+        error = 4 * math.sqrt(chance * (1 - chance) / (len(kept) / 5))
+        assert abs(counts[path] / len(kept) - chance) < error, path
+
+
+def test_no_path_is_drawn_twice_and_a_schedule_changes_nothing() -> None:
+    def leaves(jitter: int | None):
+        engine = ScriptedEngine(script, jitter=jitter)
+        strategy = partial(tree, scorer=Liking(), n=12, policy="gibbs:rounds=3", select="population")
+        return asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=1, sampling=Sampling(max_tokens=64)))
+
+    found = [leaves(jitter) for jitter in (None, 1, 2)]
+    assert len({(a.usage, tuple(c.path for c in a.candidates)) for a in found}) == 1
+    paths = [event.path for event in found[0].trace if event.kind == "generate"]
+    assert len(paths) == len(set(paths))
+    assert 4 <= len(found[0].candidates) <= 12
+
+
+def test_bad_parameters_are_refused() -> None:
+    import pytest
+
+    from ttc.errors import ConfigError
+
+    for params in ({"rounds": 0}, {"temperature": 0.0}):
+        with pytest.raises(ConfigError):
+            gibbs(**params)

@@ -1,0 +1,149 @@
+"""Particle Gibbs: several rounds of a particle filter, each of which keeps one path of the round before.
+
+Andrieu, Doucet, Holenstein 2010, "Particle Markov Chain Monte Carlo Methods"; on language models Puri et al. 2025
+(arXiv 2502.01618). A round is the filter of `particle` with multinomial resampling after every step, in which the kept
+path has a place of its own that resampling cannot take from it; afterwards one path of all is kept, by weight. So the
+kept paths are a Markov chain that leaves the distribution which the scorer weighs invariant, with any number of
+particles, where a single filter is biased by its few. n paths are shared out evenly over the rounds; the kept one is
+not drawn again. Rounds run one after another. A path's population weight is the sum of its shares over the rounds.
+Left out: ancestor sampling, triggers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ttc.concurrent import gather
+from ttc.core import Path, Prompt
+from ttc.errors import ConfigError
+from ttc.search.policies.particle import Weight, check, log_weight
+from ttc.search.policy import Searcher
+from ttc.search.resampling import log_sum, normalise
+from ttc.search.runtime import Branch, Growth, Node, ended, grow_child
+from ttc.selection import pick
+from ttc.session import Session
+
+Way: TypeAlias = tuple[Node, ...]
+"""The nodes of a path, from its first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walker:
+    """A path on its way, and its log weight; `kept` is the one that the round before has chosen."""
+
+    way: Way
+    log_weight: float = 0.0
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gibbs:
+    """See the module docstring."""
+
+    rounds: int
+    temperature: float
+    weight: Weight
+
+    async def search(self, session: Session, root: Prompt, n: int, growth: Growth) -> list[Node]:
+        """Run the rounds, or as many as the budget allows; every path is returned once."""
+        width, numbers = max(n // self.rounds, 1), dict[Path, int]()
+        leaves: dict[Path, Node] = {}
+        kept: Way = ()
+        for number in range(self.rounds):
+            walkers = await self.walk(session, root, width, kept, growth, number, numbers)
+            if not walkers:
+                break
+            shares = normalise([walker.log_weight for walker in walkers])
+            for walker, share in zip(walkers, shares, strict=True):
+                leaf = walker.way[-1]
+                known = leaves.get(leaf.prompt.path)
+                before = -math.inf if known is None else known.log_weight
+                own = math.log(share) if share > 0 else -math.inf
+                leaves[leaf.prompt.path] = replace(leaf, log_weight=log_sum([before, own]))
+            kept = walkers[pick(shares, session.chance("gibbs", number))].way
+        return [leaves[path] for path in sorted(leaves)]
+
+    async def walk(
+        self,
+        session: Session,
+        root: Prompt,
+        width: int,
+        kept: Way,
+        growth: Growth,
+        number: int,
+        numbers: dict[Path, int],
+    ) -> list[Walker]:
+        """One round: `width` walkers that have all ended, the kept one among them; fewer when the budget ends.
+
+        `numbers` counts the children of every node, so that no draw is made twice.
+        """
+        done: list[Walker] = []
+        live = [Walker((), kept=bool(kept) and not i) for i in range(width)]
+        for depth in range(growth.max_depth):
+            live = await self._step(session, root, live, kept, depth, growth, numbers)
+            done += [walker for walker in live if ended(walker.way[-1], growth)]
+            live = [walker for walker in live if not ended(walker.way[-1], growth)]
+            if not live:
+                break
+            if depth < growth.max_depth - 1:
+                live = self._resample(session, live, number, depth)
+        return [*done, *live]
+
+    async def _step(
+        self,
+        session: Session,
+        root: Prompt,
+        live: Sequence[Walker],
+        kept: Way,
+        depth: int,
+        growth: Growth,
+        numbers: dict[Path, int],
+    ) -> list[Walker]:
+        work = []
+        for walker in live:
+            if walker.kept:
+                continue
+            prompt, sampled = (walker.way[-1].prompt, walker.way[-1].num_sampled) if walker.way else (root, 0)
+            draw = numbers.get(prompt.path, 0)
+            numbers[prompt.path] = draw + 1
+            work.append(grow_child(session, Branch(prompt, range(draw, draw + 1), sampled), draw, growth))
+        grown = iter([await one for one in work] if session.rationed else await gather(work))
+        nodes = [kept[depth] if walker.kept else next(grown) for walker in live]
+        return [
+            replace(walker, way=(*walker.way, node), log_weight=walker.log_weight + self._increment(node))
+            for walker, node in zip(live, nodes, strict=True)
+            if node is not None
+        ]
+
+    def _increment(self, node: Node) -> float:
+        return log_weight(node.rank, self.weight) / self.temperature
+
+    def _resample(self, session: Session, live: Sequence[Walker], number: int, depth: int) -> list[Walker]:
+        """Draw a parent for every place but the kept path's; all share the weight that they had together."""
+        weights = [walker.log_weight for walker in live]
+        shares, each = normalise(weights), log_sum(weights) - math.log(len(live))
+        return [
+            replace(
+                walker if walker.kept else live[pick(shares, session.chance("gibbs", number, depth, place))],
+                log_weight=each,
+                kept=walker.kept,
+            )
+            for place, walker in enumerate(live)
+        ]
+
+
+def gibbs(*, rounds: int = 4, temperature: float = 1.0, weight: Weight = "score") -> Searcher:
+    """Make the policy.
+
+    Args:
+        rounds: filters one after another; 1 is a plain one.
+        temperature: above 1 the scorer is trusted less.
+        weight: score, or odds, by which a step multiplies the weight of its path.
+    """
+    check(1.0, temperature)
+    if rounds < 1:
+        raise ConfigError(f"gibbs: rounds must be >= 1, got {rounds}")
+    return Gibbs(rounds, temperature, weight)
