@@ -14,6 +14,7 @@ from serve.keys import key_from_secret
 from serve.thinking import ThinkingPolicy
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import same, streamed, whole
+from tests.ttc.capping import ANSWER, BARE, THOUGHT, Capping
 from ttc.core import Completion, Prompt, Sampling, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.extras import PENALTIES, ExtraCapabilities, ExtraCompletion, ExtraSampling, with_extra
@@ -163,3 +164,19 @@ def test_an_engine_is_asked_to_prove_its_cap_only_where_it_could_be_used(handove
         asyncio.run(server.service.catalogue.prove())
         assert engine.proven == proven
         assert ("thinking_cap" in engine.capabilities.extras) == bool(proven)
+
+
+@pytest.mark.parametrize(("late", "enforced"), [(0, "native"), (2, "ids")])
+@pytest.mark.parametrize("budget", [1, 4, 9])
+def test_a_cap_that_the_engine_holds_is_told_and_streams_the_same(late: int, enforced: str, budget: int) -> None:
+    with running(served(Capping(late)), thinking=ThinkingPolicy(handover=BARE)) as server:
+        body = chat(thinking_budget=budget, seed=1, return_token_ids=True)
+        reply = whole(server, body)
+        same(reply, streamed(server, body))
+        told, choice = reply["ttc"]["thinking"], reply["choices"][0]
+        assert (told["used"], told["forced_end"]) == (budget, True)
+        assert (choice["reasoning"], choice["content"]) == (THOUGHT[:budget], ANSWER)
+        assert told["enforced"] == enforced
+        with server.client() as client:
+            metrics = client.get("/metrics").text
+        assert f'ttc_thinking_enforced_total{{model="m",strategy="direct",how="{enforced}"}} 2' in metrics
