@@ -6,6 +6,10 @@ The scripted engine answers at once, so all time is the toolkit's own: sessions,
 runtime, and the fake engine and scorer themselves (`engine` is their share, measured by calling them alone, with the
 same prompts). `ms_per_step` is processor time per generated step of one problem with all problems in flight.
 `peak_mib` is resident memory after the problems of a run, which are dropped as they finish.
+
+`--embedded N` also runs N problems of the packaged model. There the model and the reward model compute in threads of
+their own, so `controller_share` is the event loop's thread's part of all processor time: the controller, reading
+answers, and the engine's hand-over together.
 """
 
 from __future__ import annotations
@@ -73,11 +77,41 @@ async def alone(problems: int, steps: int) -> None:
         await engine.generate(prompt, sampling, range(steps), lambda usage: None)
 
 
+def embedded(problems: int) -> dict[str, Any]:
+    """The event loop's share of the processor time of a search on the packaged model."""
+    from evals.tasks.arithmetic import arithmetic
+    from ttc.engines.embedded import embedded as make_engine
+    from ttc.scorers.prm import prm
+
+    engine, scorer = make_engine(), prm()
+    asked = [item.problem for item in arithmetic().items(problems, 1)]
+
+    async def go() -> tuple[float, float]:
+        async def once(chosen: list[Problem]) -> None:
+            strategy = functools.partial(tree, scorer=scorer, n=16)
+            sampling = Sampling(max_tokens=512)
+            async for _ in solve_all(
+                chosen, engine=engine, strategy=strategy, seed=1, sampling=sampling, concurrency=16
+            ):
+                pass
+
+        await once(asked[:2])  # what is imported and compiled on first use is no controller
+        loop, whole = time.thread_time(), time.process_time()
+        await once(asked)
+        found = time.thread_time() - loop, time.process_time() - whole
+        await engine.close()
+        return found
+
+    own, whole = asyncio.run(go())
+    return {"strategy": "tree of 16", "problems": problems, "controller_share": own / whole, "cpu_seconds": whole}
+
+
 def main() -> None:
     """Measure and print, or save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--in-flight", type=int, default=1000)
+    parser.add_argument("--embedded", type=int, default=0, metavar="N", help="problems on the packaged model, too")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = []
@@ -103,8 +137,11 @@ def main() -> None:
             f"peak {row['peak_mib']:.0f} MiB",
             flush=True,
         )
+    model = embedded(args.embedded) if args.embedded else None
+    if model:
+        print(f"packaged model: the controller takes {100 * model['controller_share']:.1f} % of the processor time")
     if args.json:
-        args.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        args.json.write_text(json.dumps({"rows": rows, "embedded": model}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
