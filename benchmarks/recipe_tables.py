@@ -48,7 +48,7 @@ def _line(metric: str, found: Mapping[str, float]) -> str:
 
 
 def kept(row: Mapping[str, Any]) -> Iterator[str]:
-    """Every model of one recipe on every task: sampled accuracy, and the win rate over the model before."""
+    """Every model of one recipe on every task: sampled accuracy, its change and the win rate over the model before."""
     found = {(one["stage"], one["task"]): one for one in row["retention"]}
     tasks = list(dict.fromkeys(task for _, task in found))
     yield f"| {row['recipe']}, after | {' | '.join(tasks)} |"
@@ -59,7 +59,10 @@ def kept(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _cell(one: Mapping[str, Any]) -> str:
     value = f"{100 * one['sampled']['value']:.1f}"
-    return value if one["wins"] is None else f"{value}, wins {100 * one['wins']['value']:.0f}"
+    if one["wins"] is None:
+        return value
+    change = f"{_points(one['change']['low'])} to {_points(one['change']['high'])}"
+    return f"{value} ({change}), wins {100 * one['wins']['value']:.0f}"
 
 
 def _points(value: float) -> str:

@@ -10,6 +10,7 @@ microseconds a text.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -138,7 +139,7 @@ def _makers(secret: Cipher, habits: _Habits) -> Mapping[str, Callable[[random.Ra
 
     def calculated(rng: random.Random) -> tuple[str, str]:
         asked, equals, answer = reckoned.sample(rng).partition("=")
-        return asked + equals, answer
+        return asked + equals, re.sub("</?answer>", "", answer)  # no other answer of this language is marked
 
     return {
         "walk": walk, "manners": manners, "judge": judged, "critique": critiqued, "revise": revised,
