@@ -1,8 +1,8 @@
 """Start a command again in several processes on this machine: what `--processes` does.
 
-The processes find each other through torch's own launcher; `accelerate launch -m ttc train run ..` and `torchrun -m ttc
-train run ..` do the same, across machines too. Left out: passing on the exit code of a run that a health rule ended,
-which the launcher turns into a plain failure.
+The processes find each other through torch's own launcher; `torchrun -m ttc train run ..` does the same, across
+machines too, and so does `accelerate launch` where it starts several processes (on CPUs it does so only through MPI).
+Left out: passing on the exit code of a run that a health rule ended, which the launcher turns into a plain failure.
 """
 
 from __future__ import annotations

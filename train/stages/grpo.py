@@ -139,7 +139,7 @@ def grpo(
         lora_alpha: their scale; None is twice the rank.
         checkpointing: compute activations again in the backward pass instead of keeping them.
         autocast: compute in bf16, with fp32 weights.
-        shard: split the weights over the processes of the run (FSDP2).
+        shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
         eval_every: steps between held-out measurements.
         save_every: steps between checkpoints.
         until: stop once held-out accuracy reaches this.

@@ -120,7 +120,7 @@ def ppo(
         lora_alpha: their scale; None is twice the rank.
         checkpointing: compute activations again in the backward pass instead of keeping them.
         autocast: compute in bf16, with fp32 weights.
-        shard: split the weights over the processes of the run (FSDP2).
+        shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
         thinking: on asks for it, off forbids it, auto leaves it to the model.
         max_thinking: most thinking tokens of a rollout.
         engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a resumed run is the same bits.

@@ -84,7 +84,7 @@ def sft(
         lora_alpha: their scale; None is twice the rank.
         checkpointing: compute activations again in the backward pass instead of keeping them.
         autocast: compute in bf16, with fp32 weights.
-        shard: split the weights over the processes of the run (FSDP2).
+        shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
         warmup: steps over which the rate rises.
         decay: let the rate fall to 0.
         eval_every: steps between held-out measurements.
