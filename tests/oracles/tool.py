@@ -152,6 +152,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num", type=int, default=400, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[""], help="words of file names")
     parser.add_argument("--json", type=pathlib.Path, help="where to save the outcome")
     args = parser.parse_args()
     import hypothesis  # noqa: F401  what every fork needs, but nothing of the toolkit
@@ -161,7 +162,8 @@ def main() -> int:
     sys.dont_write_bytecode = True
     known = asked()
     files = [str(file.relative_to(ROOT)) for path in PATHS for file in _python(ROOT / path)]
-    every = [change for file in files if file in known for change in changes(file)]
+    asked_for = [file for file in files if file in known and any(word in file for word in args.only)]
+    every = [change for file in asked_for for change in changes(file)]
     chosen = random.Random(args.seed).sample(every, min(args.num, len(every)))
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder)
