@@ -160,3 +160,22 @@ def test_eval_spends_its_budget_as_a_total_of_auto_and_as_a_limit_of_others(tmp_
     right = [r for r in auto.records if r.answer and r.answer.final == truth(r.problem.messages[0].content)]
     assert len(right) == sum(record.verdict.correct for record in auto.records if record.verdict)
     assert main([*command, "--budget", "tokens=24000,calls=9", "--out", str(tmp_path / "other")]) == 2
+
+
+def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
+    scored = ["--scorer", "simulated", "--set", "scorer.preset=good"]
+    searched = [*EVAL, *scored, "--limit", "24", "--strategy", "tree:n=16,policy=dvts", "--out", str(tmp_path / "pool")]
+    assert main(searched) == 0
+    assert main(["calibrate", str(tmp_path / "pool"), "--out", str(tmp_path / "plan.json")]) == 0
+    pools, width = read_pools(tmp_path / "pool")
+    assert width == 4 and all(len(pool.draws) == 4 for pool in pools)
+    total = round(1.5 * sum(sum(pool.tokens) / 4 for pool in pools))
+    command = [*EVAL, *scored, "--limit", "24", "--strategy", f"auto:plan={tmp_path / 'plan.json'}"]
+    assert main([*command, "--budget", f"tokens={total}", "--out", str(tmp_path / "run")]) == 0
+    found = [record.answer for record in read_run(tmp_path / "run").records if record.answer]
+    assert 0.8 * total <= sum(answer.usage.tokens for answer in found) <= total
+    assert {len(answer.candidates) % 4 for answer in found[:-1]} == {0}
+    beam = [*EVAL, *scored, "--limit", "4", "--strategy", "tree:n=8,policy=beam", "--out", str(tmp_path / "beam")]
+    assert main(beam) == 0
+    with pytest.raises(ConfigError, match="policy=dvts"):
+        read_pools(tmp_path / "beam")
