@@ -6,6 +6,7 @@ alone), and takes it to within 5 points of the teacher (the upper end of the pai
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from benchmarks.distill.place import FEWER, HELD_OUT, Place, gap, told
@@ -25,8 +26,16 @@ def measure(place: Place) -> dict[str, Any]:
     answers = {name: place.answers(model, FEWER if name == "start" else HELD_OUT) for name, model in models.items()}
     return {
         **{name: told(found, place.seed) for name, found in answers.items()},
+        "grpo": _by_grpo(place),
         "parameters": {name: num_parameters(load_model(models[name], "cpu")) for name in ("teacher", "start")},
         "rejection_gain": gap(answers["start"], place.answers(models["rejection"], FEWER), place.seed),
         "below_teacher": gap(answers["rejection"], answers["teacher"], place.seed),
         "cpu_seconds": {name: place.spent(name) for name in models},
     }
+
+
+def _by_grpo(place: Place) -> dict[str, float]:
+    """What reinforcement did to the teacher, on the stage's own 256 held-out problems, in per cent."""
+    metrics = json.loads((place.folder / "teacher" / "2-grpo" / "done.json").read_text())["metrics"]
+    names = [f"held_out{kind}_{when}" for kind in ("", "_sampled") for when in ("before", "after")]
+    return {name: round(100 * metrics[name], 1) for name in names}

@@ -11,8 +11,8 @@ from benchmarks.distill.place import Answers, Place
 
 __all__ = [
     "beginner",
+    "early_student",
     "measured",
-    "on_policy_student",
     "rejection_student",
     "rows_of",
     "student",
@@ -37,16 +37,15 @@ def rejection_student(place: Place) -> Path:
     return place.distill("rejection", "rejection", settings)
 
 
+def early_student(place: Place) -> Path:
+    """The student after three quarters of its pretraining: it writes the language, and knows few facts."""
+    return place.train("early", "student", {"1.steps": 300})
+
+
 def beginner(place: Place) -> Path:
-    """A student pretrained for less, then warmed up on the same answers: it writes the language, and errs."""
-    early = place.train("early", "student", {"1.steps": 300})
-    return place.distill("beginner", "rejection", {"student": str(early), "teacher": str(teacher(place))})
-
-
-def on_policy_student(place: Place) -> Path:
-    """The beginner, supervised by the teacher on its own answers to the same problems."""
-    settings = {"student": str(beginner(place)), "teacher": str(teacher(place))}
-    return place.distill("on_policy", "on_policy", settings)
+    """The early student after imitating the same answers."""
+    settings = {"student": str(early_student(place)), "teacher": str(teacher(place))}
+    return place.distill("beginner", "rejection", settings)
 
 
 def rows_of(job: Path, name: str) -> Iterator[dict[str, Any]]:
