@@ -2,8 +2,8 @@
 
 Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention". Runs what vLLM
 runs, through `AsyncLLM` with its own processes; on a CPU its core is stepped in this process. Cost: one request per
-draw, whose prompt is found in the prefix cache. Its own thinking budget is used once its `self_test` has proven it
-exact (see `ttc.vllm_engine.thinking_cap`). Left out: determinism across schedules, self-certainty, speculative decoding.
+draw, whose prompt is found in the prefix cache. Its own thinking budget is used once a self-test has proven it
+exact (`ttc.vllm_engine.thinking_cap`). Left out: determinism across schedules, self-certainty, speculative decoding.
 """
 
 from __future__ import annotations
