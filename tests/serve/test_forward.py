@@ -64,6 +64,17 @@ def test_a_tool_call_goes_through_and_its_result_comes_back(behind: tuple[Runnin
     assert found.asked[1]["messages"][1]["tool_calls"] == [call]
 
 
+def test_penalties_go_to_the_server_behind_and_what_it_may_not_know_is_refused(
+    behind: tuple[Running, Upstream],
+) -> None:
+    server, found = behind
+    assert server.ask(chat("add", tools=TOOLS, presence_penalty=0.5, repetition_penalty=1.1)).status_code == 200
+    assert (found.asked[0]["presence_penalty"], found.asked[0]["repetition_penalty"]) == (0.5, 1.1)
+    assert "frequency_penalty" not in found.asked[0]
+    refused = server.ask(chat("add", tools=TOOLS, cache_salt="mine"))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cache_salt")
+
+
 def test_a_streamed_tool_call_is_whole_in_the_last_chunk(behind: tuple[Running, Upstream]) -> None:
     server, _ = behind
     chunks = chunks_of(server.ask(chat("add", tools=TOOLS, stream=True)).text)
