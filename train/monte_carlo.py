@@ -114,7 +114,9 @@ class MonteCarlo:
         ids = (solution.path.token_ids or ())[len(solution.root.token_ids or ()) : solution.reads[index] + 1]
         prefix = solution.root.extend(ids, self.engine.decode(ids))
         prefix = replace(prefix, path=(*solution.path.path, index))
-        drawn = await solution.session.generate(prefix, range(tried.drawn, tried.drawn + num))
+        left = replace(self.sampling, max_tokens=max(self.sampling.max_tokens - len(ids), 1))  # the cap is the answer's
+        draws = range(tried.drawn, tried.drawn + num)
+        drawn = await solution.session.generate(prefix, draws, sampling=left)
         tried.drawn += num
         known = [v for v in await self._judge(solution.session, prefix, drawn, solution.item.target) if v is not None]
         tried.judged += len(known)
