@@ -14,7 +14,9 @@ pytest.importorskip("schemathesis")
 CASES = int(os.environ.get("TTC_SCHEMA_CASES", "2000"))
 
 
-def test_no_case_finds_a_500_or_an_undocumented_reply(url: str, tmp_path: pathlib.Path) -> None:
+def test_no_case_finds_a_500_or_an_undocumented_reply(
+    url: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     per_operation = CASES // 4
     command = [
         str(pathlib.Path(sys.executable).with_name("schemathesis")),
@@ -36,4 +38,6 @@ def test_no_case_finds_a_500_or_an_undocumented_reply(url: str, tmp_path: pathli
     sys.stdout.write(done.stdout[-6000:])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     generated = [int(number) for number in re.findall(r"(\d+) generated", done.stdout)]
+    with capsys.disabled():
+        sys.stdout.write(f"{sum(generated)} cases\n")
     assert sum(generated) >= CASES
