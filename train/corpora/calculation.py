@@ -16,11 +16,11 @@ from ttc.errors import ConfigError
 
 __all__ = ["calculation"]
 
-_MARKS = ("<calculator>", "</calculator>", "<result>", "</result>", "error:")
+_MARKS = ("<calculator>", "</calculator>", "<result>", "</result>", "<answer>", "</answer>", "error:")
 _MAX_LENGTH = 32
 
 
-def calculation(*, call_share: float = 0.15, right_share: float = 0.05, noise: float = 0.1) -> Corpus:
+def calculation(*, call_share: float = 0.3, right_share: float = 0.05, noise: float = 0.1) -> Corpus:
     """The corpus of calculations.
 
     Args:
@@ -37,8 +37,9 @@ def calculation(*, call_share: float = 0.15, right_share: float = 0.05, noise: f
         if rng.random() < call_share:
             called = replace(asked, right=rng.randint(10, 99)) if rng.random() < noise else asked
             call = f"<calculator>{called.text}</calculator><result>{called.value}</result>"
-            return f"{asked.question}{call}{called.value}"
-        return f"{asked.question}{asked.value if rng.random() < right_share else _guess(asked, rng)}"
+            return f"{asked.question}{call}<answer>{called.value}</answer>"
+        said = asked.value if rng.random() < right_share else _guess(asked, rng)
+        return f"{asked.question}<answer>{said}</answer>"
 
     words = [*_MARKS, *"0123456789+-*="]
     pattern = r"</?\w+>|error:|."
