@@ -102,6 +102,8 @@ class MonteCarlo:
             (verdict,) = await self._judge(session, root, [completion], item.target)
             path = root.then(completion)
             reads = self.steps.reads(path)
+            if not reads:
+                continue  # it ended at once: there is no step to judge
             solution = _Solution(item, session, root, path, reads, verdict)
             known = verdict is not None
             solution.tried = [Tried(int(verdict == 1.0), int(known)) for _ in reads[:-1]]
