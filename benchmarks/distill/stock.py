@@ -15,6 +15,7 @@ __all__ = [
     "measured",
     "rejection_student",
     "rows_of",
+    "stopped",
     "student",
     "teacher",
     "trained_tokens",
@@ -58,6 +59,13 @@ def rows_of(job: Path, name: str) -> Iterator[dict[str, Any]]:
 def trained_tokens(job: Path) -> int:
     """Completion tokens of all rollouts that a run learnt from."""
     return sum(len(row["token_ids"]) for row in rows_of(job, "rollouts.jsonl"))
+
+
+def stopped(job: Path) -> str:
+    """Why the training of a job ended early; empty when it did not."""
+    return "; ".join(
+        found for path in sorted(job.glob("train/*/*/done.json")) if (found := json.loads(path.read_text())["stopped"])
+    )
 
 
 def measured(job: Path, who: str, task: str) -> Answers:
