@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from evals.decontamination import answer_leaks, overlaps, own_texts
 from evals.task import Task
 from train.alarm_file import AlarmFile
+from train.asynchronous import learn_async
 from train.build import Build
 from train.checkpoint import Checkpoints
 from train.critic_start import CriticStart
@@ -83,6 +84,11 @@ class PolicyStage:
     build: Build = field(default_factory=Build)
 
     distributed: ClassVar[bool] = True
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether rollouts, verdicts and updates overlap, which the processes of a `World` cannot."""
+        return self.loop is learn_async
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`: a model, a known engine, and no problem on both sides."""

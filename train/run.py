@@ -47,6 +47,8 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
     has_model = options.model is not None
     for step in recipe.steps:
         step.stage.check(has_model)
+        if options.world.size > 1 and getattr(step.stage, "overlaps", False):
+            raise ConfigError(f"{step.kind}: asynchronous = true is for one learner; set it to false, or --processes 1")
         has_model = True
     if options.world.main:
         claim(recipe, options)

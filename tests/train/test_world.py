@@ -13,7 +13,10 @@ from tests.train.cipher_base import STEPS, SYMBOLS
 from train.launch import without
 from train.micro import shared
 from train.models import load_model
+from train.recipe import read_recipe
+from train.run import Options, run_recipe
 from train.world import ALONE, World
+from ttc.errors import ConfigError
 
 RECIPE = f"""
 about = "x"
@@ -47,6 +50,15 @@ def test_rows_are_dealt_out_by_length_to_every_process_once():
     parts = [[part.tolist() for part in shared(mask, torch.arange(5), 4, World(rank, 2))] for rank in range(2)]
     assert parts == [[[2], [0, 1]], [[4], [3]]]
     assert list(shared(mask, torch.arange(1), 4, World(1, 2))) == []
+
+
+def test_overlapping_rollouts_are_refused_in_several_processes_before_anything_is_written(tmp_path):
+    path = tmp_path / "both.toml"
+    path.write_text(RECIPE.replace("KIND", "grpo") + "asynchronous = true\n")
+    options = Options(tmp_path / "run", 1, tmp_path, "cpu", 1, World(0, 2))
+    with pytest.raises(ConfigError, match="asynchronous = true is for one learner"):
+        run_recipe(read_recipe(str(path)), options, print)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_option_is_taken_out_of_a_command_line_in_both_its_forms():
