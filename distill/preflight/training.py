@@ -21,8 +21,9 @@ __all__ = ["training"]
 def training(job: Job) -> Finding:
     """Bind the fields without running anything."""
     kind = "sft" if method_of(job).assignments(job) else "on_policy"
-    fields = {key: value for key, value in job.spec.train.items() if key not in ("epochs", "packing")}
     factory = STAGES.load(kind)
+    # health is a table, as in a recipe; the stage itself checks the names of its rules
+    fields = {key: value for key, value in job.spec.train.items() if key not in ("epochs", "packing", "health")}
     needed = {name: None for name in inspect.signature(factory).parameters if name not in fields}
     try:
         bind(factory, fields, supply=needed)

@@ -228,6 +228,11 @@ def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair
     assert "learning_rate" in said and "ttc list stages sft" in said
 
 
+def test_health_rules_may_be_set_as_in_a_recipe(pair, tmp_path):
+    rules = {"train_above_held_out": {"action": "warn"}}
+    assert found(*pair, tmp_path, REJECTION, train={"health": rules})["training"].ok
+
+
 def test_a_check_that_cannot_be_made_refuses_with_its_error(pair, student, tmp_path):
     edit(student, "config.json", max_position_embeddings=2)
     assert "the check cannot be made" in refusal(found(student, pair[1], tmp_path), "self_test")

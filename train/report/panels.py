@@ -26,8 +26,8 @@ class Panel:
 
 
 PANELS: tuple[Panel, ...] = (
-    Panel("Accuracy", "train rollouts are sampled; held-out answers are greedy, with 95 % intervals over problems",
-          ("accuracy", "held_out"), share=True),
+    Panel("Accuracy", "train rollouts are sampled; held-out answers are greedy, with 95 % intervals, and sampled",
+          ("accuracy", "held_out", "held_out_sampled"), share=True),
     Panel("Reward and its parts", "a part that rises while accuracy does not is being gamed",
           ("reward", "reward_std", "part/*")),
     Panel("Groups with a signal", "a group teaches only when its rewards differ; all-fail is too hard, all-pass solved",
