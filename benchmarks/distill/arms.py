@@ -1,10 +1,11 @@
-"""On-policy distillation against imitation of one verified trace per prompt, at the same trained tokens.
+"""On-policy distillation against imitation of verified traces, at the same trained tokens.
 
-Both arms start from one student and see the same problems. Few: 16 of them, whose right answers hold two in three of
-the ninety facts of the language; imitation has a verified answer of the teacher to each, passed over until it has
-learnt from as many tokens; on-policy has its own answers, whose mistakes lead it to other facts. Many: 512 problems,
-whose answers hold every fact many times; there imitation is short of nothing. The goal was a lead of 8 points for
-on-policy in the first; neither shows it. Reverse KL sharpens, which lifts sampled accuracy, so greedy is told too.
+Both arms start from one student and see the same problems. Few: 64 of them, from a student that has already imitated
+one verified answer to each. Passing over the same answers again teaches imitation nothing more; on-policy learns from
+what the student itself writes, whose mistakes lead it to facts and repairs that no right answer holds. Many: 512
+problems, in the place of unlimited ones; their answers hold every fact many times, and imitation is short of nothing.
+Reverse KL sharpens, which lifts sampled accuracy, so greedy is told too. The rule `train_above_held_out` only warns
+here: with few problems every arm knows them by heart.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.distill.place import FEWER, Answers, Place, gap, told
-from benchmarks.distill.stock import beginner, early_student, stopped, teacher, trained_tokens
+from benchmarks.distill.stock import beginner, stopped, teacher, trained_tokens, warmed
 
 __all__ = ["control", "measure"]
 
 ROWS = 64
 TRACE = 46
 """Tokens of an answer without a mistake: six steps of seven, the two marks of thinking, the answer, the end."""
-FEW = "chain:split=train,count=16"
+FEW: dict[str, object] = {"task": "chain:split=train,count=64", "smoke_failures": 4}
+_KNOWN_BY_HEART = {"train_above_held_out": {"action": "warn"}}
 _FAIR = {"train.rows": ROWS, "train.lr": 3e-3, "train.warmup": 10, "train.held_out_share": 0.1}
 
 
 def measure(place: Place) -> dict[str, Any]:
-    """The two arms on 16 problems, from a student that was pretrained for a short while."""
-    return _arms(place, early_student(place), "few", {"task": FEW, "smoke_failures": 4})
+    """The two arms on 64 problems, from a student that has imitated one answer to each."""
+    return _arms(place, warmed(place, FEW), "few", FEW)
 
 
 def control(place: Place) -> dict[str, Any]:
@@ -38,7 +40,7 @@ def control(place: Place) -> dict[str, Any]:
 def _arms(place: Place, start: Path, label: str, few: dict[str, object]) -> dict[str, Any]:
     names = {"on_policy": f"on_policy_{label}", "imitation": f"imitation_{label}"}
     who: dict[str, object] = {"student": str(start), "teacher": str(teacher(place)), **few}
-    supervised = place.distill(names["on_policy"], "on_policy", who)
+    supervised = place.distill(names["on_policy"], "on_policy", {**who, "train.health": _KNOWN_BY_HEART})
     tokens = trained_tokens(place.folder / names["on_policy"])
     steps = math.ceil(tokens / (ROWS * TRACE))
     imitated = place.distill(names["imitation"], "rejection", {**who, **_FAIR, "n": 4, "train.steps": steps})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "student",
     "teacher",
     "trained_tokens",
+    "warmed",
 ]
 
 
@@ -47,6 +48,12 @@ def beginner(place: Place) -> Path:
     """The early student after imitating the same answers."""
     settings = {"student": str(early_student(place)), "teacher": str(teacher(place))}
     return place.distill("beginner", "rejection", settings)
+
+
+def warmed(place: Place, problems: Mapping[str, object]) -> Path:
+    """The student after imitating one verified answer of the teacher to each of a few problems."""
+    settings = {**problems, "student": str(student(place)), "teacher": str(teacher(place)), "train.steps": 150}
+    return place.distill("warmed", "rejection", settings)
 
 
 def rows_of(job: Path, name: str) -> Iterator[dict[str, Any]]:
