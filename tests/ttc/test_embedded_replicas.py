@@ -138,7 +138,7 @@ def prompt(*path: int) -> Prompt:
 def test_many_draws_are_shared_out_evenly_and_few_stay_together() -> None:
     router = Router(2)
     assert router.split(prompt(), range(3, 67)) == [(0, range(3, 35)), (1, range(35, 67))]
-    with router.running(0, 20):
+    with router.running([(0, range(20))]):
         assert router.split(prompt(), range(40)) == [(1, range(30)), (0, range(30, 40))]
         assert router.split(prompt(), range(4)) == [(1, range(4))]
 
@@ -148,12 +148,12 @@ def test_a_continuation_goes_where_its_cache_is_unless_that_replica_is_busy() ->
     router.split(prompt(), range(64))
     assert router.split(prompt(40), range(4)) == [(1, range(4))]
     assert router.split(prompt(), range(40, 41)) == [(1, range(40, 41))]
-    with router.running(1, 9):
+    with router.running([(1, range(9))]):
         assert router.split(prompt(41), range(4)) == [(0, range(4))]
 
 
 def test_load_is_given_back_also_when_a_draw_fails() -> None:
     router = Router(2)
-    with pytest.raises(EngineError), router.running(0, 5):
+    with pytest.raises(EngineError), router.running([(0, range(5))]):
         raise EngineError("gone")
     assert router.load == [0, 0]

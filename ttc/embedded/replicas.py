@@ -146,12 +146,6 @@ class Replica:
             await settle([future])
             raise
 
-    @property
-    def busy(self) -> int:
-        """Calls that have not ended."""
-        with self._lock:
-            return len(self._waiting)
-
     def counters(self) -> Usage:
         """The sum of all reports."""
         with self._lock:
@@ -230,7 +224,8 @@ class ReplicatedEngine(TokenEngine):
         self._check(prompt, sampling)
         parts = self._router.split(prompt, draws) if draws else []
         sent = _plain(prompt)
-        done = await gather(self._part(sent, sampling, replica, part, on_usage) for replica, part in parts)
+        with self._router.running(parts):  # counted before anything is awaited: new weights are refused from here on
+            done = await gather(self._part(sent, sampling, replica, part, on_usage) for replica, part in parts)
         return [completion for completions in done for completion in completions]
 
     async def stream(
@@ -243,23 +238,24 @@ class ReplicatedEngine(TokenEngine):
     ) -> Completion:
         """See `ttc.core.StreamingEngine`."""
         self._check(prompt, sampling)
-        ((replica, part),) = self._router.split(prompt, range(draw, draw + 1))
-        return (await self._part(_plain(prompt), sampling, replica, part, on_usage, on_tokens))[0]
+        parts = self._router.split(prompt, range(draw, draw + 1))
+        with self._router.running(parts):
+            return (await self._part(_plain(prompt), sampling, *parts[0], on_usage, on_tokens))[0]
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
         replica = self._router.idlest()
-        with self._router.running(replica, 1):
+        with self._router.running([(replica, range(1))]):
             found = await self._replicas[replica].call(Score(tuple(token_ids), start), on_usage)
         return tuple(found)
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`; raises EngineError while requests run, before any replica has changed."""
-        running = sum(replica.busy for replica in self._replicas)
+        running = sum(self._router.load)
         if running:
-            raise EngineError(f"weights can be replaced only while the engine is idle: {running} requests run")
+            raise EngineError(f"weights can be replaced only while the engine is idle: {running} draws run")
         call = Load({name: tensor.detach().cpu() for name, tensor in state.items()})
         await gather(replica.call(call, lambda usage: None) for replica in self._replicas)
 
@@ -281,10 +277,9 @@ class ReplicatedEngine(TokenEngine):
         on_usage: UsageSink,
         on_tokens: Callable[[tuple[int, ...]], None] | None = None,
     ) -> list[Completion]:
-        with self._router.running(replica, len(draws)):
-            call = Generate(prompt, sampling, draws, on_tokens is not None)
-            found: list[Completion] = await self._replicas[replica].call(call, on_usage, on_tokens)
-            return found
+        call = Generate(prompt, sampling, draws, on_tokens is not None)
+        found: list[Completion] = await self._replicas[replica].call(call, on_usage, on_tokens)
+        return found
 
 
 async def _in_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:

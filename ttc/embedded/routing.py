@@ -8,7 +8,7 @@ computing its prompt again is cheaper than waiting. Randomness is keyed by path,
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ttc.core import Path, Prompt
@@ -31,7 +31,7 @@ class Router:
         self._home: OrderedDict[tuple[str, Path], int] = OrderedDict()
 
     def split(self, prompt: Prompt, draws: range) -> list[tuple[int, range]]:
-        """Return (replica, draws) in the order of the draws; `running` must follow for each."""
+        """Return (replica, draws) in the order of the draws; `running` must follow."""
         runs = min(len(self.load), max(len(draws) // _RUN, 1))
         if runs == 1:
             chosen = [(self._one(prompt, draws), draws)]
@@ -48,13 +48,15 @@ class Router:
         return min(range(len(self.load)), key=lambda replica: (self.load[replica], replica))
 
     @contextmanager
-    def running(self, replica: int, num: int) -> Iterator[None]:
-        """Count `num` draws on `replica` while the block runs."""
-        self.load[replica] += num
+    def running(self, parts: Sequence[tuple[int, range]]) -> Iterator[None]:
+        """Count the draws of `parts`, each on its replica, while the block runs."""
+        for replica, draws in parts:
+            self.load[replica] += len(draws)
         try:
             yield
         finally:
-            self.load[replica] -= num
+            for replica, draws in parts:
+                self.load[replica] -= len(draws)
 
     def _one(self, prompt: Prompt, draws: range) -> int:
         idlest = self.idlest()
