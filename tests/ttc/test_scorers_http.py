@@ -95,14 +95,9 @@ def test_an_outcome_model_on_a_server_scores_like_the_authors(tmp_path: Path, na
     place, build, direct = ORMS[name]
     folder = build(tmp_path / place)
 
-    def last_logits(ids: list[int]) -> list[float]:
-        from transformers import AutoModelForSequenceClassification
-
-        with torch.inference_mode():
-            model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
-            return model(torch.tensor([ids])).logits[0].tolist()
-
-    routes = {"/classify": classify(last_logits)} if name == "sequence_rm" else {}
+    # Loaded once, here: transformers patches its own classes while it loads, and two threads of the server that load at
+    # the same time would leave the patch in place for every test that follows.
+    routes = {"/classify": classify(last_logits(folder))} if name == "sequence_rm" else {}
     routes |= {"/v1/models": models("reward"), "/v1/completions": completions(token_rows(folder))}
     routes |= {"/pooling": pooling(label_rows(folder), None)}
     with reward_server(routes) as (url, seen):
@@ -111,6 +106,18 @@ def test_an_outcome_model_on_a_server_scores_like_the_authors(tmp_path: Path, na
         scores, scored = run(scorer, [grow(root(), text, draw) for draw, text in enumerate(answers)])
     assert [score.value for score in scores] == pytest.approx([direct(folder, text) for text in answers], abs=2e-5)
     assert 0 < scored <= sum(len(body.get("input", body.get("prompt", ()))) for _, body in seen)
+
+
+def last_logits(folder: Path) -> Callable[[list[int]], list[float]]:
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def logits(ids: list[int]) -> list[float]:
+        with torch.inference_mode():
+            return model(torch.tensor([ids])).logits[0].tolist()
+
+    return logits
 
 
 @pytest.mark.parametrize("reply", [{}, {"data": []}, {"data": [{"data": None}]}, {"data": [{}]}])
