@@ -43,12 +43,27 @@ def shepherd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return case.build(tmp_path_factory.mktemp("s") / case.folder)
 
 
+LOADING = threading.Lock()
+"""The server answers in many threads, and transformers patches its own classes while it loads: two loads at once leave
+the patch in place, and every model that a later test loads has an untied head."""
+
+
 def label_rows(folder: Path) -> Callable[[list[int]], list[list[float]]]:
-    return lambda ids: head_of(folder, "score.0", "score.2")(hidden_of(folder, ids)).tolist()
+    def rows(ids: list[int]) -> list[list[float]]:
+        with LOADING:
+            hidden = hidden_of(folder, ids)
+        return head_of(folder, "score.0", "score.2")(hidden).tolist()
+
+    return rows
 
 
 def token_rows(folder: Path) -> Callable[[list[int]], list[list[float]]]:
-    return lambda ids: logits_of(folder, ids).log_softmax(-1).tolist()
+    def rows(ids: list[int]) -> list[list[float]]:
+        with LOADING:
+            logits = logits_of(folder, ids)
+        return logits.log_softmax(-1).tolist()
+
+    return rows
 
 
 def grown(delimiter: str) -> list[Prompt]:
@@ -95,8 +110,6 @@ def test_an_outcome_model_on_a_server_scores_like_the_authors(tmp_path: Path, na
     place, build, direct = ORMS[name]
     folder = build(tmp_path / place)
 
-    # Loaded once, here: transformers patches its own classes while it loads, and two threads of the server that load at
-    # the same time would leave the patch in place for every test that follows.
     routes = {"/classify": classify(last_logits(folder))} if name == "sequence_rm" else {}
     routes |= {"/v1/models": models("reward"), "/v1/completions": completions(token_rows(folder))}
     routes |= {"/pooling": pooling(label_rows(folder), None)}
