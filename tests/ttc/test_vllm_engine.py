@@ -37,6 +37,7 @@ from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.extras import ExtraCompletion, ExtraSampling
 from ttc.solve import solve
 from ttc.thinking import Thinking, controlled, split
+from ttc.vllm_engine.params import fields_of
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
@@ -171,7 +172,8 @@ def test_encode_and_decode_are_inverse_on_plain_text(engine: Any) -> None:
 
 def test_seeds_are_hashed_by_run_path_and_position_and_by_nothing_else(teacher: Any) -> None:
     def seed(run: int, path: tuple[int, ...], position: int, **kwargs: Any) -> int:
-        return int(teacher._params(Sampling(seed=run, **kwargs), False, path, position).seed)
+        fields = fields_of(Sampling(seed=run, **kwargs), path, range(position), teacher.capabilities)
+        return int(fields["seed"])
 
     found = {
         (run, path, position): seed(run, path, position)
