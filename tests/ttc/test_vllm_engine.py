@@ -443,7 +443,6 @@ def test_a_closed_engine_says_so(tmp_path: Path) -> None:
         ({"dtype": "float12"}, "dtype"),
         ({"max_context": 1 << 20}, "max_model_len|max_position_embeddings"),
         ({"kv_cache_bytes": 1 << 12}, "KV cache|memory|blocks"),
-        ({"distributed_executor_backend": "ray"}, "pip install ray"),
     ],
 )
 def test_what_vllm_refuses_becomes_one_line_that_names_it(options: dict[str, Any], cause: str) -> None:
