@@ -34,7 +34,6 @@ from ttc.verifiers.exact import exact
 
 HERE = Path(__file__).resolve()
 PRETRAINED = "1-pretrain"
-HELD_OUT = 1000
 OVERLAPPED = {"grpo.asynchronous": "true", "grpo.buffer": "3", "grpo.max_staleness": "2"}
 WAYS: dict[str, dict[str, str]] = {
     "sync": {},
@@ -116,12 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
-    common = {
-        "grpo.steps": str(options.steps),
-        "grpo.eval_every": str(options.steps),
-        "grpo.held_out_limit": str(HELD_OUT),
-        "grpo.record": "false",
-    }
+    common = {"grpo.steps": str(options.steps), "grpo.eval_every": str(options.steps), "grpo.record": "false"}
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         probe = Path(scratch) / "probe"
@@ -139,7 +133,7 @@ def main() -> None:
     if options.save is not None:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
         date = datetime.now(UTC).isoformat(timespec="seconds")
-        setting = {"steps": options.steps, "held_out_problems": HELD_OUT, "delay_s": delay}
+        setting = {"steps": options.steps, "delay_s": delay}
         facts = {"date": date, "commit": commit.strip(), **setting, "cores": os.cpu_count(), "load_at_start": load}
         options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
