@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ttc import seeds
-from ttc.errors import ConfigError
+from ttc.ranges import at_least
 
 __all__ = ["Cipher", "Split"]
 
@@ -32,8 +32,9 @@ class Cipher:
     """One secret permutation of `symbols` symbols and the questions up to `max_steps` applications."""
 
     def __init__(self, symbols: int, max_steps: int, key: int) -> None:
-        if symbols < 4 or max_steps < 1 or key < 0:
-            raise ConfigError("cipher: needs symbols >= 4, max_steps >= 1 and key >= 0")
+        at_least("cipher", 4, symbols=symbols)
+        at_least("cipher", 1, max_steps=max_steps)
+        at_least("cipher", 0, key=key)
         self.symbols, self.max_steps, self.key = symbols, max_steps, key
         order = list(range(symbols))
         random.Random(seeds.derive(key, "cipher", symbols)).shuffle(order)

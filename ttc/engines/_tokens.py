@@ -1,22 +1,27 @@
 """What engines that tokenise here have in common: rendering, stop rules, and the checks before anything is sent.
 
-`TokenEngine` is the base of the engines `embedded`, `vllm` and `sglang`; the checks also serve `openai`, whose
-dialects render in their own ways.
+`TokenEngine` is the base of the engines `embedded`, `vllm`, `sglang` and `ray_workers`, and `StreamingTokenEngine` of
+those of them that can show tokens as they come. The checks also serve `openai`, whose dialects render in their own
+ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-from ttc.core import Capabilities, Message, Prompt, Sampling
+from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, UsageSink
 from ttc.errors import ConfigError, PromptTooLong, Unsupported
 
 if TYPE_CHECKING:
     from ttc.embedded.stops import StopRule
     from ttc.embedded.text import Text
 
-__all__ = ["TokenEngine", "check_room", "check_seed", "check_start"]
+__all__ = ["OnTokens", "StreamingTokenEngine", "TokenEngine", "check_room", "check_seed", "check_start"]
+
+OnTokens: TypeAlias = Callable[[tuple[int, ...]], None]
+"""Is given the ids of one draw as they are sampled."""
 
 
 class TokenEngine:
@@ -68,6 +73,27 @@ class TokenEngine:
                 sampling.stop, sampling.stop_token_ids, self._text.eos_ids, self._pieces, self._text.decode
             )
         return self._rules[name]
+
+
+class StreamingTokenEngine(TokenEngine, ABC):
+    """One that can show the tokens of a draw as they come: `generate` and `stream` are one way to draw."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """See `ttc.core.Engine`."""
+        return await self._draws(prompt, sampling, draws, on_usage, None)
+
+    async def stream(
+        self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens
+    ) -> Completion:
+        """See `ttc.core.StreamingEngine`."""
+        (completion,) = await self._draws(prompt, sampling, range(draw, draw + 1), on_usage, on_tokens)
+        return completion
+
+    @abstractmethod
+    async def _draws(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
+    ) -> list[Completion]:
+        """Check, draw and charge; `on_tokens` comes with a single draw only."""
 
 
 def check_seed(sampling: Sampling) -> None:

@@ -10,15 +10,15 @@ out: several GPUs, quantised weights, speculative decoding.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ttc import nano, seeds
 from ttc.concurrent import settle
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.folder import resolve
-from ttc.engines._tokens import TokenEngine, check_start
-from ttc.errors import ConfigError
+from ttc.engines._tokens import OnTokens, StreamingTokenEngine, check_start
+from ttc.ranges import at_least
 
 if TYPE_CHECKING:
     from ttc.embedded.scheduler import Scheduler
@@ -59,17 +59,9 @@ def embedded(
     Raises:
         ConfigError: the folder, a file in it, or an option cannot be used.
     """
-    for name, value in (
-        ("threads", threads),
-        ("max_batch", max_batch),
-        ("batch_bytes", batch_bytes),
-        ("cache_bytes", cache_bytes),
-        ("processes", processes),
-    ):
-        if value is not None and value < 1:
-            raise ConfigError(f"embedded: {name} must be at least 1, got {value}")
-    if max_context is not None and max_context < 2:
-        raise ConfigError(f"embedded: max_context must be at least 2, got {max_context}")
+    at_least("embedded", 1, threads=threads, max_batch=max_batch, processes=processes)
+    at_least("embedded", 1, batch_bytes=batch_bytes, cache_bytes=cache_bytes)
+    at_least("embedded", 2, max_context=max_context)
     folder = nano.path("teacher") if model is None else resolve(model)
     options: dict[str, Any] = {
         "device": device,
@@ -92,7 +84,7 @@ def embedded(
     return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, batch_invariant)
 
 
-class EmbeddedEngine(TokenEngine):
+class EmbeddedEngine(StreamingTokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync over one scheduler."""
 
     def __init__(self, name: str, text: Text, scheduler: Scheduler, max_batch: int, invariant: bool) -> None:
@@ -112,21 +104,6 @@ class EmbeddedEngine(TokenEngine):
         )
         super().__init__(text, capabilities)
         self._scheduler = scheduler
-
-    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """See `ttc.core.Engine`."""
-        return await self._generate(prompt, sampling, draws, on_usage, None)
-
-    async def stream(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draw: int,
-        on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None],
-    ) -> Completion:
-        """See `ttc.core.StreamingEngine`."""
-        return (await self._generate(prompt, sampling, range(draw, draw + 1), on_usage, on_tokens))[0]
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
@@ -156,13 +133,8 @@ class EmbeddedEngine(TokenEngine):
         """See `ttc.core.Engine`; may be called twice."""
         await asyncio.get_running_loop().run_in_executor(None, self._scheduler.close)
 
-    async def _generate(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draws: range,
-        on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None] | None,
+    async def _draws(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> list[Completion]:
         from ttc.embedded.requests import Request
 

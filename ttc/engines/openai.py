@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from ttc.core import Capabilities, Engine
 from ttc.errors import ConfigError
+from ttc.ranges import above, at_least
 
 if TYPE_CHECKING:
     from ttc.core import ModelShape
@@ -75,21 +76,10 @@ def openai(
     from ttc.remote.engine import Connection
     from ttc.remote.retry import Retry
 
-    for name, value, least in (
-        ("max_in_flight", max_in_flight, 1),
-        ("max_concurrency", max_concurrency, 1),
-        ("attempts", attempts, 1),
-        ("max_context", max_context, 2),
-    ):
-        if value is not None and value < least:
-            raise ConfigError(f"openai: {name} must be at least {least}, got {value}")
-    for name, seconds, open_end in (
-        ("retry_s", retry_s, False),
-        ("connect_s", connect_s, True),
-        ("idle_s", idle_s, True),
-    ):
-        if not (seconds > 0 if open_end else seconds >= 0):
-            raise ConfigError(f"openai: {name} must be {'>' if open_end else '>='} 0, got {seconds}")
+    at_least("openai", 1, max_in_flight=max_in_flight, max_concurrency=max_concurrency, attempts=attempts)
+    at_least("openai", 2, max_context=max_context)
+    at_least("openai", 0, retry_s=retry_s)
+    above("openai", 0, connect_s=connect_s, idle_s=idle_s)
     urls = _urls(base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL)
     access = Access(_key(api_key_env, urls), connect_s, idle_s)
     local = _local(model, tokenizer)

@@ -20,7 +20,8 @@ from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, 
 from ttc.embedded.folder import resolve
 from ttc.embedded.text import Text
 from ttc.engines._tokens import TokenEngine, check_start
-from ttc.errors import ConfigError, EngineError, MissingExtra, TTCError
+from ttc.errors import EngineError, MissingExtra, TTCError
+from ttc.ranges import at_least
 from ttc.registry import ENGINES, bind
 
 __all__ = ["RayEngine", "ray_workers"]
@@ -60,8 +61,7 @@ def ray_workers(
         ConfigError: the model or an option cannot be used.
         EngineError: an actor died while it started.
     """
-    if workers < 1:
-        raise ConfigError(f"ray_workers: workers must be at least 1, got {workers}")
+    at_least("ray_workers", 1, workers=workers)
     folder = nano.path("teacher") if model is None else resolve(model)
     factory = ENGINES.load(inner)
     supply = {"model": str(folder), "device": device, "threads": threads, "batch_invariant": batch_invariant}

@@ -20,6 +20,7 @@ from ttc.embedded.folder import resolve
 from ttc.embedded.shape import Dims, read_config, supported
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 from ttc.remote.retry import Retry
 from ttc.sglang_engine.call import Server
 from ttc.sglang_engine.engine import SGLangEngine
@@ -99,19 +100,10 @@ def sglang(
         "disable_cuda_graph": None if cuda_graph else True,
         "disable_overlap_schedule": None if overlap_schedule else True,
     }
-    for name, value, least in (
-        ("max_context", max_context, 16),
-        ("max_requests", max_requests, 1),
-        ("max_total_tokens", max_total_tokens, 16),
-        ("tp_size", tp_size, 1),
-        ("pp_size", pp_size, 1),
-        ("dp_size", dp_size, 1),
-        ("max_attempts", max_attempts, 1),
-        ("connect_s", connect_s, 0),
-        ("answer_s", answer_s, 0),
-    ):
-        if value is not None and value < least:
-            raise ConfigError(f"sglang: {name} must be at least {least}, got {value}")
+    at_least("sglang", 16, max_context=max_context, max_total_tokens=max_total_tokens)
+    at_least("sglang", 1, max_requests=max_requests, max_attempts=max_attempts)
+    at_least("sglang", 1, tp_size=tp_size, pp_size=pp_size, dp_size=dp_size)
+    at_least("sglang", 0, connect_s=connect_s, answer_s=answer_s)
     if base_url is None:
         remote = {"api_key_env": api_key_env, "admin_key_env": admin_key_env, "weights_dir": weights_dir}
         _refuse(remote, {}, "belongs to a server: set engine.base_url as well")

@@ -22,6 +22,7 @@ from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines._simulation import DELIMITER, Process, token_confidence, truth, zipf
 from ttc.engines.scripted import Script, ScriptedEngine
 from ttc.errors import ConfigError
+from ttc.ranges import above, at_least, within
 
 __all__ = ["DELIMITER", "Preset", "simulated", "truth"]
 
@@ -93,18 +94,13 @@ def simulated(
     """
     if model is not None:
         raise ConfigError("engine simulated takes no model; set p and steps instead")
-    if (p is not None and not 0 <= p <= 1) or steps < 1 or num_wrong < 1 or mean_step_tokens < 3:
-        raise ConfigError("simulated needs 0 <= p <= 1, steps >= 1, num_wrong >= 1 and mean_step_tokens >= 3")
-    for name, share in {"repair": repair, "attractor": attractor, "forget": forget}.items():
-        if not 0 <= share <= 1:
-            raise ConfigError(f"simulated: {name} must be in [0, 1], got {share}")
     h = _DECEIVE[preset] if deceive is None else deceive
-    if not 0 <= h <= 1 or repair + h > 1 or (hazard is not None and not 0 <= hazard <= 1):
-        raise ConfigError("simulated needs deceive, repair + deceive and hazard in [0, 1]")
-    if (cv is not None and cv <= 0) or wrong_longer <= 0 or (dispersion is not None and dispersion <= 0):
-        raise ConfigError("simulated needs cv, wrong_longer and dispersion > 0")
-    if spread is not None and min(spread) <= 0:
-        raise ConfigError(f"simulated: spread must be two numbers > 0, got {spread}")
+    within("simulated", 0, 1, p=p, deceive=h, repair=repair, attractor=attractor, hazard=hazard, forget=forget)
+    within("simulated", 0, 1, **{"repair + deceive": repair + h})
+    at_least("simulated", 1, steps=steps, num_wrong=num_wrong)
+    at_least("simulated", 3, mean_step_tokens=mean_step_tokens)
+    above("simulated", 0, cv=cv, wrong_longer=wrong_longer, dispersion=dispersion)
+    above("simulated", 0, spread=None if spread is None else min(spread))
     process = Process(
         p=p,
         steps=steps,

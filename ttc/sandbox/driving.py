@@ -151,11 +151,6 @@ class _Counting(ast.NodeTransformer):
         return ast.Try([node], [handler], held, [])
 
 
-def count_asserts(tests: Sequence[str]) -> int:
-    """How many asserts stand in the tests."""
-    return sum(isinstance(node, ast.Assert) for source in tests for node in ast.walk(ast.parse(source)))
-
-
 def _free_names(trees: Sequence[ast.AST]) -> set[str]:
     names = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return {node.id for node in names if isinstance(node.ctx, ast.Load)} - {

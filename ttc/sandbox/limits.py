@@ -14,7 +14,7 @@ import resource
 import sys
 from dataclasses import dataclass
 
-from ttc.errors import ConfigError
+from ttc.ranges import above, at_least
 
 MIN_MEMORY_MB = 32
 _UNMAPPED = 2**32 - 1
@@ -42,13 +42,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse limits under which nothing can run."""
-        if not self.wall_s > 0 or not self.cpu_s > 0:
-            raise ConfigError(f"wall_s and cpu_s must be > 0, got {self.wall_s} and {self.cpu_s}")
-        if self.memory_mb < MIN_MEMORY_MB or self.threads < 1 or self.output_kb < 1:
-            raise ConfigError(
-                f"needs memory_mb >= {MIN_MEMORY_MB}, threads >= 1 and output_kb >= 1, "
-                f"got {self.memory_mb}, {self.threads} and {self.output_kb}"
-            )
+        above("sandbox", 0, wall_s=self.wall_s, cpu_s=self.cpu_s)
+        at_least("sandbox", MIN_MEMORY_MB, memory_mb=self.memory_mb)
+        at_least("sandbox", 1, threads=self.threads, output_kb=self.output_kb)
 
 
 def apply(limits: Limits, max_threads: int | None) -> None:

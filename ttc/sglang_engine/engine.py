@@ -8,7 +8,7 @@ cut at the first token that completes a stop string; what came after it is charg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, FinishReason, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.text import Text
-from ttc.engines._tokens import TokenEngine, check_start
+from ttc.engines._tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.errors import EngineError, Unsupported
 from ttc.sglang_engine.call import Call, Server
 from ttc.sglang_engine.wire import draw_body, ending, score_body
@@ -24,8 +24,8 @@ from ttc.sglang_engine.wire import draw_body, ending, score_body
 __all__ = ["SGLangEngine"]
 
 
-class SGLangEngine(TokenEngine):
-    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync."""
+class SGLangEngine(StreamingTokenEngine):
+    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync; raises EngineError when the server is gone."""
 
     def __init__(self, server: Server, text: Text, capabilities: Capabilities) -> None:
         """`text` is the tokenizer of the model that `server` serves."""
@@ -33,23 +33,6 @@ class SGLangEngine(TokenEngine):
         self._server = server
         self._counters = Usage()
         self._live = 0
-
-    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """See `ttc.core.Engine`; raises EngineError when the server fails for good."""
-        self._check(prompt, sampling)
-        return await gather(self._draw(prompt, sampling, draw, on_usage, None) for draw in draws)
-
-    async def stream(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draw: int,
-        on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None],
-    ) -> Completion:
-        """See `ttc.core.StreamingEngine`; the tokens after a stop string that SGLang saw late are handed over too."""
-        self._check(prompt, sampling)
-        return await self._draw(prompt, sampling, draw, on_usage, on_tokens)
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1. SGLang computes everything from there anew."""
@@ -85,13 +68,15 @@ class SGLangEngine(TokenEngine):
 
     # -- one draw ----------------------------------------------------------------------------------------------------
 
+    async def _draws(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
+    ) -> list[Completion]:
+        """Draw at once; a stream hands over the tokens after a stop string that SGLang saw late, too."""
+        self._check(prompt, sampling)
+        return await gather(self._draw(prompt, sampling, draw, on_usage, on_tokens) for draw in draws)
+
     async def _draw(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draw: int,
-        on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None] | None,
+        self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> Completion:
         ids, path = prompt.token_ids or (), (*prompt.path, draw)
         # The position is not in the key: SGLang mixes the absolute one in, so a continued draw goes on as one.

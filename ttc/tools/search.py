@@ -17,6 +17,7 @@ from pathlib import Path
 from ttc.agents.tool import ToolFailure, Use
 from ttc.core import Problem
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 
 __all__ = ["Search", "search"]
 
@@ -37,8 +38,9 @@ def search(*, folder: str, top: int = 3, max_kb: int = 1024) -> Search:
         ConfigError: no such folder, or no text in it.
     """
     root = Path(folder).expanduser().resolve()
-    if not root.is_dir() or top < 1 or max_kb < 1:
-        raise ConfigError(f"tool search: folder must be a folder, top and max_kb at least 1, got {folder!r}")
+    if not root.is_dir():
+        raise ConfigError(f"tool search: folder {folder!r} is no folder")
+    at_least("tool search", 1, top=top, max_kb=max_kb)
     passages = list(_passages(root, max_kb << 10))
     if not passages:
         raise ConfigError(f"tool search: {folder} holds no UTF-8 text of at most {max_kb} KiB a file")

@@ -41,6 +41,7 @@ import time
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, VerifierError
+from ttc.ranges import above, at_least
 from ttc.sandbox.limits import MIN_MEMORY_MB
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
@@ -65,12 +66,11 @@ def code(
     allow_truncated: bool = False,
 ) -> CodeVerifier:
     """Return the verifier of programs; raises ConfigError when nothing contains programs on this machine."""
-    if not timeout_s > 0 or not (case_s is None or case_s > 0):
-        raise ConfigError(f"code: timeout_s and case_s must be > 0, got {timeout_s} and {case_s}")
+    above("code", 0, timeout_s=timeout_s, case_s=case_s)
     if not 0 < min_share <= 1:
         raise ConfigError(f"code: min_share must be in (0, 1], got {min_share}")
-    if memory_mb < MIN_MEMORY_MB or workers < 1:
-        raise ConfigError(f"code: needs memory_mb >= {MIN_MEMORY_MB} and workers >= 1, got {memory_mb} and {workers}")
+    at_least("code", MIN_MEMORY_MB, memory_mb=memory_mb)
+    at_least("code", 1, workers=workers)
     sandbox = Sandbox(probe(unsafe=unsafe), workers=workers)
     return CodeVerifier(sandbox, timeout_s, case_s or timeout_s, memory_mb, min_share, allow_truncated)
 

@@ -35,6 +35,7 @@ from ttc.answers.extract import answer_start
 from ttc.concurrent import gather
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
+from ttc.ranges import above, at_least
 from ttc.scorers._judging import Question, Said, agreed, harmless, verdict
 from ttc.verifiers.contract import Canary, Card
 from ttc.verifiers.reading import Clock, unfinished
@@ -65,8 +66,9 @@ def judge(
     allow_truncated: bool = False,
 ) -> JudgeVerifier:
     """Return a verifier that asks a language model; raises ConfigError without one."""
-    if max_tokens < 1 or not timeout_s > 0 or max_chars < 1 or trace_chars < 0:
-        raise ConfigError("judge needs max_tokens >= 1, timeout_s > 0, max_chars >= 1 and trace_chars >= 0")
+    at_least("judge", 1, max_tokens=max_tokens, max_chars=max_chars)
+    at_least("judge", 0, trace_chars=trace_chars)
+    above("judge", 0, timeout_s=timeout_s)
     own = model is not None
     if model is not None:
         from ttc.registry import ENGINES

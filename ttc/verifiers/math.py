@@ -35,6 +35,7 @@ from ttc.answers.shapes import shape
 from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 from ttc.verifiers.comparing import Comparison, Decide, Percent, Policy, Ternary
 from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.pool import Pool, Reply
@@ -57,8 +58,7 @@ def math(
     memory_mb: int = 2048,
 ) -> MathVerifier:
     """Return the verifier of mathematical answers."""
-    if rounding < 0 or not tolerance >= 0:
-        raise ConfigError("math: rounding and tolerance must be >= 0")
+    at_least("math", 0, rounding=rounding, tolerance=tolerance)
     policy = Policy(percent, rounding, tolerance)
     return MathVerifier(policy, Pool(workers=workers, timeout_s=timeout_s, memory_mb=memory_mb), kind, allow_truncated)
 

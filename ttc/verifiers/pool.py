@@ -32,12 +32,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from ttc.errors import ConfigError, VerifierError
+from ttc.errors import VerifierError
+from ttc.ranges import above, at_least
 from ttc.verifiers.worker import MAX_FRAME, PREFIX, write_frame
 
 SOFT = 0.75
 """The share of the wall limit after which the worker interrupts itself."""
 START_S = 60.0
+MIN_MEMORY_MB = 256
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
@@ -66,8 +68,9 @@ class Pool:
         recycle: int = 2000,
         program: Sequence[str] = ("-m", "ttc.verifiers.worker"),
     ) -> None:
-        if workers < 1 or not timeout_s > 0 or memory_mb < 256 or recycle < 1:
-            raise ConfigError("a pool needs workers >= 1, timeout_s > 0, memory_mb >= 256 and recycle >= 1")
+        at_least("verifier", 1, workers=workers, recycle=recycle)
+        at_least("verifier", MIN_MEMORY_MB, memory_mb=memory_mb)
+        above("verifier", 0, timeout_s=timeout_s)
         self.timeout_s, self.memory_mb = timeout_s, memory_mb
         self._command = (sys.executable, "-P", *program, str(memory_mb))
         self._recycle, self._num_workers = recycle, workers

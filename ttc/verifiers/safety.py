@@ -31,6 +31,7 @@ from ttc.answers.extract import answer_start
 from ttc.config import build, load_toml
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 from ttc.values import parse
 from ttc.verifiers._phrases import compiled, plain_words
 from ttc.verifiers.contract import Canary, Card
@@ -52,8 +53,7 @@ def safety(
     allow_truncated: bool = False,
 ) -> SafetyVerifier:
     """Return the rule-based gate; raises ConfigError naming the rule and field that is wrong."""
-    if refusal_words < 1 or max_chars < 1:
-        raise ConfigError("safety: refusal_words and max_chars must be >= 1")
+    at_least("safety", 1, refusal_words=refusal_words, max_chars=max_chars)
     files = ([BUILTIN] if builtin else []) + ([rules] if rules is not None else [])
     found = [rule for file in files for rule in read_rules(file)]
     if not found:

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ttc.core import Json, Submission, Target, Verdict, Verifier
-from ttc.errors import ConfigError, VerifierError
+from ttc.errors import VerifierError
+from ttc.ranges import above, at_least
 from ttc.verifiers.audit import Audit, Entry, digest
 from ttc.verifiers.contract import Canary, Card, card_of
 from ttc.verifiers.lane import Lane
@@ -76,8 +77,9 @@ class Service:
         """
         card = card_of(verifier)
         wall_s = START_S + concurrency * (card.max_s if card else 0.0) if wall_s is None else wall_s
-        if memory < 0 or concurrency < 1 or not wall_s > 0:
-            raise ConfigError("a verification service needs memory >= 0, concurrency >= 1 and wall_s > 0")
+        at_least("verification service", 0, memory=memory)
+        at_least("verification service", 1, concurrency=concurrency)
+        above("verification service", 0, wall_s=wall_s)
         self.name, self.version = verifier.name, verifier.version
         self._verifier, self._audit = verifier, audit
         self._memory: OrderedDict[str, Verdict] = OrderedDict()

@@ -1,0 +1,37 @@
+"""Ranges of parameters, checked before anything is loaded: one message for every factory.
+
+    at_least("embedded", 1, threads=threads, max_batch=max_batch)
+    above("openai", 0, connect_s=connect_s)
+    within("simulated", 0, 1, p=p)
+
+None means that a parameter was not given; NaN is outside every range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ttc.errors import ConfigError
+
+__all__ = ["above", "at_least", "within"]
+
+
+def at_least(owner: str, least: float, /, **given: float | None) -> None:
+    """Raise ConfigError that names the first parameter below `least`."""
+    _check(owner, f"at least {least:g}", given, lambda value: value >= least)
+
+
+def above(owner: str, bound: float, /, **given: float | None) -> None:
+    """Raise ConfigError that names the first parameter not above `bound`."""
+    _check(owner, f"> {bound:g}", given, lambda value: value > bound)
+
+
+def within(owner: str, low: float, high: float, /, **given: float | None) -> None:
+    """Raise ConfigError that names the first parameter outside [low, high]."""
+    _check(owner, f"in [{low:g}, {high:g}]", given, lambda value: low <= value <= high)
+
+
+def _check(owner: str, rule: str, given: Mapping[str, float | None], holds: Callable[[float], bool]) -> None:
+    for name, value in given.items():
+        if value is not None and not holds(value):
+            raise ConfigError(f"{owner}: {name} must be {rule}, got {value}")
