@@ -11,23 +11,20 @@ refused or accepted before the first expensive step.
 from __future__ import annotations
 
 import argparse
-import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from ttc.choices import PartChoice, StrategyChoice
 from ttc.config import build, overrides
-from ttc.core import Answer, Budget, Engine, Problem, Sampling, Scorer, Verifier
+from ttc.core import Budget, Engine, Problem, Sampling
 from ttc.errors import ConfigError
 from ttc.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
 from ttc.search.policy import make_policy
 from ttc.specs import label_of, parse_spec, split_model, split_specs
 from ttc.thinking import Thinking
 from ttc.values import nearest
-
-if TYPE_CHECKING:
-    from ttc.session import Session
 
 __all__ = [
     "PartChoice",
@@ -52,64 +49,6 @@ DEFAULT_ENGINE = "embedded"
 DEFAULT_SCORER = "prm"
 INJECTION_RESERVE = 128
 """Tokens kept free for hand-over and wait texts."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartChoice:
-    """An engine, scorer or verifier that was named and checked, but not yet loaded."""
-
-    kind: str
-    name: str
-    model: str | None
-    factory: Callable[..., Any]
-    params: Mapping[str, Any]
-
-    def create_engine(self) -> Engine:
-        """Load the engine."""
-        return cast("Engine", self._create({}))
-
-    def create_scorer(self, engine: Engine) -> Scorer:
-        """Load the scorer; `engine` goes to scorers that ask for it."""
-        return cast("Scorer", self._create({"engine": engine}))
-
-    def create_verifier(self) -> Verifier:
-        """Start the verifier."""
-        return cast("Verifier", self._create({}))
-
-    def _create(self, supply: Mapping[str, Any]) -> Any:
-        model = {} if self.model is None else {"model": self.model}
-        return self.factory(**bind(self.factory, self.params, supply={**supply, **model}))
-
-    @property
-    def label(self) -> str:
-        """`name`, or `name:model`."""
-        return self.name if self.model is None else f"{self.name}:{self.model}"
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyChoice:
-    """A strategy with its parameters checked; `label` tells it from the same strategy with others."""
-
-    name: str
-    label: str
-    function: Callable[..., Awaitable[Answer]]
-    params: Mapping[str, Any]
-
-    @property
-    def takes_scorer(self) -> bool:
-        """Whether the strategy has a `scorer` parameter."""
-        return "scorer" in inspect.signature(self.function).parameters
-
-    @property
-    def needs_scorer(self) -> bool:
-        """Whether the strategy cannot run without a scorer."""
-        found = inspect.signature(self.function).parameters.get("scorer")
-        return found is not None and found.default is found.empty
-
-    def bind(self, scorer: Scorer | None = None) -> Callable[[Problem, Session], Awaitable[Answer]]:
-        """Return the strategy as a function of problem and session."""
-        supply = {} if scorer is None else {"scorer": scorer}
-        return functools.partial(self.function, **bind(self.function, self.params, supply=supply))
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -152,14 +91,14 @@ def add_thinking_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--waits", type=int, metavar="TIMES", help="suppress the end of thinking so many times")
 
 
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """Add --temperature, --top-p, --top-k, --max-tokens and --seed."""
+def add_sampling_options(parser: argparse.ArgumentParser, *, seed: str = "a new one, which is shown") -> None:
+    """Add --temperature, --top-p, --top-k, --max-tokens and --seed; `seed` says which one the command takes itself."""
     group = parser.add_argument_group("sampling")
     group.add_argument("--temperature", type=float, help="0 is greedy")
     group.add_argument("--top-p", type=float, metavar="P")
     group.add_argument("--top-k", type=int, metavar="K")
     group.add_argument("--max-tokens", type=int, metavar="TOKENS", help="cap on one sample, thinking included")
-    group.add_argument("--seed", type=int, help="run seed: the same seed gives the same samples")
+    group.add_argument("--seed", type=int, help=f"the same seed gives the same samples (default: {seed})")
 
 
 def resolve_engine(args: argparse.Namespace) -> PartChoice:

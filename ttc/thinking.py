@@ -30,10 +30,11 @@ from ttc.blocks import (
     split_prompt,
     split_text,
 )
-from ttc.core import Capabilities, Completion, Enforced, Engine, Logprobs, Prompt, Sampling, Usage, UsageSink
+from ttc.core import Capabilities, Completion, Enforced, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.errors import ConfigError
 from ttc.extras import ExtraSampling
 from ttc.native_cap import Action, judge_native, native_sampling
+from ttc.segments import Growth, recount
 
 __all__ = [
     "CLOSE",
@@ -89,8 +90,9 @@ class Thinking:
             raise ConfigError(f"thinking.at_cap must be handover or stop, got {self.at_cap!r}")
         if self.max_tokens is not None and self.max_tokens < 0:
             raise ConfigError(f"thinking.max_tokens must be >= 0 or absent, got {self.max_tokens}")
-        if self.min_tokens < 0 or self.num_waits < 0:
-            raise ConfigError("thinking.min_tokens and thinking.num_waits must be >= 0")
+        for name, value in (("min_tokens", self.min_tokens), ("num_waits", self.num_waits)):
+            if value < 0:
+                raise ConfigError(f"thinking.{name} must be >= 0, got {value}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ConfigError(f"thinking.min_tokens {self.min_tokens} exceeds thinking.max_tokens {self.max_tokens}")
         if self.extends and (self.mode == "off" or self.max_tokens == 0):
@@ -164,7 +166,7 @@ async def controlled(
     hold in every segment. `on_held` is told whether the engine's own cap held the budget, or counting ids did.
     """
     capabilities = engine.capabilities
-    grown, wait_len, calls = _Growth(prompt, draw), len(engine.encode(thinking.wait)), 0
+    grown, wait_len, calls = Growth(prompt, draw), len(engine.encode(thinking.wait)), 0
     native = _native(engine, prompt, sampling, thinking)
     if native is None and on_held is not None:
         on_held("ids")
@@ -197,7 +199,7 @@ async def controlled(
                 on_held("native" if action == "done" else "ids")
             native = None
         for report in reports:
-            on_usage(_recount(report, len(segment.token_ids) - kept))
+            on_usage(recount(report, len(segment.token_ids) - kept))
         grown.append(engine, segment, kept, forced)
         if action == "handover" and thinking.at_cap == "stop":
             return grown.finish(engine, "length", None)
@@ -259,65 +261,3 @@ def _judge(
 def _wants_more(thinking: Thinking, num_thinking: int, waits: int, wait_len: int) -> bool:
     room = thinking.max_tokens is None or num_thinking + wait_len < thinking.max_tokens
     return room and (waits < thinking.num_waits or num_thinking < thinking.min_tokens)
-
-
-def _recount(usage: Usage, dropped: int) -> Usage:
-    """Move sampled tokens that were not kept from `generated` to `overrun`."""
-    return replace(usage, generated=usage.generated - dropped, overrun=usage.overrun + dropped)
-
-
-class _Growth:
-    """A draw being assembled from segments and injections; private to one call, so it may change."""
-
-    def __init__(self, prompt: Prompt, draw: int) -> None:
-        self.start, self.prompt, self.path = prompt, prompt, (*prompt.path, draw)
-        self.ids: list[int] = []
-        self.logprobs: Logprobs | None = ()
-        self.certainty: Logprobs | None = ()
-        self.injected: list[tuple[int, int]] = []
-        self.usage = Usage()
-        self.num_sampled = self.num_waits = 0
-
-    def append(self, engine: Engine, segment: Completion, kept: int, forced: tuple[int, int] | None = None) -> None:
-        ids = segment.token_ids[:kept]
-        logprobs = segment.logprobs
-        if forced is not None:  # the engine put these there; of a first segment, so its places are those of the draw
-            self.injected.append(forced)
-            logprobs = logprobs and tuple(
-                None if forced[0] <= at < forced[1] else value for at, value in enumerate(logprobs)
-            )
-        self.ids += ids
-        self.logprobs = _extend(self.logprobs, logprobs, kept)
-        self.certainty = _extend(self.certainty, segment.certainty, kept)
-        self.num_sampled += kept
-        self.usage += _recount(segment.usage, len(segment.token_ids) - kept)
-        self.prompt = self.prompt.extend(ids, engine.decode(ids))
-
-    def inject(self, engine: Engine, text: str, waits: int = 0) -> None:
-        ids = engine.encode(text)
-        self.injected.append((len(self.ids), len(self.ids) + len(ids)))
-        self.ids += ids
-        unknown: Logprobs = (None,) * len(ids)
-        self.logprobs = _extend(self.logprobs, unknown, len(ids))
-        self.certainty = _extend(self.certainty, unknown, len(ids))
-        self.num_waits += waits
-        self.prompt = replace(self.prompt.extend(ids, text), num_waits=self.prompt.num_waits + waits)
-
-    def finish(self, engine: Engine, reason: str, stop: str | int | None) -> Completion:
-        ids = tuple(self.ids)
-        return Completion(
-            path=self.path,
-            text=engine.decode(ids[:-1] if stop == "eos" else ids),
-            token_ids=ids,
-            finish_reason="stop" if reason == "stop" else "length",
-            stop_reason=stop,
-            logprobs=self.logprobs,
-            certainty=self.certainty,
-            injected=tuple(self.injected),
-            num_waits=self.num_waits,
-            usage=self.usage,
-        )
-
-
-def _extend(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
-    return None if before is None or new is None else before + new[:kept]

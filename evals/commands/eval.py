@@ -100,7 +100,7 @@ def register(subparsers: Any) -> None:
     add_engine_options(parser)
     add_strategy_options(parser, several=True)
     add_thinking_options(parser)
-    add_sampling_options(parser)
+    add_sampling_options(parser, seed="0, of the problems as well")
     parser.set_defaults(run=run)
 
 

@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ttc.answers.canonical import hashed, math_key, text_key
+from ttc.answers.choice import choice_key, extract_choice
 from ttc.answers.code import code_key, extract_code
 from ttc.answers.expression import expression_key
 from ttc.answers.extract import (
+    LEAD,
     MAX_FINAL,
     Extraction,
     Hit,
@@ -65,10 +67,6 @@ _FORMULA = r"\$\$.{1,4096}?\$\$|\$[^$\n]{1,4096}\$|\\\(.{1,4096}?\\\)|\\\[.{1,40
 _INLINE = re.compile(_FORMULA, re.DOTALL)
 _NEAR_INLINE = re.compile(rf".{{0,40}}?(?P<formula>{_FORMULA})", re.DOTALL)
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
-_LEAD = re.compile(
-    r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s])+",
-    re.IGNORECASE,
-)
 
 
 def math_hedge(final: str) -> bool:
@@ -90,7 +88,7 @@ def _same_math(left: str, right: str) -> bool:
 
 def _trim_math(clause: str) -> tuple[int, int] | None:
     """The mathematics of the clause after an answer phrase: all of it, an inline formula, a number, or a few words."""
-    lead = _LEAD.match(clause)
+    lead = LEAD.match(clause)
     start = lead.end() if lead else 0
     rest = clause[start:].rstrip(" *`_")
     if _parses(rest):
@@ -190,74 +188,6 @@ def _extract_expression(text: str) -> Extraction:
     return cascade(text, (last_box(_same_expression, math_hedge), *_MATH_RULES[1:]))
 
 
-# -- choices -----------------------------------------------------------------------------------------------------------
-_LETTER = re.compile(
-    r"\s*(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*$(\[]|\boption\b|\bchoice\b|\banswer\b|\s)*"
-    r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z'’])(?P<rest>.*)\Z",
-    re.DOTALL | re.IGNORECASE,
-)
-_SECOND = re.compile(
-    r"[\s})\]*$\"'.:]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
-)
-_ALONE = re.compile(r"[\s*$(\[\\{a-z]*[A-Za-z][\s)\].:}*$,]")
-
-
-def choice_letter(final: str) -> tuple[str, bool]:
-    """The letter of a choice in upper case and whether a second one is offered beside it; ("", False) without any."""
-    match = _LETTER.match(final[:MAX_FINAL])
-    if match is None:
-        return "", False
-    letter = chr(ord(match["letter"]) - 0xFEE0) if ord(match["letter"]) > 0xFF00 else match["letter"]
-    if letter.islower() and re.match(r"\s+[a-z]", match["rest"]):
-        return "", False
-    second = _SECOND.match(match["rest"])
-    return letter.upper(), bool(second and second["letter"] != letter.upper())
-
-
-def choice_key(final: str) -> str:
-    """The letter, or the case-folded words when there is none."""
-    return choice_letter(final)[0] or text_key(final)
-
-
-def _choice_hedge(final: str) -> bool:
-    return choice_letter(final)[1]
-
-
-def _trim_choice(clause: str) -> tuple[int, int] | None:
-    lead = _LEAD.match(clause)
-    start = lead.end() if lead else 0
-    rest = clause[start:].rstrip(" *`_")
-    return (start, start + len(rest)) if choice_letter(rest)[0] else None
-
-
-def _bare_choice(text: str, start: int) -> Hit:
-    body = text[start:].strip()
-    letter, hedged = choice_letter(body)
-    if not letter or len(body) > 200 or (len(body) > 1 and not _ALONE.match(body + " ")):
-        return None
-    if hedged:
-        return Extraction(None, None, "bare", "hedge")
-    plain_word = re.match(r"[AI]\s+[a-z]", body)
-    return None if plain_word else found(text, start, len(text), "bare")
-
-
-def _same_choice(left: str, right: str) -> bool:
-    return choice_key(left) == choice_key(right)
-
-
-_CHOICE_RULES = (
-    last_box(_same_choice, _choice_hedge),
-    last_tag(_choice_hedge),
-    last_hash(_choice_hedge),
-    last_phrase(_choice_hedge, _trim_choice),
-    _bare_choice,
-)
-
-
-def _extract_choice(text: str) -> Extraction:
-    return cascade(text, _CHOICE_RULES)
-
-
 # -- strings and forms -------------------------------------------------------------------------------------------------
 def _never(_final: str) -> bool:
     return False
@@ -300,7 +230,7 @@ def _extract_all(text: str) -> Extraction:
 KINDS: Mapping[str, Kind] = {
     "math": Kind(_extract_math, math_key),
     "number": Kind(_extract_number, math_key),
-    "choice": Kind(_extract_choice, choice_key),
+    "choice": Kind(extract_choice, choice_key),
     "code": Kind(extract_code, code_key),
     "exact": Kind(_extract_exact, text_key),
     "expression": Kind(_extract_expression, expression_key),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 
 from ttc.answers.cursor import Cursor
 from ttc.answers.nodes import Node, many, num
-from ttc.answers.tokens import Token, TooLarge, Unparsed
+from ttc.answers.numerals import number
+from ttc.answers.tokens import Token, Unparsed
 from ttc.answers.vocabulary import (
     CURRENCIES,
     DECORATIONS,
@@ -23,7 +22,6 @@ from ttc.answers.vocabulary import (
     WORDS,
 )
 
-MAX_DIGITS = 1000
 MAX_PRODUCT_WORD = 4
 """Letters of a word that is still read as a product of variables."""
 
@@ -281,24 +279,6 @@ _COMMANDS: Mapping[str, Callable[[Values], Node]] = {
     "tbinom": Values._binomial, "pi": Values._pi, "infty": Values._infinity, "varnothing": Values._empty,
     "mathbb": Values._number_set,
 }  # fmt: skip
-
-
-def number(text: str) -> Node:
-    """A number token as an exact fraction. Raises TooLarge beyond MAX_DIGITS digits."""
-    if len(text) > MAX_DIGITS:
-        raise TooLarge(f"a number of more than {MAX_DIGITS} digits")
-    text = text.replace(",", "").replace(" ", "")
-    if repeat := re.fullmatch(r"(\d*)\.(\d*)\\[a-z]+\{(\d+)\}", text):
-        whole, fixed, cycle = repeat.groups()
-        value = Fraction(int(cycle), 10 ** len(fixed) * (10 ** len(cycle) - 1))
-        return num(value + Fraction(int((whole + fixed) or "0"), 10 ** len(fixed)))
-    mantissa, _, exponent = text.lower().partition("e")
-    whole, point, fraction = mantissa.partition(".")
-    if exponent and abs(int(exponent)) > MAX_DIGITS:
-        raise TooLarge("an exponent too large")
-    value = Fraction(int((whole + fraction) or "0"), 10 ** len(fraction)) * Fraction(10) ** int(exponent or 0)
-    digits = len((whole + fraction).lstrip("0")) if point and fraction else None
-    return num(value, digits)
 
 
 def _name(node: Node) -> str:

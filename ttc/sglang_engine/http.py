@@ -10,11 +10,10 @@ Left out: servers of different models, mutual TLS.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import ssl
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,10 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.core import Json
-from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
+from ttc.errors import ConfigError, EngineError, EngineTimeout, Unsupported
 from ttc.remote.balance import Balancer
-from ttc.remote.retry import Retry, Transient, is_transient, wish_s
+from ttc.remote.retry import Retry, Transient
 from ttc.sglang_engine.call import Call, until_done
+from ttc.sglang_engine.failures import check, check_event, read_json, translated
 from ttc.sglang_engine.weights import handed_over
 from ttc.sglang_engine.wire import ServerInfo
 
@@ -127,7 +127,7 @@ class HttpServers:
         call.begin()
         body = {**call.body, "rid": uuid.uuid4().hex, "stream": call.on_ids is not None}
         send = self._streamed if call.on_ids is not None else self._whole
-        request = asyncio.ensure_future(_translated(url, lambda: send(url, body, call)))
+        request = asyncio.ensure_future(translated(url, lambda: send(url, body, call)))
         try:
             await until_done(call, request, lambda: self._abort(url, body["rid"]))
         except Transient as failure:
@@ -141,17 +141,17 @@ class HttpServers:
 
     async def _whole(self, url: str, body: Mapping[str, Json], call: Call) -> None:
         response = await self._here().work.post(url + "/generate", json=body)
-        _check(url, response.status_code, response.headers, response.content)
-        call.take(_json(url, response.content))
+        check(url, response.status_code, response.headers, response.content)
+        call.take(read_json(url, response.content))
 
     async def _streamed(self, url: str, body: Mapping[str, Json], call: Call) -> None:
         async with self._here().work.stream("POST", url + "/generate", json=body) as response:
             if response.status_code != 200:
-                _check(url, response.status_code, response.headers, await response.aread())
+                check(url, response.status_code, response.headers, await response.aread())
             async for line in response.aiter_lines():
                 if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
-                    event = _json(url, data)
-                    _check_event(url, event)
+                    event = read_json(url, data)
+                    check_event(url, event)
                     call.take(event)
         if call.received.finish is None:
             raise Transient(EngineError(f"sglang at {url} broke off after {len(call.received.ids)} tokens"))
@@ -164,10 +164,10 @@ class HttpServers:
 
         async def call() -> None:
             response = await self._here().control.post(url + route, json=body)
-            _check(url + route, response.status_code, response.headers, response.content)
+            check(url + route, response.status_code, response.headers, response.content)
 
         try:
-            await _translated(url, call)
+            await translated(url, call)
         except Transient as failure:
             raise failure.error from failure
 
@@ -191,8 +191,8 @@ class HttpServers:
         for route in routes[:-1]:
             response = self._fetch("GET", url + route, None, missing_is_fine=True)
             if response.status_code != 404:
-                return dict(_json(url, response.content))
-        return dict(_json(url, self._fetch("GET", url + routes[-1], None).content))
+                return dict(read_json(url, response.content))
+        return dict(read_json(url, self._fetch("GET", url + routes[-1], None).content))
 
     def _post_now(self, url: str, body: Mapping[str, Json]) -> Json:
         return self._fetch("POST", url + "/generate", body).json()
@@ -212,7 +212,7 @@ class HttpServers:
             raise ConfigError(f"sglang: no answer from {url} ({text}); start a server with: {START}") from exc
         if not (missing_is_fine and response.status_code == 404):
             try:
-                _check(url, response.status_code, response.headers, response.content)
+                check(url, response.status_code, response.headers, response.content)
             except (EngineError, Transient) as exc:
                 raise ConfigError(str(exc)) from exc
         return response
@@ -249,60 +249,6 @@ def _tls(urls: tuple[str, ...]) -> ssl.SSLContext | bool:
     import httpx2
 
     return httpx2.create_ssl_context() if any(url.startswith("https://") for url in urls) else False
-
-
-async def _translated(url: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Turn the client library's exceptions into ours."""
-    import httpx2
-
-    try:
-        await work()
-    except httpx2.ReadTimeout as exc:
-        raise EngineTimeout(f"sglang at {url} gave no answer in time: raise engine.answer_s") from exc
-    except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
-        raise Transient(EngineError(f"sglang at {url} cannot be reached: {type(exc).__name__}: {exc}")) from exc
-
-
-def _check(url: str, status: int, headers: Mapping[str, str], content: bytes) -> None:
-    """Raise for a status that is no success: Transient when it may pass."""
-    if status < 400:
-        return
-    text = _message(content)
-    if status in (401, 403):
-        raise EngineError(
-            f"sglang at {url} refuses the key ({status}): set engine.api_key_env, or engine.admin_key_env "
-            "for a server with an admin key"
-        )
-    if status == 400 and "context length" in text:
-        raise PromptTooLong(f"sglang at {url}: {text}")
-    error = EngineError(f"sglang at {url} answered {status}: {text}")
-    if is_transient(status, headers):
-        raise Transient(error, wish_s=wish_s(headers))
-    raise error
-
-
-def _check_event(url: str, event: Json) -> None:
-    """Raise for an error inside a stream, whose status was long sent."""
-    if isinstance(event, dict) and event.get("error"):
-        code = event["error"].get("code") if isinstance(event["error"], dict) else None
-        _check(url, code if isinstance(code, int) else 400, {}, json.dumps(event).encode())
-
-
-def _message(content: bytes) -> str:
-    """The text of an error body: nested, flat, or not JSON at all; shortened."""
-    try:
-        body = json.loads(content)
-    except ValueError:
-        return content.decode("utf-8", "replace")[:300]
-    error = body.get("error", body) if isinstance(body, dict) else body
-    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
-
-
-def _json(url: str, content: bytes | str) -> Json:
-    try:
-        return json.loads(content)
-    except ValueError as exc:
-        raise Transient(EngineError(f"sglang at {url} sent what is not JSON: {content[:200]!r}")) from exc
 
 
 def parse_urls(text: str) -> tuple[str, ...]:

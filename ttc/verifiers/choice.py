@@ -10,7 +10,7 @@ Args:
 from __future__ import annotations
 
 from ttc.answers import extract
-from ttc.answers.kinds import choice_key, choice_letter
+from ttc.answers.choice import choice_key, choice_letter
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
