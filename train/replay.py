@@ -8,17 +8,17 @@ runs in which a rule changed the rate or rolled back before the step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from train.models import load_tokenizer
 from train.policy_stage import PolicyStage
+from train.recorded import ROLLOUTS, recorded_stage
 from train.registries import STAGES
 from train.rollout import Rollout
 from train.rollout_file import read_rollouts
-from train.run import RUN, stage_folders
+from train.run import stage_folders
 from train.stage import Setting
 from train.step import update_on
 from ttc.errors import ConfigError
@@ -46,19 +46,20 @@ def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path |
     Raises:
         ConfigError: no such run, stage or step, or its rollouts were not recorded.
     """
-    folder, kind, fields, seed, source = _stage(run, stage, model)
-    factory = STAGES.load(kind)
+    recorded = recorded_stage(run, stage, beside=("metrics.jsonl",))
+    folder, source = recorded.folder, _started_from(run, recorded.place, model)
+    factory, fields = STAGES.load(recorded.kind), dict(recorded.fields)
     supply = {"health": fields.pop("health")} if "health" in fields else {}
     bound = factory(**bind(factory, fields, supply=supply))
     if not isinstance(bound, (PolicyStage, Relearning)):
-        raise ConfigError(f"{folder.name}: a stage of kind {kind} makes no updates from rollouts")
+        raise ConfigError(f"{folder.name}: a stage of kind {recorded.kind} makes no updates from rollouts")
     logged = {int(row["step"]): row for _, row in iterate(folder / "metrics.jsonl")}
     if step + 1 not in logged:
         raise ConfigError(f"{folder.name} has no step {step}: it logged steps 0 to {max(logged, default=0) - 1}")
-    again = _updates(bound, source, Setting(folder, source, seed, "cpu", 1, lambda text: None))
+    again = _updates(bound, source, Setting(folder, source, recorded.seed, "cpu", 1, lambda text: None))
     found: dict[str, float] = {}
     for number in range(step + 1):
-        rollouts = list(read_rollouts(folder / "rollouts.jsonl", number))
+        rollouts = list(read_rollouts(folder / ROLLOUTS, number))
         if not rollouts:
             raise ConfigError(f"{folder.name} holds no rollouts of step {number}")
         found = dict(again(rollouts))
@@ -81,19 +82,10 @@ def _same(logged: float, computed: float) -> str:
     return f"differs by {abs(logged - computed):.3g}"
 
 
-def _stage(run: Path, number: int | None, model: Path | None) -> tuple[Path, str, dict[str, Any], int, Path]:
-    """The folder, kind and fields of the stage, its seed, and the model it started from."""
-    needed = ("rollouts.jsonl", "metrics.jsonl")
-    folders = [path for path in stage_folders(run) if all((path / name).is_file() for name in needed)]
-    chosen = [path for path in folders if number is None or path.name.startswith(f"{number}-")]
-    if not chosen:
-        raise ConfigError(f"{run} has no stage with recorded rollouts" + (f" numbered {number}" if number else ""))
-    folder = chosen[-1]
-    place = int(folder.name.partition("-")[0])
-    asked: Mapping[str, Any] = json.loads((run / RUN).read_text())
+def _started_from(run: Path, place: int, model: Path | None) -> Path:
+    """The model that stage number `place` started from."""
     before = [path for path in stage_folders(run) if path.name.startswith(f"{place - 1}-")]
     source = before[0] / "model" if before else model
     if source is None:
         raise ConfigError("the stage started from a model outside the run: give --model FOLDER")
-    made = asked["stages"][place - 1]
-    return folder, str(made["kind"]), dict(made["fields"]), int(asked["seed"]), source
+    return source

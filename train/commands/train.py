@@ -3,6 +3,7 @@
 ttc train run cipher-grpo --seed 1 --out runs/cipher
 ttc train list
 ttc train replay runs/cipher --step 3
+ttc train rescore runs/cipher --set partial=true
 ttc train report runs/cipher
 ttc train gate runs/cipher
 """
@@ -51,6 +52,15 @@ def register(subparsers: Any) -> None:
     replay.add_argument("--model", type=Path, help="model folder the stage started from, when it is not in the run")
     replay.add_argument("--step", type=int, required=True, help="the update, from 0")
     replay.set_defaults(run=_replay)
+    rescore = verbs.add_parser("rescore", help="judge recorded rollouts again, with another verifier or version")
+    rescore.add_argument("folder", type=Path, help="folder of the run")
+    rescore.add_argument("--stage", type=int, help="number of the stage; the last that has rollouts by default")
+    rescore.add_argument("--verifier", metavar="NAME", help="default: the one of the stage's task")
+    rescore.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="parameter of the verifier"
+    )
+    rescore.add_argument("--out", type=Path, metavar="FILE", help="write the rollouts with their new rewards")
+    rescore.set_defaults(run=_rescore)
     report = verbs.add_parser("report", help="write the dashboard of a run, and print its summary")
     report.add_argument("folder", type=Path, help="folder of the run; it may still be going on")
     report.add_argument("--out", type=Path, help="where to write the page; RUN/report.html by default")
@@ -116,6 +126,33 @@ def _replay(args: argparse.Namespace) -> int:
 
     for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model):
         print(line)
+    return 0
+
+
+def _rescore(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from train.rescore import change_lines, differences, judged_again, verifier_of
+    from train.rollout_file import RolloutFile
+
+    if args.out is not None and args.out.exists():
+        raise ConfigError(f"--out {args.out} exists; choose another file")
+    service = verifier_of(args.folder, args.stage, args.verifier, overrides(args.settings))
+
+    async def work() -> list[Any]:
+        try:
+            return [pair async for pairs in judged_again(args.folder, args.stage, service) for pair in pairs]
+        finally:
+            await service.close()
+
+    pairs = asyncio.run(work())
+    for row in differences(pairs):
+        print(json.dumps(row))
+    if args.out is not None:
+        file = RolloutFile(args.out)
+        file.append(after for _, after in pairs)
+        file.close()
+    print("\n".join(change_lines(pairs, service.version)), file=sys.stderr)
     return 0
 
 

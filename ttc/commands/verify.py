@@ -28,7 +28,7 @@ from ttc.errors import ConfigError
 from ttc.options import resolve_verifier
 from ttc.records import encode
 from ttc.verifiers.audit import Audit
-from ttc.verifiers.disagreement import Disagreement, tally
+from ttc.verifiers.disagreement import summary_lines, tally
 from ttc.verifiers.service import Service
 
 Judge = Callable[[Asked], Any]
@@ -99,7 +99,8 @@ async def _serve(args: argparse.Namespace, services: Sequence[Service]) -> None:
             pairs: list[tuple[Verdict, Verdict]] = []
             await judge_all(source, lambda asked: _ask_both(services, asked), lambda *told: _compare(pairs, *told))
             logged = sorted({first.version for first, _ in pairs}) if args.rescore else [services[0].version]
-            _summarise(", ".join(logged), services[-1].version, tally(pairs))
+            told = summary_lines(", ".join(logged), services[-1].version, tally(pairs))
+            print("\n".join(told), file=sys.stderr)
         if args.metrics:
             for service in services:
                 figures = {"version": service.version, **encode(service.metrics())}
@@ -138,16 +139,3 @@ def _compare(pairs: list[tuple[Verdict, Verdict]], asked: Asked, told: tuple[Ver
     if first.status != second.status:
         row = {"id": asked.id, "target": asked.target, "text": asked.submission.text}
         print(json.dumps({**row, "first": _row(first), "second": _row(second)}), flush=True)
-
-
-def _summarise(first: str, second: str, found: Disagreement) -> None:
-    lines = [
-        f"first   {first or 'nothing'}",
-        f"second  {second}",
-        f"{found.count:,} rows, {found.differing:,} differ",
-    ]
-    if found.decided:
-        share, low, high = (f"{100 * value:.2f}" for value in (found.agreement, found.low, found.high))
-        lines.append(f"where both decided ({found.decided:,}) they agree on {share} % (95 %: {low} to {high})")
-    lines += [f"  {before:>11} -> {after:<11} {count:>8,}" for (before, after), count in found.transitions.items()]
-    print("\n".join(lines), file=sys.stderr)

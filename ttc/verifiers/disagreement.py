@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 from ttc.core import Verdict
 
-__all__ = ["Disagreement", "tally", "wilson"]
+__all__ = ["Disagreement", "summary_lines", "tally", "wilson"]
 
 DECIDED = ("correct", "incorrect")
 
@@ -49,6 +49,20 @@ def tally(pairs: Iterable[tuple[Verdict, Verdict]]) -> Disagreement:
     ordered = dict(sorted(transitions.items(), key=lambda item: (item[0][0] == item[0][1], -item[1], item[0])))
     share = same / decided if decided else math.nan
     return Disagreement(sum(transitions.values()), decided, share, low, high, ordered)
+
+
+def summary_lines(first: str, second: str, found: Disagreement) -> list[str]:
+    """Say how often `first` and `second` (versions) agree, and what became what."""
+    lines = [
+        f"first   {first or 'nothing'}",
+        f"second  {second}",
+        f"{found.count:,} rows, {found.differing:,} differ",
+    ]
+    if found.decided:
+        share, low, high = (f"{100 * value:.2f}" for value in (found.agreement, found.low, found.high))
+        lines.append(f"where both decided ({found.decided:,}) they agree on {share} % (95 %: {low} to {high})")
+    lines += [f"  {before:>11} -> {after:<11} {count:>8,}" for (before, after), count in found.transitions.items()]
+    return lines
 
 
 def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
