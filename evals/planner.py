@@ -10,7 +10,7 @@ which no planner sees.
 The total holds to the token. A wave goes out in chunks, as many problems as the rest pays for at full length, so no
 draw is cut before the very end, and which one is cut depends on nothing but the order: any concurrency gives the same
 run. Every wave's draws are synced to `waves.jsonl` and its members to `plan.json`, so a killed run goes on where it
-was, with the plan that it had. Left out: arms that search; forgetting draws (a run's candidates stay in memory).
+was, with the plan that it had. Left out: draws that think longer; forgetting draws (candidates stay in memory).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -105,7 +106,7 @@ def json_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
                 if line.strip():
                     where = f"{path}, line {number}"
                     yield _object(line, where), where, number
-    except (OSError, UnicodeDecodeError) as exc:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as exc:  # the second and third: a gzip file cut short
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
 
 

@@ -110,14 +110,6 @@ class Progress:
             return Progress(self.states, self.seen, on_track=False)
         return Progress(reached, self.seen | reached)
 
-    def right_value(self, left: str, wait: bool) -> int | None:
-        """Return what a step with this left side must equal here; None when it is not legal."""
-        for state in self._sources(Step(wait, left, 0)):
-            for reduction in reductions(state):
-                if reduction.left == left:
-                    return reduction.value
-        return None
-
     def _sources(self, step: Step) -> frozenset[Node]:
         if step.wait:
             return self.seen

@@ -121,12 +121,6 @@ def test_a_step_that_fits_two_equal_pairs_keeps_both_readings():
     assert follow("(3+4)*2-(3+4)", ["3+4=7", "7*2=14", "3+4=7", "14-7=7"]).done
 
 
-def test_right_value_names_what_a_step_should_have_said():
-    start = Progress.start(expression("(23+48)*38-17"))
-    assert start.right_value("23+48", wait=False) == 71
-    assert start.right_value("48-17", wait=False) is None
-
-
 def test_negative_numbers_are_written_with_their_sign():
     assert follow("12-40+55", ["-40+55=15", "12+15=27"]).done
     assert follow("12-40+55", ["12-40=-28", "-28+55=27"]).done

@@ -159,6 +159,18 @@ def test_a_broken_line_is_named_by_file_line_and_field(tmp_path: Path, row: str,
         load_task(str(path))()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [lambda whole: whole[:-12], lambda whole: b"not gzip", lambda whole: whole[:99] + bytes(99) + whole[198:]],
+)
+def test_a_gzip_file_that_is_cut_or_broken_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    file = tmp_path / "rows.jsonl.gz"
+    write_lines(file, [{"problem": f"What is {i}+{i}?", "answer": str(2 * i)} for i in range(300)])
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ConfigError, match=r"rows\.jsonl\.gz cannot be read"):
+        load_task(str(file))()
+
+
 def test_doubled_ids_and_empty_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     write_lines(path, [{"id": "a", "problem": "?", "answer": "1"}] * 2)
