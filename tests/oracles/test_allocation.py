@@ -27,9 +27,10 @@ from ttc.cli import main
 from ttc.core import Budget, Sampling
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
-from ttc.planning import Plan, State, follow, load_plan, policy_at, state_of
+from ttc.planning import Plan, State, follow, load_plan, policy_at, save_plan, state_of
 from ttc.solve import solve
 from ttc.strategies.auto import auto
+from ttc.strategies.direct import direct
 
 GAINS = st.lists(st.floats(0.001, 1), min_size=1, max_size=4)
 
@@ -254,6 +255,21 @@ def test_auto_holds_a_hard_limit_too_and_refuses_what_does_not_fit(plan: Path, t
     limits = {"sampling": Sampling(temperature=0.0)}
     with pytest.raises(ConfigError, match="temperature"):
         asyncio.run(one())
+
+
+def test_at_temperature_0_a_plan_of_one_sample_is_the_greedy_answer(tmp_path: Path) -> None:
+    state = State(1.0, 0.0, {"majority": 0.5}, {})
+    save_plan(Plan((1,), 1, (), 100.0, ({"8.2": state},), 0, {}), tmp_path / "one.json")
+
+    def one(strategy, place: int):
+        greedy = Sampling(temperature=0.0)
+        return solve(ask(f"problem {place}"), engine=simulated(), strategy=strategy, seed=1, sampling=greedy)
+
+    for place in range(5):
+        planned = asyncio.run(one(partial(auto, plan=str(tmp_path / "one.json"), tokens=100.0), place))
+        plain = asyncio.run(one(direct, place))
+        assert planned.final == plain.final and planned.candidates == plain.candidates
+        assert planned.usage == plain.usage
 
 
 def test_the_cross_fitted_worth_keeps_to_its_budget_and_rises_with_it(pool: Path) -> None:

@@ -7,24 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttc.core import Candidate
+from tests.oracles.tools import ballots
 from ttc.voting import fallback, vote
-
-
-def cast(finals: list[str | None], lengths: list[int] | None = None, scores: list[float | None] | None = None):
-    return [
-        Candidate(
-            path=(i,),
-            text="",
-            thinking="",
-            final=final,
-            finish_reason="stop" if final is not None else "length",
-            num_tokens=lengths[i] if lengths else 10,
-            score=scores[i] if scores else None,
-        )
-        for i, final in enumerate(finals)
-    ]
-
 
 BALLOTS = st.lists(
     st.tuples(st.sampled_from(["1", "2", "1/2", "0.5", "7", None]), st.integers(1, 50), st.floats(0, 1)),
@@ -34,8 +18,8 @@ BALLOTS = st.lists(
 
 
 @given(BALLOTS, st.randoms())
-def test_the_winner_does_not_depend_on_the_order_of_the_candidates(ballots, random) -> None:
-    candidates = cast([f for f, _, _ in ballots], [n for _, n, _ in ballots], [s for _, _, s in ballots])
+def test_the_winner_does_not_depend_on_the_order_of_the_candidates(rows, random) -> None:
+    candidates = ballots([f for f, _, _ in rows], [s for _, _, s in rows], [n for _, n, _ in rows])
     shuffled = candidates[:]
     random.shuffle(shuffled)
     for weight in (lambda c: 1.0, lambda c: c.score):
@@ -43,11 +27,11 @@ def test_the_winner_does_not_depend_on_the_order_of_the_candidates(ballots, rand
 
 
 @given(BALLOTS)
-def test_the_winner_has_a_largest_class_by_brute_force(ballots) -> None:
-    candidates = cast([f for f, _, _ in ballots], [n for _, n, _ in ballots])
+def test_the_winner_has_a_largest_class_by_brute_force(rows) -> None:
+    candidates = ballots([f for f, _, _ in rows], lengths=[n for _, n, _ in rows])
     winner = vote(candidates, "math")
     same = {"0.5": "1/2"}
-    labels = [same.get(f, f) for f, _, _ in ballots if f is not None]
+    labels = [same.get(f, f) for f, _, _ in rows if f is not None]
     if not labels:
         assert winner is None
     else:
@@ -56,27 +40,27 @@ def test_the_winner_has_a_largest_class_by_brute_force(ballots) -> None:
 
 
 @given(BALLOTS, st.floats(0.01, 100))
-def test_positive_rescaling_of_weights_changes_nothing_but_rounding(ballots, factor: float) -> None:
-    candidates = cast([f for f, _, _ in ballots], None, [round(s, 2) for _, _, s in ballots])
+def test_positive_rescaling_of_weights_changes_nothing_but_rounding(rows, factor: float) -> None:
+    candidates = ballots([f for f, _, _ in rows], [round(s, 2) for _, _, s in rows])
     first = vote(candidates, "math", lambda c: c.score)
     second = vote(candidates, "math", lambda c: None if c.score is None else c.score * 2.0 ** round(factor))
     assert first == second
 
 
 def test_ties_go_to_the_class_with_the_shortest_member_then_the_first_path() -> None:
-    assert vote(cast(["1", "2"], [9, 3]), "math").final == "2"  # type: ignore[union-attr]
-    assert vote(cast(["1", "2"], [3, 3]), "math").final == "1"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[9, 3]), "math").final == "2"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[3, 3]), "math").final == "1"  # type: ignore[union-attr]
 
 
 def test_adding_abstentions_never_changes_the_winner() -> None:
     for finals in itertools.product(["1", "2"], repeat=3):
-        plain = vote(cast(list(finals)), "math")
-        padded = vote(cast([*finals, None, None, None, None]), "math")
+        plain = vote(ballots(list(finals)), "math")
+        padded = vote(ballots([*finals, None, None, None, None]), "math")
         assert plain == padded
 
 
 def test_the_fallback_prefers_a_finished_path_and_has_no_final_answer() -> None:
-    cut = cast([None])[0]
+    cut = ballots([None])[0]
     shown = fallback([cut])
     assert shown is cut and shown.final is None
     assert fallback([]) is None
