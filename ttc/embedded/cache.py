@@ -4,6 +4,9 @@ A `Segment` holds the keys and values of a run of tokens and points to the segme
 all branches of a prompt point to the same segments. `PrefixTree` finds the longest known prefix of a prompt and
 forgets the least recently used leaves beyond its memory limit (after RadixAttention, Zheng et al. 2023,
 arXiv 2312.07104). Segments in use stay alive by ordinary references; forgetting one only stops it being found.
+
+What the tree counts is what it holds: each of its nodes has storage of its own for exactly its tokens, and follows the
+segment of the node above it. The price is one copy where a node is split and where a new path begins within one.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ __all__ = ["Match", "PrefixTree", "Segment"]
 
 
 class Segment:
-    """Keys and values of the tokens at absolute positions [start, end); immutable once made.
+    """Keys and values of the tokens at absolute positions [start, end).
 
-    `kv` has shape (layers, 2, kv heads, end - start, head size): keys (after the rotary turn) and values.
+    `kv` has shape (layers, 2, kv heads, end - start, head size): keys (after the rotary turn) and values. What a chain
+    of segments says of a position never changes; how it is cut into segments may, since the tree splits them in place.
     """
 
     __slots__ = ("end", "kv", "parent", "start")
@@ -48,6 +52,21 @@ class Segment:
             return node
         return Segment(node.parent, node.kv[:, :, :, : end - node.start])
 
+    def after(self, parent: Segment | None) -> Segment:
+        """The tokens of this chain beyond `parent` (which is its beginning) in storage of their own, after `parent`."""
+        start = parent.end if parent is not None else 0
+        if self.start == start and self.kv.untyped_storage().nbytes() == self.kv.nbytes:
+            self.parent = parent
+            return self
+        parts = [node.kv[:, :, :, max(start - node.start, 0) :] for node in self.chain() if node.end > start]
+        return Segment(parent, torch.cat(parts, 3))
+
+    def split(self, at: int) -> Segment:
+        """Move the tokens before position `at` to a segment of their own, which comes before this one from now on."""
+        head = Segment(self.parent, self.kv[:, :, :, : at - self.start].clone())
+        self.parent, self.start, self.kv = head, at, self.kv[:, :, :, at - self.start :].clone()
+        return head
+
     def write_to(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Copy the chain to keys, values: (layers, kv heads, >= end, head size), from position 0 on."""
         for node in self.chain():
@@ -63,12 +82,13 @@ class Match(NamedTuple):
 
 
 class _Node:
-    __slots__ = ("children", "ids", "parent", "segment", "used")
+    """`ids` and their segment; the root has none. It does not know its parent, so a forgotten node is freed at once."""
 
-    def __init__(self, parent: _Node | None, ids: tuple[int, ...], segment: Segment | None) -> None:
-        self.parent, self.ids, self.segment = parent, ids, segment
+    __slots__ = ("children", "ids", "segment", "used")
+
+    def __init__(self, ids: tuple[int, ...], segment: Segment | None, used: int) -> None:
+        self.ids, self.segment, self.used = ids, segment, used
         self.children: dict[int, _Node] = {}
-        self.used = 0
 
 
 class PrefixTree:
@@ -78,11 +98,11 @@ class PrefixTree:
         self.max_tokens = max_tokens
         self.num_tokens = 0
         self._clock = 0
-        self._root = _Node(None, (), None)
+        self._root = _Node((), None, 0)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._root = _Node(None, (), None)
+        self._root = _Node((), None, 0)
         self.num_tokens = 0
 
     def find(self, ids: Sequence[int]) -> Match:
@@ -94,15 +114,17 @@ class PrefixTree:
         return Match(None if inner is None else inner.upto(depth), depth)
 
     def insert(self, ids: Sequence[int], segment: Segment) -> None:
-        """Remember `segment` as the keys and values of `ids` (segment.end == len(ids)); what is known stays."""
+        """Remember `segment` as the keys and values of `ids` (segment.end == len(ids)); what is known stays.
+
+        The caller may use `segment` on; where all of it is new, its memory becomes the tree's.
+        """
         node, depth, part = self._descend(ids)
         if depth == len(ids):
             return
         if part is not None:
-            node = self._split(part, depth)
+            node = self._split(node, part, depth)
         tail = tuple(ids[depth:])
-        node.children[tail[0]] = child = _Node(node, tail, segment)
-        self._touch(child)
+        node.children[tail[0]] = _Node(tail, segment.after(node.segment), self._tick())
         self.num_tokens += len(tail)
         if self.num_tokens > self.max_tokens:
             self._evict()
@@ -115,54 +137,46 @@ class PrefixTree:
             if child is None:
                 break
             span = child.ids
+            child.used = self._tick()
             if tuple(ids[depth : depth + len(span)]) == span:
                 node, depth = child, depth + len(span)
-                self._touch(child)
                 continue
-            self._touch(child)
             same = 0
             while depth + same < len(ids) and same < len(span) and ids[depth + same] == span[same]:
                 same += 1
             return node, depth + same, child
         return node, depth, None
 
-    def _split(self, node: _Node, depth: int) -> _Node:
-        """Cut `node` at absolute position `depth`; return the new upper node."""
-        parent, segment = node.parent, node.segment
-        if parent is None or segment is None:
+    def _split(self, above: _Node, node: _Node, depth: int) -> _Node:
+        """Cut `node`, a child of `above`, at absolute position `depth`; return the new upper node."""
+        if node.segment is None:
             raise RuntimeError("the root of a prefix tree cannot be split")
-        cut = depth - (_length(parent))
-        upper = _Node(parent, node.ids[:cut], segment.upto(depth))
-        upper.used = node.used
-        parent.children[node.ids[0]] = upper
-        node.ids, node.parent = node.ids[cut:], upper
+        cut = depth - node.segment.start
+        upper = _Node(node.ids[:cut], node.segment.split(depth), node.used)
+        above.children[node.ids[0]] = upper
+        node.ids = node.ids[cut:]
         upper.children[node.ids[0]] = node
         return upper
 
-    def _touch(self, node: _Node) -> None:
+    def _tick(self) -> int:
         self._clock += 1
-        node.used = self._clock
+        return self._clock
 
     def _evict(self) -> None:
         """Drop least recently used leaves until a tenth of the limit is free."""
         goal = self.max_tokens - self.max_tokens // 10
-        stack, leaves = [self._root], []
+        stack, leaves, above = [self._root], [], dict[_Node, _Node]()
         while stack:
             node = stack.pop()
             stack.extend(node.children.values())
-            if not node.children and node.parent is not None:
+            above.update(dict.fromkeys(node.children.values(), node))
+            if not node.children and node is not self._root:
                 leaves.append((node.used, id(node), node))
         heapq.heapify(leaves)
         while self.num_tokens > goal and leaves:
             _, _, leaf = heapq.heappop(leaves)
-            parent = leaf.parent
-            if parent is None:
-                continue
+            parent = above[leaf]
             del parent.children[leaf.ids[0]]
             self.num_tokens -= len(leaf.ids)
-            if not parent.children and parent.parent is not None:
+            if not parent.children and parent is not self._root:
                 heapq.heappush(leaves, (parent.used, id(parent), parent))
-
-
-def _length(node: _Node) -> int:
-    return 0 if node.segment is None else node.segment.end
