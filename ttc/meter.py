@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttc.core import Budget, Completion, Path, Price, Usage
 from ttc.errors import BudgetExceeded
@@ -37,7 +37,8 @@ class Lease:
     @property
     def each(self) -> int:
         """What one draw and its scoring may take."""
-        return self.max_tokens * (1 + self.price.per_token) + self.injected * self.price.per_token
+        price = self.price
+        return self.max_tokens * (1 + price.per_token) + self.injected * price.per_token + price.per_draw
 
     @property
     def tokens(self) -> int:
@@ -99,7 +100,7 @@ class Meter:
         limits = self.budget
         if self._closed:
             raise BudgetExceeded("the budget is too small for so many subtrees")
-        price = Price(0, price.per_token) if prompt in self._priced else price
+        price = replace(price, fixed=0) if prompt in self._priced else price
         if limits.flops is not None and self.usage.flops >= limits.flops:
             raise BudgetExceeded(f"budget.flops {limits.flops:g} is spent")
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -112,7 +113,7 @@ class Meter:
             granted = min(granted, calls_left // max_calls)
         if limits.tokens is not None:
             left = limits.tokens - self.usage.tokens - self._leased_tokens
-            each, aside = 1 + price.per_token, injected * price.per_token
+            each, aside = 1 + price.per_token, injected * price.per_token + price.per_draw
             room = left - price.fixed
             if room < each + aside:
                 raise BudgetExceeded(f"budget.tokens {limits.tokens} is spent")

@@ -81,10 +81,14 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Tokens that scoring takes: `fixed` for a prompt, once, and about `per_token` for each token drawn after it."""
+    """Tokens that scoring takes: `fixed` for a prompt, once, and about `per_token` for each token drawn after it.
+
+    `per_draw` are those of each draw whatever its length: of a context that is read again, or of a judge's verdict.
+    """
 
     fixed: int = 0
     per_token: int = 0
+    per_draw: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A reward server over loopback: vLLM's `/v1/models`, `/pooling`, `/classify`, `/v1/completions`, and plain JSON.
+"""A reward server over loopback: vLLM's `/v1/models`, `/metrics`, `/pooling`, `/classify`, `/v1/completions`, or JSON.
 
 The shapes are those of vLLM 0.32, seen on a real server; the numbers come from the tiny model, by one whole pass.
 """
@@ -45,7 +45,7 @@ def reward_server(routes: dict[str, Answer]) -> Iterator[tuple[str, list[tuple[s
                 status, answer = 404, {"error": {"message": f"no route {self.path}"}}
             except Refused as refusal:
                 status, answer = refusal.status, {"error": {"message": str(refusal)}}
-            data = json.dumps(answer).encode()
+            data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
@@ -83,29 +83,59 @@ def pooling(logits: Callable[[list[int]], list[list[float]]], tag: int | None) -
     return answer
 
 
-def classify(logits: Callable[[list[int]], list[float]]) -> Answer:
-    """The outputs of a sequence classifier."""
+def classify(logits: Callable[[list[int]], list[float]], cache: Callable[[list[int]], int] = len) -> Answer:
+    """The outputs of a classifier at the last token."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
         row = logits(body["input"])
+        cache(body["input"])
         data = {"index": 0, "label": None, "probs": row, "num_classes": len(row)}
         return {"object": "list", "data": [data], "usage": {"prompt_tokens": len(body["input"])}}
 
     return answer
 
 
-def completions(logits: Callable[[list[int]], list[list[float]]], block: int = 32) -> Answer:
-    """The last position's log-probabilities of the asked tokens; whole blocks seen before count as cached."""
-    blocks: set[tuple[int, ...]] = set()
+class PrefixCache:
+    """Whole blocks that were seen count as cached, but for the last token; `computed` counts all others."""
+
+    def __init__(self, block: int = 32) -> None:
+        self._block, self._seen, self._lock = block, set[tuple[int, ...]](), threading.Lock()
+        self.computed = 0
+
+    def __call__(self, ids: list[int]) -> int:
+        ends = range(self._block, len(ids) + 1, self._block)
+        with self._lock:
+            cached = max((end for end in ends if end < len(ids) and tuple(ids[:end]) in self._seen), default=0)
+            self._seen.update(tuple(ids[:end]) for end in ends)
+            self.computed += len(ids) - cached
+        return cached
+
+
+def metrics(block: int) -> Answer:
+    """What vLLM tells of its cache."""
+    return lambda body: f'vllm:cache_config_info{{block_size="{block}",enable_prefix_caching="True",engine="0"}} 1.0\n'
+
+
+def spans(logits: Callable[[list[int]], list[list[float]]], cache: PrefixCache) -> Answer:
+    """The plugin `ttc_steps`: rows behind the cached part."""
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        ids = body["data"]["ids"]
+        cached = cache(ids)
+        return {"request_id": "r", "created_at": 0, "data": {"rows": logits(ids)[cached:], "cached": cached}}
+
+    return answer
+
+
+def completions(logits: Callable[[list[int]], list[list[float]]], cache: PrefixCache | None = None) -> Answer:
+    """The last position's log-probabilities of the asked tokens."""
+    find = cache or PrefixCache()
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
         ids, row = body["prompt"], logits(body["prompt"])[-1]
         told = {f"token_id:{token}": row[token] for token in body["logprob_token_ids"]}
-        ends = range(block, len(ids), block)
-        cached = max((end for end in ends if tuple(ids[:end]) in blocks), default=0)
-        blocks.update(tuple(ids[:end]) for end in ends)
         choice = {"index": 0, "text": "", "finish_reason": "length", "logprobs": {"top_logprobs": [told]}}
-        usage = {"prompt_tokens": len(ids), "prompt_tokens_details": {"cached_tokens": cached}}
+        usage = {"prompt_tokens": len(ids), "prompt_tokens_details": {"cached_tokens": find(ids)}}
         return {"object": "text_completion", "choices": [choice], "usage": usage}
 
     return answer

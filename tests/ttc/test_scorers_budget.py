@@ -82,6 +82,20 @@ def test_a_priced_lease_never_exceeds_what_is_left(
         assert lease.tokens <= budget and 1 <= lease.num_draws <= num and 1 <= lease.max_tokens <= max_tokens
 
 
+def test_what_every_draw_costs_is_leased_with_each_and_cannot_be_drawn_from() -> None:
+    meter = Meter(Budget(tokens=100))
+    lease = meter.lease(5, 10, Price(10, 1, 20))
+    assert (lease.num_draws, lease.max_tokens, lease.tokens) == (2, 10, 10 + 2 * (20 + 20))
+    meter.settle(lease)
+    short = meter.lease(1, 100, Price(0, 1, 70), (1,))
+    assert (short.max_tokens, short.tokens) == (15, 100)
+    meter.settle(short)
+    with pytest.raises(BudgetExceeded):
+        meter.lease(1, 1, Price(0, 1, 99), (2,))
+    meter.keep(lease, [drawn(0, 8)], [32])
+    assert meter.affords((0,)) and meter.lease(1, 100).max_tokens == 100 - 32 - 10
+
+
 def search(strategy: str, tokens: int, jitter: int | None = None, **options: object) -> Answer:
     engine = simulated(p=0.8, steps=4) if jitter is None else simulated(p=0.8, steps=4, jitter=jitter)
     function = {"tree": tree, "best_of_n": best_of_n}[strategy]

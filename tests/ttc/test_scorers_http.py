@@ -85,8 +85,8 @@ def test_a_label_model_at_pooling_scores_like_the_authors_and_costs_the_whole_pa
             (score,), scored = run(scorer, [node])
             assert score.steps == pytest.approx(CASES["qwen_prm"].direct(qwen, STEPS[:number]), abs=2e-5)
             assert scored == len(seen[-1][1]["input"])
-    assert [path for path, _ in seen] == ["/v1/models", "/pooling", "/pooling", "/pooling"]
-    assert seen[1][1]["model"] == "reward" and seen[1][1]["task"] == "token_classify"
+    assert [path for path, _ in seen] == ["/v1/models", "/pooling", "/classify", "/pooling", "/pooling", "/pooling"]
+    assert seen[3][1]["model"] == "reward" and seen[3][1]["task"] == "token_classify"
 
 
 def test_a_token_model_at_completions_asks_for_new_steps_only_and_reads_the_prefix_cache(shepherd: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_token_model_at_completions_asks_for_new_steps_only_and_reads_the_pref
             (score,), scored = run(scorer, [node])
             total += scored
             assert score.steps == pytest.approx(CASES["math_shepherd"].direct(shepherd, STEPS[:number]), abs=2e-5)
-        assert len(seen) == 1 + len(STEPS)
+        assert [path for path, _ in seen] == ["/v1/models", "/metrics"] + ["/v1/completions"] * len(STEPS)
         (again,), scored = run(scorer, [nodes[-1]])
         assert again == score and scored == 0
     local = prm(str(shepherd), dtype="float32", device="cpu")

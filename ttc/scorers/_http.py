@@ -1,11 +1,8 @@
 """Reward models on a server: a vLLM server of the model, or any program that speaks plain JSON.
 
-vLLM (`protocol=vllm`): ids are made here with the model's own tokenizer, so its folder or hub id is needed as well.
-A label model is asked at `/pooling` (`vllm serve MODEL --runner pooling`, with step or ALL pooling); vLLM
-reads no prefix cache for it and offers no switch over HTTP, so every call costs the whole path. An outcome model that
-is a sequence classifier is asked at `/classify`, whose reply does not tell what was cached. A token model is asked at
-`/v1/completions` for one token at the end of each new step, which reads the prefix cache; start the server with
-`--enable-prompt-tokens-details`, else the cached part is not told and counts as computed.
+vLLM (`protocol=vllm`): ids are made here with the model's own tokenizer, so its folder or hub id is needed as well. A
+token model is asked for one token at the end of each new step, which reads the prefix cache. For a label model the
+cheapest way that the server offers is taken: how it must be started for each is told in `_vllm_server.py`.
 
 Plain JSON (`protocol=steps`), one request a path: `POST base_url/score` with
 `{"problem_id": str, "messages": [{"role": str, "content": str}], "steps": [str], "model": str | null}`, answered by
@@ -18,133 +15,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from math import exp, tanh
 from pathlib import Path
 
 from ttc.aggregate import aggregate
 from ttc.concurrent import gather
 from ttc.core import Prompt, Score, Usage, UsageSink
-from ttc.embedded.shape import Dims, read_config
 from ttc.errors import ConfigError, ScorerError
-from ttc.scorers._layouts import Laid, OwnText, steps_of
+from ttc.scorers._layouts import OwnText, steps_of
 from ttc.scorers._recall import RecallScorer
-from ttc.scorers._server import Server, part
+from ttc.scorers._server import Server
 from ttc.scorers._tokens import Tokens
+from ttc.scorers._vllm_server import vllm_backend
 from ttc.scorers.adapters._base import Adapter
 
 __all__ = ["StepsScorer", "token_scorer"]
 
 
-class PooledBackend:
-    """A label model at `/pooling`."""
-
-    max_context = None
-
-    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
-        self._server, self._adapter = server, adapter
-        self._tag = None if adapter.tag is None else tokens.single("step tag", adapter.tag)
-        self._shape = Dims.from_config(read_config(folder)).model_shape(2)
-
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
-        """See `Backend`."""
-        ids = list(laid.ids[: reads[-1] + 1])
-        body = {"model": self._server.model(), "input": ids, "task": "token_classify"}
-        reply = await self._server.post(problem_id, "/pooling", {**body, "use_activation": False})
-        on_usage(Usage(scored=len(ids), flops=self._shape.flops(len(ids), 0)))
-        rows = part(reply, "data", 0, "data")
-        tags = [at for at, token in enumerate(ids) if token == self._tag]
-        if not isinstance(rows, list) or len(rows) not in (len(ids), len(tags)):
-            raise ScorerError(
-                f"the reward server gave {_count(rows)} rows for {len(ids)} tokens with {len(tags)} step tags: "
-                'start it with --pooler-config \'{"tok_pooling_type": "ALL"}\''
-            )
-        by_position = dict(zip(range(len(ids)) if len(rows) == len(ids) else tags, rows, strict=True))
-        return [_probability(by_position[read], self._adapter) for read in reads]
-
-
-class ClassifyBackend:
-    """A sequence classifier at `/classify`, which reads the prefix cache but does not tell how much of it."""
-
-    max_context = None
-
-    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
-        self._server, self._adapter = server, adapter
-        self._shape = Dims.from_config(read_config(folder)).model_shape(1)
-
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
-        """See `Backend`."""
-        ids = list(laid.ids)
-        body = {"model": self._server.model(), "input": ids, "use_activation": False}
-        reply = await self._server.post(problem_id, "/classify", body)
-        on_usage(Usage(scored=len(ids), flops=self._shape.flops(len(ids), 0)))
-        return [_probability(part(reply, "data", 0, "probs"), self._adapter)]
-
-
-class CompletionBackend:
-    """A token model at `/v1/completions`."""
-
-    max_context = None
-
-    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
-        self._server = server
-        self._pair = tokens.single("good", adapter.good), tokens.single("bad", adapter.bad)
-        dims = Dims.from_config(read_config(folder))
-        self._shape = dims.model_shape(dims.vocab)
-
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
-        """See `Backend`; one after another, so that each finds the one before in the cache."""
-        return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
-
-    async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> float:
-        body = {
-            "model": self._server.model(),
-            "prompt": ids,
-            "max_tokens": 1,
-            "temperature": 0,
-            "logprobs": 2,
-            "logprob_token_ids": list(self._pair),
-            "return_tokens_as_token_ids": True,
-        }
-        reply = await self._server.post(problem_id, "/v1/completions", body)
-        details = part(reply, "usage").get("prompt_tokens_details") or {}
-        cached = int(details.get("cached_tokens") or 0)
-        on_usage(Usage(scored=len(ids) - cached, flops=self._shape.flops(len(ids) - cached, cached)))
-        told = part(reply, "choices", 0, "logprobs", "top_logprobs", 0)
-        try:
-            good, bad = (told[f"token_id:{token}"] for token in self._pair)
-        except KeyError as exc:
-            raise ScorerError(f"the reward server did not tell the log-probability of {exc}: it is no vLLM") from exc
-        return _sigmoid(good - bad)
-
-
-def _count(rows: object) -> int:
-    return len(rows) if isinstance(rows, list) else 0
-
-
-def _sigmoid(logit: float) -> float:
-    return 0.5 * (1.0 + tanh(logit / 2))
-
-
-def _probability(logits: Sequence[float], adapter: Adapter) -> float:
-    """Probability of the positive label; a single output goes through a sigmoid."""
-    label = min(adapter.positive_label, len(logits) - 1)
-    if len(logits) == 1 or adapter.activation == "sigmoid":
-        return _sigmoid(logits[label])
-    highest = max(logits)
-    weights = [exp(logit - highest) for logit in logits]
-    return weights[label] / sum(weights)
-
-
 def token_scorer(server: Server, folder: Path, adapter: Adapter, step_delimiter: str | None) -> RecallScorer:
-    """A reward model on a vLLM server, which is asked for the model's name now."""
+    """A reward model on a vLLM server, which is asked now for the model's name and for what it offers."""
     if adapter.vllm is None:
         raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded or protocol=steps")
     tokens = Tokens(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
     server.model()
-    label = ClassifyBackend if adapter.vllm == "/classify" else PooledBackend
-    kind = label if adapter.kind == "label" else CompletionBackend
-    return RecallScorer(kind(server, adapter, tokens, folder), layout, aggregation=adapter.aggregation)
+    return RecallScorer(vllm_backend(server, adapter, tokens, folder), layout, aggregation=adapter.aggregation)
 
 
 class StepsScorer:

@@ -1,21 +1,26 @@
 """Scorers whose keys and values live elsewhere (a server, vLLM, transformers): only scores are remembered here.
 
 A path is laid out as ids and the positions of its scores (`_layouts.py`); what an ancestor has already told is not
-asked again, so a step of a search asks for its own score only. How many tokens that costs is the backend's to say.
+asked again, so a step of a search asks for its own score only. How many tokens that costs is the backend's to say,
+also beforehand, for a token budget: an upper bound as long as its prefix cache forgets nothing of what was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ttc.aggregate import How, aggregate
 from ttc.concurrent import gather
-from ttc.core import Path, Prompt, Score, UsageSink
+from ttc.core import Path, Price, Prompt, Score, UsageSink
 from ttc.errors import PromptTooLong
+from ttc.scorers._blocks import Blocks
 from ttc.scorers._layouts import Laid, Layout, common
 
 __all__ = ["Backend", "RecallScorer"]
+
+Known: TypeAlias = dict[tuple[Hashable, Path], tuple[Laid, dict[int, float]]]
+"""By rendering and path: what was read, and the scores by position."""
 
 
 class Backend(Protocol):
@@ -24,6 +29,15 @@ class Backend(Protocol):
     @property
     def max_context(self) -> int | None:
         """Most tokens of one path; None when only the server knows."""
+        ...
+
+    @property
+    def blocks(self) -> Blocks:
+        """What its prefix cache holds."""
+        ...
+
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """Most tokens that `read` may compute."""
         ...
 
     async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
@@ -37,7 +51,7 @@ class RecallScorer:
     def __init__(self, backend: Backend, layout: Layout, *, aggregation: How) -> None:
         """`aggregation` makes the value of a score from its steps."""
         self._backend, self._layout, self._aggregation = backend, layout, aggregation
-        self._problems: dict[str, dict[tuple[Hashable, Path], tuple[Laid, dict[int, float]]]] = {}
+        self._problems: dict[str, Known] = {}
 
     @property
     def whole_answers(self) -> bool:
@@ -53,9 +67,19 @@ class RecallScorer:
             scores.update(zip(wave, done, strict=True))
         return [scores[index] for index in range(len(prompts))]
 
+    def price(self, prompt: Prompt) -> Price:
+        """What the scores of `prompt` that are not known take, and each draw for the part of it that is read again."""
+        laid, problem_id = self._layout.lay(prompt), prompt.problem_id
+        ids = laid.ids or self._layout.root(prompt)
+        values = self._told(self._problems.get(problem_id, {}), self._layout.key(prompt), prompt.path, laid)
+        missing = [read for read in laid.reads if read not in values]
+        fixed = self._backend.cost(problem_id, ids, missing)
+        return Price(fixed, self._layout.per_token, len(ids) - self._backend.blocks.cached(problem_id, ids))
+
     def release(self, problem_id: str) -> None:
         """Forget the scores of a problem."""
         self._problems.pop(problem_id, None)
+        self._backend.blocks.release(problem_id)
 
     async def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
         known = self._problems.setdefault(prompt.problem_id, {})
@@ -71,11 +95,7 @@ class RecallScorer:
                 f"a path of problem {prompt.problem_id!r} is {len(laid.ids)} tokens for the reward model, whose "
                 f"context is {limit}: lower --max-tokens"
             )
-        values: dict[int, float] = {}
-        for end in range(len(prompt.path) + 1):
-            if (entry := known.get((key, prompt.path[:end]))) is not None:
-                shared = common(entry[0].ids, laid.ids)
-                values |= {at: value for at, value in entry[1].items() if at < shared}
+        values = self._told(known, key, prompt.path, laid)
         missing = [read for read in laid.reads if read not in values]
         if missing:
             found = await self._backend.read(prompt.problem_id, laid, missing, on_usage)
@@ -83,3 +103,13 @@ class RecallScorer:
         known[key, prompt.path] = laid, values
         steps = tuple(values[read] for read in laid.reads)
         return Score(aggregate(Score(steps[-1], steps), self._aggregation), steps)
+
+    @staticmethod
+    def _told(known: Known, key: Hashable, path: Path, laid: Laid) -> dict[int, float]:
+        """Scores of `laid` that the path itself or its ancestors have told, by position."""
+        values: dict[int, float] = {}
+        for end in range(len(path) + 1):
+            if (entry := known.get((key, path[:end]))) is not None:
+                shared = common(entry[0].ids, laid.ids)
+                values |= {at: value for at, value in entry[1].items() if at < shared}
+        return values

@@ -1,16 +1,22 @@
-"""One or more reward servers: JSON out, JSON in, with retries and balancing, and every failure named."""
+"""One or more reward servers: JSON out, JSON in, with retries and balancing, and every failure named.
+
+What a server offers is asked of the first one, before the run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
 from ttc.remote.balance import Balancer
-from ttc.remote.client import Access, Client, Door
+from ttc.remote.client import Access, Busy, Client, Door, NotFound
 from ttc.remote.retry import Retry
 from ttc.scorers._own_loop import OwnLoop
 
@@ -18,6 +24,8 @@ __all__ = ["Server", "part"]
 
 CONNECT_S, SILENCE_S = 10.0, 600.0
 """Seconds to connect, and of silence while connected."""
+
+_CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.M)
 
 
 class Server:
@@ -45,15 +53,45 @@ class Server:
             EngineError: nothing answers there.
         """
         if self._model is None:
-            door = Door(f"{self._urls[0]}/v1", self._access)
-            try:
+            with self._door("/v1") as door:
                 names = [str(entry["id"]) for entry in door.get("/models").get("data", [])]
-            finally:
-                door.close()
             if len(names) != 1:
                 raise ConfigError(f"the reward server lists {names}: set scorer.served_model to one of them")
             self._model = names[0]
         return self._model
+
+    def offers(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What it answers to `body` at `path`, a request like those of the run; None when it refuses such a one.
+
+        Raises:
+            EngineError: nothing answers there, or the server is not ready.
+            ConfigError: it does not take the key.
+        """
+        with self._door("") as door:
+            try:
+                return door.post(path, body)
+            except Busy:
+                raise
+            except (NotFound, EngineError):
+                return None
+
+    def block_size(self) -> int | None:
+        """Tokens of a block of vLLM's prefix cache, by its metrics; None where it has none, or does not tell."""
+        try:
+            with urllib.request.urlopen(f"{self._urls[0]}/metrics", timeout=CONNECT_S) as reply:
+                text = reply.read().decode()
+        except OSError:
+            return None
+        told = dict(re.findall(r'(\w+)="([^"]*)"', found[1])) if (found := _CACHE.search(text)) else {}
+        return int(told["block_size"]) if told.get("enable_prefix_caching") == "True" else None
+
+    @contextlib.contextmanager
+    def _door(self, route: str) -> Iterator[Door]:
+        door = Door(f"{self._urls[0]}{route}", self._access)
+        try:
+            yield door
+        finally:
+            door.close()
 
     async def post(self, key: str, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send `body`; requests with one key stay on one server.

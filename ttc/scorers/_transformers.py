@@ -13,6 +13,7 @@ from typing import Any
 from ttc.core import ModelShape, Usage, UsageSink
 from ttc.errors import ConfigError
 from ttc.scorers._batching import Batcher, Job
+from ttc.scorers._blocks import Blocks
 from ttc.scorers._embedded import Place
 from ttc.scorers._incremental import inference
 from ttc.scorers._layouts import Laid, OwnText
@@ -36,12 +37,17 @@ class TransformersBackend:
         heads = config.num_attention_heads
         width = heads * int(getattr(config, "head_dim", None) or config.hidden_size // heads)
         self._shape = ModelShape(weights - embedding, config.num_hidden_layers, width)
+        self.blocks = Blocks(None)
         self._batcher: Batcher[tuple[int, ...], float] = Batcher("orm", self._compute)
 
     @property
     def max_context(self) -> int | None:
         """The model's own, or the limit that was given."""
         return self._max_context
+
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """See `Backend`: the whole conversation."""
+        return len(ids) if reads else 0
 
     async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
         """See `Backend`."""

@@ -19,6 +19,7 @@ from ttc.core import Usage, UsageSink
 from ttc.embedded.shape import Dims, read_config
 from ttc.errors import ConfigError
 from ttc.scorers._batching import Batcher, Job
+from ttc.scorers._blocks import Blocks
 from ttc.scorers._embedded import Place
 from ttc.scorers._layouts import Laid, OwnText
 from ttc.scorers._recall import RecallScorer
@@ -57,6 +58,7 @@ class VllmBackend:
         self._pair = () if label else (tokens.single("good", adapter.good), tokens.single("bad", adapter.bad))
         self._batcher: Batcher[Question, list[float]] = Batcher("prm", self._compute)
         self._llm: Any = self._batcher.now(lambda: start_offline(folder, options, pooling=label))
+        self.blocks = Blocks(int(self._llm.llm_engine.vllm_config.cache_config.block_size))
 
     @property
     def max_context(self) -> int | None:
@@ -64,9 +66,16 @@ class VllmBackend:
         limit = int(self._llm.llm_engine.model_config.max_model_len)
         return limit - 1 if self._pair else limit
 
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """See `Backend`."""
+        count = self.blocks.one_by_one if self._pair else self.blocks.from_the_end
+        return count(problem_id, ids, reads)
+
     async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
         """See `Backend`."""
-        return (await self._batcher.submit([Question(laid.ids, tuple(reads))], on_usage))[0]
+        values = (await self._batcher.submit([Question(laid.ids, tuple(reads))], on_usage))[0]
+        self.blocks.send(problem_id, laid.ids[: reads[-1] + 1])
+        return values
 
     def _compute(self, batch: list[Job[Question, list[float]]]) -> None:
         told: list[dict[int, float]] = [{} for _ in batch]

@@ -4,9 +4,9 @@ Coste et al. 2024, "Reward Model Ensembles Help Mitigate Overoptimization" (mean
 speak in one scale; those here give probabilities, but for `likelihood` with self_certainty. Steps are averaged one by
 one where all members see the same steps; otherwise only the values are, which then stand for the whole path.
 
-Cost: that of all members. A member without a verdict: by `missing`, the ensemble has none either (abstain), or the
-others' weights are scaled up to 1 (renormalise); with no verdict at all there is none. Left out: worst-case and
-variance-penalised forms, and learning the weights.
+Cost: that of all members, whose prices a token budget adds up. A member without a verdict: by `missing`, the ensemble
+has none either (abstain), or the others' weights are scaled up to 1 (renormalise); with no verdict at all there is
+none. Left out: worst-case and variance-penalised forms, and learning the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal
 
 from ttc.concurrent import gather
 from ttc.config import overrides
-from ttc.core import Engine, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
+from ttc.core import Engine, Price, PricedScorer, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.registry import SCORERS, bind
 from ttc.specs import split_model
@@ -50,6 +50,15 @@ class EnsembleScorer:
         """Score with all members at once."""
         columns = await gather(member.score(prompts, on_usage) for member in self._members)
         return [self._combine(scores) for scores in zip(*columns, strict=True)]
+
+    def price(self, prompt: Prompt) -> Price:
+        """The sum of the members' prices; one that cannot tell its own is charged when it reports."""
+        prices = [member.price(prompt) for member in self._members if isinstance(member, PricedScorer)]
+        return Price(
+            sum(price.fixed for price in prices),
+            sum(price.per_token for price in prices),
+            sum(price.per_draw for price in prices),
+        )
 
     def release(self, problem_id: str) -> None:
         """Free what the members keep for a problem."""

@@ -7,8 +7,8 @@ sees problem and answers, no target, and nothing of their thinking. `mode=single
 A and B for right and wrong, then swapped): a score of 1 or 0, for searches that score one path at a time.
 
 Cost, in judged tokens: two greedy generations a comparison, n * opponents / 2 comparisons for n answers (each meets
-its neighbours in path order); in single mode two generations an answer. They are charged when they end: a token budget
-keeps no room for them. Left out: a Bradley-Terry fit, debates.
+its neighbours in path order); in single mode two generations an answer. A token budget keeps room for each at its
+longest (`max_tokens`) until it ends. Left out: a Bradley-Terry fit, debates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Literal
 
 from ttc.concurrent import gather
-from ttc.core import Engine, Message, Prompt, Sampling, Score, Usage, UsageSink
+from ttc.core import Engine, Message, Price, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.errors import ConfigError
 from ttc.scorers._judging import Question, Said, agreed, answer_of, compare, grade, verdict
 
@@ -56,6 +56,12 @@ class JudgeScorer:
             judged = self._compare(group, on_usage) if self._mode == "pairwise" else self._grade(group, on_usage)
             scores.update(zip(places, await judged, strict=True))
         return [scores[at] for at in range(len(prompts))]
+
+    def price(self, prompt: Prompt) -> Price:
+        """Judged tokens of the comparisons that each answer adds to a ring, or of its own two questions."""
+        questions = (self._opponents + 1) // 2 if self._mode == "pairwise" else 1
+        most = 2 * questions * self._sampling.max_tokens
+        return Price(fixed=most if answer_of(prompt) else 0, per_draw=most)
 
     def release(self, problem_id: str) -> None:
         """Forget the verdicts of a problem."""
