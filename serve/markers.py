@@ -22,11 +22,11 @@ from ttc.core import (
     Prompt,
     Sampling,
     StreamingEngine,
-    Usage,
     UsageSink,
 )
 from ttc.errors import ConfigError
 from ttc.thinking import CLOSE, QWEN3_HANDOVER, split
+from ttc.wrapped import Wrapped
 
 __all__ = ["MarkedEngine", "with_markers"]
 
@@ -51,11 +51,12 @@ def with_markers(engine: Engine, policy: ThinkingPolicy) -> Engine:
     return marked
 
 
-class MarkedEngine:
-    """`engine` with thinking markers that the operator names."""
+class MarkedEngine(Wrapped):
+    """`engine` with thinking markers that the operator names; whoever closes it closes the engine."""
 
     def __init__(self, engine: Engine, opening: str, closing: str) -> None:
-        self._engine, self._open, self._close = engine, opening, closing
+        super().__init__(engine)
+        self._open, self._close = opening, closing
         self._capabilities = replace(
             engine.capabilities,
             think_open=engine.encode(opening),
@@ -76,22 +77,6 @@ class MarkedEngine:
         if thinking:
             return replace(_wrapped(prompt, self.encode, f"{self._open}\n"), think_state="open")
         return replace(_wrapped(prompt, self.encode, f"{self._open}\n\n{self._close}\n\n"), think_state="closed")
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Encode as the engine does."""
-        return self._engine.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode as the engine does."""
-        return self._engine.decode(ids)
-
-    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """Draw as the engine does."""
-        return await self._engine.generate(prompt, sampling, draws, on_usage)
-
-    def counters(self) -> Usage:
-        """Those of the engine."""
-        return self._engine.counters()
 
     async def close(self) -> None:
         """Close the engine."""

@@ -7,21 +7,11 @@ may drop the last token of a segment. An engine that cannot stream shows each se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from ttc.core import (
-    Answer,
-    Capabilities,
-    Completion,
-    Engine,
-    Message,
-    Prompt,
-    Sampling,
-    StreamingEngine,
-    Usage,
-    UsageSink,
-)
+from ttc.core import Answer, Completion, Engine, Prompt, Sampling, UsageSink
 from ttc.thinking import split
+from ttc.wrapped import Wrapped, draw_shown
 
 HELD_BACK = 1
 
@@ -75,47 +65,14 @@ def _whole(text: str) -> str:
     return text.rstrip("\ufffd")
 
 
-class Streamed:
+class Streamed(Wrapped):
     """`engine`, with every draw shown on `display`; for one draw at a time."""
 
     def __init__(self, engine: Engine, display: Display) -> None:
         """Wrap `engine`; closing it stays with its owner."""
-        self._engine, self._display = engine, display
+        super().__init__(engine)
+        self._display = display
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Those of the engine."""
-        return self._engine.capabilities
-
-    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """Render as the engine does."""
-        return self._engine.render(messages, thinking)
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Encode as the engine does."""
-        return self._engine.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode as the engine does."""
-        return self._engine.decode(ids)
-
-    async def generate(
-        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
-    ) -> list[Completion]:
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """Generate draw by draw, showing tokens as they come."""
-        return [await self._draw(prompt, sampling, draw, on_usage) for draw in draws]
-
-    async def _draw(self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink) -> Completion:
-        self._display.sync(prompt)
-        if isinstance(self._engine, StreamingEngine):
-            return await self._engine.stream(prompt, sampling, draw, on_usage, self._display.add)
-        (completion,) = await self._engine.generate(prompt, sampling, range(draw, draw + 1), on_usage)
-        self._display.add(completion.token_ids)
-        return completion
-
-    def counters(self) -> Usage:
-        """Those of the engine."""
-        return self._engine.counters()
-
-    async def close(self) -> None:
-        """Leave the engine open: its owner closes it."""
+        return [await draw_shown(self._engine, prompt, sampling, draw, on_usage, self._display) for draw in draws]
