@@ -36,7 +36,7 @@ from ttc.registry import bind
 from ttc.thinking import Thinking
 from ttc.values import nearest
 
-__all__ = ["DomainSpec", "EvalSpec", "JobSpec", "MixSpec", "TeacherSpec", "parse_spec", "read_spec"]
+__all__ = ["DomainSpec", "EvalSpec", "JobSpec", "MixSpec", "Scalars", "TeacherSpec", "parse_spec", "read_spec"]
 
 _TABLES = ("sampling", "filters", "select", "train", "gates")
 
@@ -95,18 +95,17 @@ class EvalSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSpec:
-    """See the module docstring. `options` is the method's own table; `limit` the most problems per domain.
+class Scalars:
+    """The keys of a spec that are single values.
 
-    `smoke` problems are asked first, and all but `smoke_failures` of them must get an answer that passes the filters.
-    `shards` 0 generates in this process, more in so many Ray actors. `waive` names pre-flight checks that only warn.
+    `limit` is the most problems per domain. `smoke` problems are asked first, and all but `smoke_failures` of them must
+    get an answer that passes the filters. `shards` 0 generates in this process, more in so many Ray actors. `waive`
+    names pre-flight checks that only warn.
     """
 
     name: str
     method: str
     student: str
-    teachers: tuple[TeacherSpec, ...]
-    domains: tuple[DomainSpec, ...]
     seed: int
     n: int = 4
     limit: int | None = None
@@ -118,15 +117,6 @@ class JobSpec:
     concurrency: int = 64
     shards: int = 0
     waive: tuple[str, ...] = ()
-    thinking: Thinking = field(default_factory=Thinking)
-    mix: MixSpec = field(default_factory=MixSpec)
-    eval: EvalSpec = field(default_factory=EvalSpec)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    filters: Mapping[str, Any] = field(default_factory=dict)
-    select: Mapping[str, Any] = field(default_factory=dict)
-    train: Mapping[str, Any] = field(default_factory=dict)
-    gates: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing."""
@@ -142,6 +132,23 @@ class JobSpec:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} must be at least {low}, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec(Scalars):
+    """See the module docstring. `options` is the method's own table."""
+
+    teachers: tuple[TeacherSpec, ...]
+    domains: tuple[DomainSpec, ...]
+    thinking: Thinking = field(default_factory=Thinking)
+    mix: MixSpec = field(default_factory=MixSpec)
+    eval: EvalSpec = field(default_factory=EvalSpec)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    select: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
+    gates: Mapping[str, Any] = field(default_factory=dict)
 
     def sampling_of(self, task: Sampling) -> Sampling:
         """The task's sampling with the spec's fields laid over it; no seed, since every draw has its own."""
@@ -188,37 +195,15 @@ def parse_spec(table: Mapping[str, Any]) -> JobSpec:
         "teachers": _teachers(table.get("teacher")),
         "domains": _domains(table),
     }
-    scalars = build(_Scalars, plain)
-    given: dict[str, Any] = {item.name: getattr(scalars, item.name) for item in fields(_Scalars)}
-    spec = JobSpec(**given, **nested, **tables, options=dict(options))
+    spec = JobSpec(**_plain(build(Scalars, plain)), **nested, **tables, options=dict(options))
     spec.sampling_of(Sampling())
     _check_names(spec)
     factory(**bind(factory, options, supply={})).check(spec)
     return spec
 
 
-@dataclass(frozen=True, slots=True)
-class _Scalars:
-    """The keys of a spec that are single values."""
-
-    name: str
-    method: str
-    student: str
-    seed: int
-    n: int = 4
-    limit: int | None = None
-    verifier: str | None = None
-    smoke: int = 16
-    smoke_failures: int = 1
-    device: str = "cpu"
-    threads: int = 1
-    concurrency: int = 64
-    shards: int = 0
-    waive: tuple[str, ...] = ()
-
-
 def _refuse_unknown(table: Mapping[str, Any], own: str) -> None:
-    known = [item.name for item in fields(_Scalars)]
+    known = [item.name for item in fields(Scalars)]
     known += [own, "teacher", "domain", "task", "held_out", "thinking", "mix", "eval", *_TABLES]
     for key in table:
         if key not in known:
@@ -273,5 +258,5 @@ def _check_names(spec: JobSpec) -> None:
                 raise ConfigError(f"teacher {teacher.name}: no domain {name!r} (known: {', '.join(domains)})")
 
 
-def _plain(sampling: Sampling) -> dict[str, Any]:
-    return {item.name: getattr(sampling, item.name) for item in fields(Sampling)}
+def _plain(values: Sampling | Scalars) -> dict[str, Any]:
+    return {item.name: getattr(values, item.name) for item in fields(values)}

@@ -26,7 +26,7 @@ from typing import Any
 
 from train.parts import Parts, Plan, State
 from train.rollout import Rollout
-from train.step import Timing, evaluate, finish, resume, sync, update_on
+from train.step import NO_ITEMS, Timing, evaluate, finish, resume, sync, update_on
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["learn_async"]
@@ -83,7 +83,7 @@ class _Run:
             await self._slots.acquire()
             items = self._parts.sampler.draw(self._plan.prompts, number)
             if not items:
-                raise TrainingError("the sampler has no items left: all are solved; stop here or raise the difficulty")
+                raise TrainingError(NO_ITEMS)
             async with self._engine:
                 version, began = self._parts.updater.optimiser.taken, time.perf_counter()
                 drawn = await self._parts.collector.collect(items, number, 0, version)
@@ -140,4 +140,3 @@ class _Run:
         """Forget rounds that nobody will learn from."""
         while not self._rounds.empty():
             self._rounds.get_nowait().judged.cancel()
-

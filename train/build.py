@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train.fields import Fields
 from train.lora import add_lora
 from train.models import load_model
 from train.sharding import shard
@@ -22,25 +23,34 @@ from ttc.errors import ConfigError
 __all__ = ["Build"]
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
-    """`lora` is the adapters' rank, 0 for none; `alpha` their scale, None for twice the rank."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build(Fields):
+    """Fields of every stage that may train more than all weights in fp32.
+
+    Args:
+        lora: rank of low-rank adapters on all linear layers; 0 trains all weights.
+        lora_alpha: their scale; None is twice the rank.
+        checkpointing: compute activations again in the backward pass instead of keeping them.
+        autocast: compute in bf16, with fp32 weights.
+        shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
+    """
 
     lora: int = 0
-    alpha: float | None = None
+    lora_alpha: float | None = None
     checkpointing: bool = False
     autocast: bool = False
     shard: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that no adapter can have."""
-        if self.lora < 0 or (self.alpha is not None and (not self.lora or not self.alpha > 0)):
-            raise ConfigError(f"lora must be at least 0, and lora_alpha above 0 with it: {self.lora}, {self.alpha}")
+        alpha = self.lora_alpha
+        if self.lora < 0 or (alpha is not None and (not self.lora or not alpha > 0)):
+            raise ConfigError(f"lora must be at least 0, and lora_alpha above 0 with it: {self.lora}, {alpha}")
 
     def load(self, folder: Path, device: str, seed: int, world: World = ALONE) -> Any:
         """The model of a folder, ready to be trained; `seed` is the run's."""
         model = load_model(folder, device, checkpointing=self.checkpointing)
         if self.lora:
-            alpha = 2.0 * self.lora if self.alpha is None else self.alpha
+            alpha = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
             add_lora(model, self.lora, alpha, seeds.derive(seed, "lora") % (1 << 31))
         return shard(model, world) if self.shard else model

@@ -3,8 +3,9 @@
 Each difficulty has a Beta posterior of its success rate, each item one of its own that starts from its difficulty's.
 Old evidence fades by `decay` per step, because the policy changes. An item is drawn with weight p (1 - p) (`frontier`),
 1 - p (`hard`, Kimi k1.5's prioritised sampling) or equally (`uniform`); `explore` keeps a share for every item. An item
-solved by its whole group `retire` times running is dropped. The draw is a pure function of (seed, step, round, counts),
-so a resumed run draws what it would have drawn. Left out: items that depend on each other.
+solved by its whole group `retire` times running is dropped; with `fresh` every item is, once it was learnt from. The
+draw is a pure function of (seed, step, round, counts), so a resumed run draws what it would have drawn. Left out: items
+that depend on each other.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from ttc.errors import ConfigError
 
 __all__ = ["Frontier", "Mode"]
 
-Mode: TypeAlias = Literal["frontier", "hard", "uniform"]
+Mode: TypeAlias = Literal["frontier", "hard", "uniform", "fresh"]
 
 _WEIGHTS: Mapping[Mode, Callable[[float], float]] = {
     "frontier": lambda p: 4 * p * (1 - p),
     "hard": lambda p: 1 - p,
     "uniform": lambda p: 1.0,
+    "fresh": lambda p: 1.0,
 }
 
 
@@ -67,7 +69,7 @@ class Frontier:
             raise ConfigError("sampler: needs 0 <= explore <= 1, 0 < decay <= 1 and retire >= 1 or none")
         self._items = {item.problem.id: item for item in items}
         self._seed, self._weight, self._explore = seed, _WEIGHTS[mode], explore
-        self._decay, self._retire = decay, retire
+        self._decay, self._retire, self._once = decay, retire, mode == "fresh"
         self._of_item: dict[str, _Count] = {}
         self._of_difficulty: dict[str, _Count] = {}
 
@@ -78,7 +80,7 @@ class Frontier:
         noise = seeds.uniforms(key, np.arange(len(key), dtype=np.uint64)).tolist()
         keyed = []
         for u, (name, item) in zip(noise, self._items.items(), strict=True):
-            if name in barred or self._retired(name):
+            if name in barred or self._dropped(name):
                 continue
             weight = self._explore + (1 - self._explore) * self._weight(self.rate(item))
             # the largest keys are a weighted draw without replacement (Efraimidis & Spirakis 2006)
@@ -93,18 +95,21 @@ class Frontier:
         return (own.passed + _STRENGTH * prior) / (own.tried + _STRENGTH)
 
     def update(self, rollouts: Sequence[Rollout]) -> None:
-        """Add the outcomes of one step; rollouts without a verdict tell nothing."""
+        """Add the outcomes of one step; rollouts without a verdict tell only that their item was asked."""
         for count in (*self._of_item.values(), *self._of_difficulty.values()):
             count.passed, count.tried = count.passed * self._decay, count.tried * self._decay
         results: dict[str, list[bool]] = {}
         for rollout in rollouts:
+            passed = results.setdefault(rollout.problem_id, [])
             if rollout.reward is not None and rollout.verdict is not None:
-                results.setdefault(rollout.problem_id, []).append(rollout.verdict.correct)
+                passed.append(rollout.verdict.correct)
         for name, passed in results.items():
             item = self._items.get(name)
             if item is None:
                 continue
             own = self._of_item.setdefault(name, _Count())
+            if not passed:
+                continue
             for count in (own, self._of_difficulty.setdefault(item.difficulty or "", _Count())):
                 count.passed += sum(passed)
                 count.tried += len(passed)
@@ -127,5 +132,7 @@ class Frontier:
         self._of_item = {name: _Count(*values) for name, values in state["items"].items()}
         self._of_difficulty = {name: _Count(*values) for name, values in state["difficulties"].items()}
 
-    def _retired(self, name: str) -> bool:
+    def _dropped(self, name: str) -> bool:
+        if self._once and name in self._of_item:
+            return True
         return self._retire is not None and self._of_item.get(name, _NOTHING).streak >= self._retire

@@ -35,7 +35,7 @@ from train.rewards import Rewarder
 from train.rollout import Collector, Strategy
 from train.rollout_file import RolloutFile
 from train.specs import make_verifier, shaping_part
-from train.stage import Result, Setting
+from train.stage import Result, Setting, check_model, model_of
 from train.sync import LIMITS, Syncer
 from train.update import Objective, Updater
 from ttc.core import Engine, Sampling, Verifier
@@ -92,8 +92,7 @@ class PolicyStage:
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`: a model, a known engine, and no problem on both sides."""
-        if not has_model:
-            raise ConfigError(f"{self.kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
+        check_model(self.kind, has_model)
         name, given = parse_spec(self.engine)
         factory = ENGINES.load(name)
         bind(factory, given, supply={"model": "model"})
@@ -117,9 +116,7 @@ class PolicyStage:
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
-        if setting.model is None:
-            raise ConfigError(f"{self.kind} needs a model")
-        return asyncio.run(self._run(setting, setting.model))
+        return asyncio.run(self._run(setting, model_of(self.kind, setting)))
 
     async def _run(self, setting: Setting, source: Path) -> Result:
         tokenizer = load_tokenizer(source)

@@ -17,9 +17,19 @@ from pathlib import Path
 from typing import Protocol
 
 from train.world import ALONE, World
-from ttc.errors import RecordError
+from ttc.errors import ConfigError, RecordError
 
-__all__ = ["DONE", "Result", "Setting", "Stage", "pass_through", "read_result", "write_result"]
+__all__ = [
+    "DONE",
+    "Result",
+    "Setting",
+    "Stage",
+    "check_model",
+    "model_of",
+    "pass_through",
+    "read_result",
+    "write_result",
+]
 
 DONE = "done.json"
 
@@ -68,6 +78,23 @@ class Stage(Protocol):
     def run(self, setting: Setting) -> Result:
         """Do the work, resuming what the folder holds."""
         ...
+
+
+def check_model(kind: str, has_model: bool) -> None:
+    """Raise ConfigError where a stage of this kind has nothing to start from."""
+    if not has_model:
+        raise _needs_model(kind)
+
+
+def model_of(kind: str, setting: Setting) -> Path:
+    """The model folder that a stage of this kind starts from; raises ConfigError without one."""
+    if setting.model is None:
+        raise _needs_model(kind)
+    return setting.model
+
+
+def _needs_model(kind: str) -> ConfigError:
+    return ConfigError(f"{kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
 
 
 def pass_through(setting: Setting) -> str:

@@ -25,7 +25,9 @@ from train.sync import Parity
 from train.update import Updater
 from ttc.errors import TrainingError
 
-__all__ = ["Timing", "draw", "evaluate", "finish", "outcome_of", "resume", "sync", "update_on"]
+__all__ = ["NO_ITEMS", "Timing", "draw", "evaluate", "finish", "outcome_of", "resume", "sync", "update_on"]
+
+NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
 
 
 @dataclass(slots=True)
@@ -41,7 +43,7 @@ async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
     """Judged rollouts of one step; draws again, up to `refills` times, for groups without a signal.
 
     Raises:
-        TrainingError: every problem is solved and retired.
+        TrainingError: every problem is dropped: solved, or asked once.
     """
     found: list[Rollout] = []
     wanted = plan.prompts
@@ -57,7 +59,7 @@ async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
         if wanted <= 0:
             break
     if not found:
-        raise TrainingError("the sampler has no items left: all are solved; stop here or raise the difficulty")
+        raise TrainingError(NO_ITEMS)
     return found
 
 
@@ -180,4 +182,3 @@ def _save(state: State, parts: Parts) -> None:
         "tokens": state.tokens,
     }
     parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), kept)
-

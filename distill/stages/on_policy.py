@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from distill.divergence import WORDS, Kind, make_divergence
 from distill.domains import DomainVerifier, joined, named, parse_named
@@ -29,6 +29,7 @@ from distill.supervision.server import EngineReader
 from evals.task import Task
 from train.advantages.group import group
 from train.correction import Correction
+from train.fields import flattened
 from train.frontier import Mode
 from train.health import configured
 from train.loop import learn
@@ -40,17 +41,16 @@ from train.parts import Parts, Plan
 from train.policy_stage import PolicyStage
 from train.replay import Relearn
 from train.rewards import Rewarder
-from train.rollout import group_draws
+from train.rl_fields import RolloutFields
 from train.sources import check_positive
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, model_of
 from train.update import Objective, Updater
 from ttc.config import overrides
-from ttc.core import Engine, Sampling
+from ttc.core import Engine
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError, UnknownName
 from ttc.registry import ENGINES, bind
 from ttc.specs import split_model
-from ttc.thinking import Thinking
 
 __all__ = ["OnPolicy", "on_policy"]
 
@@ -58,96 +58,66 @@ _QUIET = ("no_signal", "all_fail", "all_pass")
 """Health rules about rewards, which a teacher does not need."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Completions(RolloutFields):
+    """Few completions of many problems: a teacher compares, not a group; cut ones teach nothing."""
+
+    n: int = 4
+    sampler: Mode = "uniform"
+    mask_truncated: bool = True
+
+
+@flattened
 def on_policy(
     *,
     task: str | tuple[str, ...],
     held_out: str | tuple[str, ...],
     teacher: str | tuple[str, ...],
-    steps: int,
-    lr: float,
     divergence: Kind = "reverse",
     beta: float = 0.5,
     top_k: int | None = None,
     reward_weight: float = 0.0,
-    prompts: int = 16,
-    n: int = 4,
-    max_tokens: int | None = None,
-    normaliser: Normaliser = "token",
-    mask_truncated: bool = True,
-    thinking: Literal["auto", "on", "off"] = "auto",
-    max_thinking: int | None = None,
-    engine: str = "embedded:dtype=float32,batch_invariant=true",
-    sampler: Mode = "uniform",
-    train_limit: int | None = None,
-    held_out_limit: int = 128,
-    eval_every: int = 10,
-    save_every: int = 50,
-    until: float | None = None,
-    warmup: int = 0,
+    completions: _Completions,
     decay: bool = False,
-    record: bool = True,
-    health: Mapping[str, Any] | None = None,
-) -> Stage:
+    normaliser: Normaliser = "token",
+) -> OnPolicy:
     """Learn from a teacher on the student's own samples.
 
     Args:
         task: the problems, NAME or NAME:KEY=VALUE,...; or several DOMAIN=TASK.
         held_out: the problems it is measured on, written alike; none of them may be in `task`.
         teacher: a model folder, or an engine that scores ids, NAME:KEY=VALUE,...; or several DOMAIN=TEACHER.
-        steps: updates.
-        lr: learning rate.
         divergence: reverse, forward, jsd, or sampled; it is told in words at the start.
         beta: of jsd, from 0 (forward) to 1 (reverse).
         top_k: tokens that a teacher behind an engine tells per place; the rest is one bucket.
         reward_weight: weight of the verifier's reward, as group-relative advantage, beside the teacher; 0 is none.
+        completions: the fields of `train.rl_fields.RolloutFields`.
         prompts: problems per update.
         n: completions per problem.
-        max_tokens: cap of a completion; None is the task's.
-        normaliser: token, sequence, constant or rollout.
-        mask_truncated: do not learn from completions that were cut.
         thinking: on asks for it, off forbids it, auto leaves it to the models.
         max_thinking: most thinking tokens of a completion; what the cap forces is not learnt.
-        engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a resumed run is the same bits.
-        sampler: uniform, frontier or hard.
         train_limit: most training problems per domain.
         held_out_limit: most held-out problems per domain.
-        eval_every: steps between held-out measurements.
-        save_every: steps between checkpoints.
-        until: stop once held-out accuracy reaches this.
-        warmup: steps over which the rate rises.
         decay: let the rate fall to 0.
-        record: write every completion to rollouts.jsonl.
-        health: changes of health rules by name.
+        normaliser: token, sequence, constant or rollout.
     """
-    check_positive(
-        "on_policy", n=n, prompts=prompts, steps=steps, eval_every=eval_every, top_k=1 if top_k is None else top_k
-    )
+    n = completions.n
+    completions.check("on_policy")
+    check_positive("on_policy", top_k=1 if top_k is None else top_k)
     if not (math.isfinite(reward_weight) and reward_weight >= 0) or (reward_weight > 0 and n < 2):
         raise ConfigError(f"on_policy: reward_weight needs to be at least 0, and n >= 2; got {reward_weight} and n {n}")
     if divergence != "sampled":
         make_divergence(divergence, beta)
     problems, measured = named("task", task), named("held_out", held_out)
     whole = joined(problems)
-    cap = max_tokens or whole.sampling.max_tokens
-    inner = PolicyStage(
-        task=whole,
-        held_out=joined(measured),
-        plan=Plan(steps, prompts, 0, eval_every, save_every, until, mask_truncated),
-        loop=learn,
-        schedule=Schedule(lr, steps, warmup, decay),
-        objective=Objective(ppo(), group(), normaliser, cap, Correction()),
-        sampling=Sampling(temperature=1.0, max_tokens=cap),
-        thinking=Thinking(mode=thinking, max_tokens=max_thinking),
-        strategy=partial(group_draws, n=n),
+    inner = completions.stage(
+        "on_policy",
+        whole,
+        joined(measured),
+        schedule=Schedule(completions.lr, completions.steps, completions.warmup, decay),
+        objective=Objective(ppo(), group(), normaliser, completions.cap(whole), Correction()),
         rewarder=lambda: Rewarder(DomainVerifier(problems)),
-        engine=engine,
-        passes=(1, 1),
-        sampler={"mode": sampler},
-        limits=(train_limit, held_out_limit),
-        record=record,
-        rules=configured({**{name: {"enabled": False} for name in _QUIET}, **(health or {})}),
-        shaping=(),
-        kind="on_policy",
+        rules=configured({**{name: {"enabled": False} for name in _QUIET}, **(completions.health or {})}),
         checker=lambda task: DomainVerifier(measured),
     )
     return OnPolicy(inner, problems, measured, parse_named("teacher", teacher), divergence, beta, top_k, reward_weight)
@@ -194,9 +164,7 @@ class OnPolicy:
         return lambda rollouts: asyncio.run(learner.learn(rollouts))
 
     async def _loop(self, setting: Setting, plan: Plan, parts: Parts) -> dict[str, Any]:
-        if setting.model is None:
-            raise ConfigError("on_policy needs a model")
-        learner = self._learner(setting, setting.model, parts.updater, parts.pad_id)
+        learner = self._learner(setting, model_of("on_policy", setting), parts.updater, parts.pad_id)
         try:
             setting.log(WORDS[self.kind])
             return await learn(plan, parts, learner.learn)

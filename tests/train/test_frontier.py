@@ -74,6 +74,21 @@ def test_an_item_solved_by_whole_groups_is_retired_until_nothing_is_left():
     assert [item.problem.id for item in sampler.draw(5, 0)] == ["p1"]
 
 
+def test_the_fresh_mode_asks_every_item_once_with_a_verdict_or_without_and_after_a_resume():
+    sampler, asked = Frontier(ITEMS, seed=4, mode="fresh"), []
+    for step in range(100):
+        items = sampler.draw(7, step)
+        if not items:
+            break
+        asked += [item.problem.id for item in items]
+        for item in items:
+            found = rollouts(item.problem.id, item.difficulty, 1, 2)
+            sampler.update([dataclasses.replace(rollout, reward=None) for rollout in found] if step % 2 else found)
+        state, sampler = json.loads(json.dumps(sampler.state())), Frontier(ITEMS, seed=4, mode="fresh")
+        sampler.load(state)
+    assert len(asked) == len(set(asked)) == len(ITEMS)
+
+
 def test_rollouts_without_a_verdict_tell_nothing():
     sampler = Frontier(ITEMS, seed=0)
     rate = sampler.rate(ITEMS[0])

@@ -4,37 +4,13 @@ import json
 
 import pytest
 
+from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.recipe import packaged, read_recipe
 from train.run import Options, run_recipe
 from train.stage import Result, Setting, read_result, write_result
 from ttc.errors import ConfigError, RecordError, UnknownName
 
-GOOD = """
-about = "x"
-[[stage]]
-kind = "pretrain"
-corpus = "cipher:symbols=8,max_steps=2"
-steps = 4
-rows = 4
-hidden = 16
-heads = 2
-kv_heads = 1
-mlp = 16
-[[stage]]
-kind = "grpo"
-task = "cipher:symbols=8,max_steps=2,split=train"
-held_out = "cipher:symbols=8,max_steps=2"
-steps = 2
-prompts = 2
-n = 2
-lr = 1e-3
-"""
-
-
-def write(tmp_path, text):
-    path = tmp_path / "recipe.toml"
-    path.write_text(text)
-    return str(path)
+GOOD = f'about = "x"\n{PRETRAIN}{GRPO}'
 
 
 @pytest.mark.parametrize("name", packaged())

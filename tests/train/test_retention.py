@@ -7,6 +7,7 @@ import pytest
 
 from evals.statistics import Interval
 from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.models import load_model, load_tokenizer, save_model
 from train.recipe import read_recipe
 from train.report import read_run, render_summary
@@ -19,34 +20,13 @@ from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 
-RECIPE = """
-about = "x"
-[retention]
-limit = 4
-[[stage]]
-kind = "pretrain"
-corpus = "cipher:symbols=8,max_steps=2"
-steps = 4
-rows = 4
-hidden = 16
-heads = 2
-kv_heads = 1
-mlp = 16
-[[stage]]
+SAMPLE = """[[stage]]
 kind = "sample"
 task = "cipher:symbols=8,max_steps=2,split=train"
 limit = 2
 n = 2
-[[stage]]
-kind = "grpo"
-start = "1-pretrain"
-task = "cipher:symbols=8,max_steps=2,split=train"
-held_out = "cipher:symbols=8,max_steps=2"
-steps = 1
-prompts = 2
-n = 2
-lr = 1e-3
 """
+RECIPE = f'about = "x"\n[retention]\nlimit = 4\n{PRETRAIN}{SAMPLE}{GRPO}start = "1-pretrain"\n'
 
 
 def test_wins_count_ties_and_missing_verdicts_one_half_and_changes_are_paired():
@@ -77,8 +57,7 @@ def test_a_ruined_model_loses_against_the_one_before_and_equal_ones_tie(cipher_m
 
 
 def test_a_recipe_with_the_table_is_measured_at_its_end_and_reported(tmp_path):
-    (tmp_path / "recipe.toml").write_text(RECIPE)
-    recipe = read_recipe(str(tmp_path / "recipe.toml"))
+    recipe = read_recipe(write(tmp_path, RECIPE))
     assert recipe.steps[2].start == "1-pretrain"
     run = tmp_path / "run"
     run_recipe(recipe, Options(run, 1, None, "cpu", 1), lambda text: None)
@@ -109,9 +88,9 @@ def test_a_table_that_cannot_be_is_refused_by_field(table, message):
 
 
 def test_a_stage_that_starts_from_none_before_it_is_refused(tmp_path):
-    (tmp_path / "recipe.toml").write_text(RECIPE.replace('start = "1-pretrain"', 'start = "3-grpo"'))
+    path = write(tmp_path, RECIPE.replace('start = "1-pretrain"', 'start = "3-grpo"'))
     with pytest.raises(ConfigError, match=r"stage 3, '3-grpo'.*1-pretrain"):
-        read_recipe(str(tmp_path / "recipe.toml"))
+        read_recipe(path)
 
 
 def test_a_broken_file_says_what_to_do(tmp_path):

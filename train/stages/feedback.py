@@ -28,7 +28,7 @@ from train.rollout import Rollout
 from train.rollout_file import RolloutFile, read_rollouts
 from train.sources import rollouts_path
 from train.specs import make_task
-from train.stage import Result, Setting, Stage, pass_through
+from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from ttc import seeds
 from ttc.core import Message
 from ttc.embedded.text import Text
@@ -95,18 +95,16 @@ class _Feedback:
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
-        if not has_model:
-            raise ConfigError("feedback needs a model: put other stages before it, or give --model FOLDER")
+        check_model("feedback", has_model)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; a feedback that was cut begins again."""
-        if setting.model is None:
-            raise ConfigError("feedback needs a model")
+        own = model_of("feedback", setting)
         found = [r for r in read_rollouts(rollouts_path(self.rollouts, setting)) if not r.truncated]
         pairs = self._pairs(found, setting.seed)
         if not pairs:
             raise ConfigError(f"feedback: {self.rollouts} has no problem with two different answers to compare")
-        source = setting.model if self.judge is None else model_folder("judge", self.judge, setting)
+        source = own if self.judge is None else model_folder("judge", self.judge, setting)
         wins = self._judged(found, pairs, source, setting.device)
         _write(setting.folder / "rollouts.jsonl", found, pairs, wins)
         told = [(_agrees(found, pair, win), pair.problem) for pair, win in zip(pairs, wins, strict=True)]

@@ -11,50 +11,51 @@ both becoming less likely. Left out: judges and learnt rewards as the source of 
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evals.task import Task
-from train.epochs import Fit, Pace
-from train.health import Rule, configured
+from train.course import Course
+from train.epochs import Fit
+from train.fields import flattened
 from train.imitation import ranked_right
 from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
-from train.optimiser import Optimiser, Schedule
+from train.optimiser import Optimiser
 from train.pair_data import PairSource, Preferred
 from train.pairs import LabelledLoss, PairLoss
 from train.preference_update import PairUpdater, Reference, mismatched
 from train.reference import reference_sums
 from train.registries import PREFERENCES
-from train.sources import check_file, check_share, parted
+from train.sources import check_file, parted
 from train.specs import make, make_task
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, Stage, check_model, model_of
 from ttc.errors import ConfigError
 from ttc.specs import parse_spec
 
 __all__ = ["preference"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course(Course):
+    """At a constant rate."""
+
+    decay: bool = False
+
+
+@flattened
 def preference(
     *,
     data: str | None = None,
     rollouts: str | None = None,
     loss: str = "dpo",
-    steps: int,
-    lr: float,
-    rows: int = 32,
     likelihood: float = 0.0,
     per_problem: int | None = 4,
-    held_out_share: float = 0.1,
     held_out: str | None = None,
     held_out_limit: int = 128,
-    warmup: int = 0,
-    decay: bool = False,
-    eval_every: int = 20,
-    save_every: int = 50,
-    health: Mapping[str, Any] | None = None,
+    course: _Course,
 ) -> Stage:
     """Learn from comparisons.
 
@@ -62,23 +63,15 @@ def preference(
         data: a JSON-lines file of pairs.
         rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl.
         loss: NAME or NAME:KEY=VALUE,... of train/preferences.
-        steps: updates.
-        lr: highest learning rate.
-        rows: pairs per update.
         likelihood: weight of the chosen completion's own cross-entropy per token, against both falling.
         per_problem: most pairs of one problem's rollouts; None is all.
-        held_out_share: share of prompts that are held out and measured.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
-        warmup: steps over which the rate rises.
-        decay: let the rate fall to 0.
-        eval_every: steps between held-out measurements.
-        save_every: steps between checkpoints.
-        health: changes of health rules by name.
+        course: the fields of `train.course.Course`.
+        rows: pairs per update.
     """
     pairs = PairSource("preference", None if data is None else Path(data).expanduser(), rollouts, per_problem)
     pairs.check()
-    check_share("preference", held_out_share)
     if likelihood < 0:
         raise ConfigError(f"preference: likelihood must be at least 0, got {likelihood}")
     return _Preference(
@@ -86,12 +79,9 @@ def preference(
         loss=make(PREFERENCES, loss),
         on_single=_on_single(loss),
         likelihood=likelihood,
-        pace=Pace(steps, rows, eval_every, save_every),
-        schedule=Schedule(lr, steps, warmup, decay),
-        held_out_share=held_out_share,
+        course=course,
         task=None if held_out is None else make_task(held_out),
         limit=held_out_limit,
-        rules=configured(health or {}),
     )
 
 
@@ -107,39 +97,34 @@ class _Preference:
     loss: Any
     on_single: bool
     likelihood: float
-    pace: Pace
-    schedule: Schedule
-    held_out_share: float
+    course: Course
     task: Task | None
     limit: int
-    rules: tuple[Rule, ...]
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
-        if not has_model:
-            raise ConfigError("preference needs a model: put other stages before it, or give --model FOLDER")
+        check_model("preference", has_model)
         check_file("preference", self.source.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
-        if setting.model is None:
-            raise ConfigError("preference needs a model")
-        tokenizer = load_tokenizer(setting.model)
-        pairs = self.source.load(setting, setting.model, int(tokenizer.eos_token_id))
-        train, measured = parted("preference", pairs, self.held_out_share, setting)
+        source = model_of("preference", setting)
+        tokenizer = load_tokenizer(source)
+        pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
+        train, measured = parted("preference", pairs, self.course.held_out_share, setting)
         measured = measured[: 4 * self.limit]
         pad_id = int(tokenizer.pad_token_id)
-        model = load_model(setting.model, setting.device)
+        model = load_model(source, setting.device)
         sides = [pair.chosen for pair in measured], [pair.rejected for pair in measured]
-        before = ranked_right(load_model(setting.model, setting.device), *sides, pad_id)
+        before = ranked_right(load_model(source, setting.device), *sides, pad_id)
         pair_loss: PairLoss | None = None if self.on_single else self.loss
         updater = PairUpdater(
             model,
-            Optimiser(model, self.schedule),
+            Optimiser(model, self.course.schedule),
             train,
-            self._reference(setting, setting.model, train, pad_id),
+            self._reference(setting, source, train, pad_id),
             pad_id,
             pair_loss=pair_loss,
             labelled_loss=self.loss if self.on_single else None,
@@ -151,13 +136,13 @@ class _Preference:
             return {"held_out_accuracy": sum(right) / len(right)}
 
         fit = Fit(model, updater.optimiser, len(train), updater.step, evaluate)
-        last, stopped = fit.run(self.pace, self.rules, setting)
+        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
         keys = [pair.key for pair in measured]
         numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
         if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
+            numbers |= task_gains(self.task, self.limit, source, folder, setting)
         return Result(str(folder), numbers, stopped)
 
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:

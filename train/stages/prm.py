@@ -13,22 +13,23 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evals.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Task
-from train.epochs import Fit, Pace
-from train.health import Rule, configured
+from train.course import Course
+from train.epochs import Fit
+from train.fields import flattened
 from train.measure import gains, open_engine
 from train.models import load_tokenizer
 from train.monte_carlo import MonteCarlo
-from train.optimiser import Optimiser, Schedule
-from train.sources import check_file, check_positive, check_share, one_of, parted
+from train.optimiser import Optimiser
+from train.sources import check_file, check_positive, one_of, parted
 from train.specs import make_task, make_verifier
-from train.stage import Result, Setting, Stage, pass_through
+from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from train.step_model import Form, StepModel, new_step_model
 from train.step_rows import StepRow, Steps, read_steps
 from ttc import seeds
@@ -38,6 +39,7 @@ from ttc.errors import ConfigError
 __all__ = ["prm"]
 
 
+@flattened
 def prm(
     *,
     data: str | None = None,
@@ -52,15 +54,7 @@ def prm(
     good: str | None = None,
     bad: str | None = None,
     measured: str | None = None,
-    steps: int,
-    lr: float,
-    rows: int = 32,
-    held_out_share: float = 0.1,
-    warmup: int = 0,
-    decay: bool = True,
-    eval_every: int = 20,
-    save_every: int = 50,
-    health: Mapping[str, Any] | None = None,
+    course: Course,
 ) -> Stage:
     """Learn to judge steps.
 
@@ -77,18 +71,10 @@ def prm(
         good: the token that says right, for form token.
         bad: the token that says wrong, for form token.
         measured: a file of labelled steps to measure on, instead of held-out rows of its own.
-        steps: updates.
-        lr: highest learning rate.
+        course: the fields of `train.course.Course`.
         rows: solutions per update.
-        held_out_share: share of problems that are held out and measured.
-        warmup: steps over which the rate rises.
-        decay: let the rate fall to 0.
-        eval_every: steps between held-out measurements.
-        save_every: steps between checkpoints.
-        health: changes of health rules by name.
     """
     one_of("prm", data=data, task=task)
-    check_share("prm", held_out_share)
     check_positive("prm", n=n, continuations=continuations, rounds=rounds)
     if (form == "token") != (good is not None and bad is not None):
         raise ConfigError("prm: form token needs good and bad, and form label has neither")
@@ -100,10 +86,7 @@ def prm(
         form=form,
         words=None if good is None or bad is None else (good, bad),
         measured=None if measured is None else Path(measured).expanduser(),
-        pace=Pace(steps, rows, eval_every, save_every),
-        schedule=Schedule(lr, steps, warmup, decay),
-        held_out_share=held_out_share,
-        rules=configured(health or {}),
+        course=course,
     )
 
 
@@ -116,15 +99,11 @@ class _Prm:
     form: Form
     words: tuple[str, str] | None
     measured: Path | None
-    pace: Pace
-    schedule: Schedule
-    held_out_share: float
-    rules: tuple[Rule, ...]
+    course: Course
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
-        if not has_model:
-            raise ConfigError("prm needs a model: put other stages before it, or give --model FOLDER")
+        check_model("prm", has_model)
         check_file("prm", self.data)
         check_file("prm", self.measured)
         if self.task is not None:
@@ -132,15 +111,14 @@ class _Prm:
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; labels that were made once are kept on disk."""
-        if setting.model is None:
-            raise ConfigError("prm needs a model")
-        tokenizer = load_tokenizer(setting.model)
+        source = model_of("prm", setting)
+        tokenizer = load_tokenizer(source)
         pad_id = int(tokenizer.pad_token_id)
-        train, measured = self._rows(setting, setting.model)
+        train, measured = self._rows(setting, source)
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
-        model = new_step_model(setting.model, self.form, self.delimiter, self.words, seed, setting.device)
+        model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
         before = model.judged(measured, pad_id)
-        optimiser = Optimiser(model.network, self.schedule)
+        optimiser = Optimiser(model.network, self.course.schedule)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             model.network.train()
@@ -153,7 +131,7 @@ class _Prm:
             return {"held_out_accuracy": sum(right) / len(right)}
 
         fit = Fit(model.network, optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.pace, self.rules, setting)
+        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         _save(model, tokenizer, setting.folder / "prm")
         threshold = fit_threshold(model.judged(train, pad_id))
         numbers = {**last, **_measured(before, model.judged(measured, pad_id), threshold, setting.seed)}
@@ -163,7 +141,7 @@ class _Prm:
         found = self._labelled(setting, source)
         if self.measured is not None:
             return found, read_steps(self.measured, source, self.delimiter)
-        return parted("prm", found, self.held_out_share, setting)
+        return parted("prm", found, self.course.held_out_share, setting)
 
     def _labelled(self, setting: Setting, source: Path) -> list[StepRow]:
         if self.data is not None:

@@ -21,7 +21,7 @@ from train.rewards import Rewarder
 from train.rollout import Collector, Rollout, group_draws
 from train.rollout_file import RolloutFile
 from train.specs import make_task, make_verifier
-from train.stage import Result, Setting, Stage, pass_through
+from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from ttc.core import Engine, Message, Problem, Sampling, Verdict
 from ttc.errors import ConfigError
 
@@ -75,14 +75,11 @@ class _Revise:
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
-        if not has_model:
-            raise ConfigError("revise needs a model: put other stages before it, or give --model FOLDER")
+        check_model("revise", has_model)
         self.task.items(self.limit, 0)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; a stage that was cut begins again."""
-        if setting.model is None:
-            raise ConfigError("revise needs a model")
         first, revised = asyncio.run(self._draw(setting))
         path = setting.folder / "rollouts.jsonl"
         path.unlink(missing_ok=True)
@@ -98,9 +95,8 @@ class _Revise:
 
     async def _draw(self, setting: Setting) -> tuple[list[Rollout], list[tuple[Rollout, Verdict]]]:
         """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""
-        if setting.model is None:
-            raise ConfigError("revise needs a model")
-        engine, rewarder = open_engine(setting.model, setting), Rewarder(make_verifier(self.task))
+        engine = open_engine(model_of("revise", setting), setting)
+        rewarder = Rewarder(make_verifier(self.task))
         items = self.task.items(self.limit, 0)
         said = {item.problem.id: prompt_text(item) for item in items}
         try:

@@ -10,45 +10,38 @@ half by chance. Cost: a forward and backward pass over both completions per memb
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from train.epochs import Fit, Pace
-from train.health import Rule, configured
+from train.course import Course
+from train.epochs import Fit
+from train.fields import flattened
 from train.measure import gains
 from train.models import load_tokenizer
-from train.optimiser import Optimiser, Schedule
+from train.optimiser import Optimiser
 from train.pair_data import PairSource, Preferred
 from train.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
-from train.sources import check_file, check_share, parted
-from train.stage import Result, Setting, Stage, pass_through
+from train.sources import check_file, parted
+from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from ttc import seeds
 from ttc.errors import ConfigError
 
 __all__ = ["reward_model"]
 
 
+@flattened
 def reward_model(
     *,
     data: str | None = None,
     rollouts: str | None = None,
     members: int = 1,
     centre: float = 0.0,
-    steps: int,
-    lr: float,
-    rows: int = 32,
     per_problem: int | None = 4,
-    held_out_share: float = 0.1,
-    warmup: int = 0,
-    decay: bool = True,
-    eval_every: int = 20,
-    save_every: int = 50,
-    health: Mapping[str, Any] | None = None,
+    course: Course,
 ) -> Stage:
     """Learn a reward from comparisons.
 
@@ -57,30 +50,20 @@ def reward_model(
         rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl.
         members: reward models in the ensemble.
         centre: weight of the squared sum of both rewards, which keeps them around 0.
-        steps: updates of each member.
-        lr: highest learning rate.
-        rows: pairs per update.
         per_problem: most pairs of one problem's rollouts; None is all.
-        held_out_share: share of prompts that are held out and measured.
-        warmup: steps over which the rate rises.
-        decay: let the rate fall to 0.
-        eval_every: steps between held-out measurements.
-        save_every: steps between checkpoints.
-        health: changes of health rules by name.
+        course: the fields of `train.course.Course`.
+        steps: updates of each member.
+        rows: pairs per update.
     """
     pairs = PairSource("reward_model", None if data is None else Path(data).expanduser(), rollouts, per_problem)
     pairs.check()
-    check_share("reward_model", held_out_share)
     if members < 1 or centre < 0:
         raise ConfigError(f"reward_model: needs members >= 1 and centre >= 0, got {members} and {centre}")
     return _RewardModel(
         source=pairs,
         members=members,
         centre=centre,
-        pace=Pace(steps, rows, eval_every, save_every),
-        schedule=Schedule(lr, steps, warmup, decay),
-        held_out_share=held_out_share,
-        rules=configured(health or {}),
+        course=course,
     )
 
 
@@ -89,28 +72,23 @@ class _RewardModel:
     source: PairSource
     members: int
     centre: float
-    pace: Pace
-    schedule: Schedule
-    held_out_share: float
-    rules: tuple[Rule, ...]
+    course: Course
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
-        if not has_model:
-            raise ConfigError("reward_model needs a model: put other stages before it, or give --model FOLDER")
+        check_model("reward_model", has_model)
         check_file("reward_model", self.source.data)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
-        if setting.model is None:
-            raise ConfigError("reward_model needs a model")
-        tokenizer = load_tokenizer(setting.model)
-        pairs = self.source.load(setting, setting.model, int(tokenizer.eos_token_id))
-        train, measured = parted("reward_model", pairs, self.held_out_share, setting)
+        source = model_of("reward_model", setting)
+        tokenizer = load_tokenizer(source)
+        pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
+        train, measured = parted("reward_model", pairs, self.course.held_out_share, setting)
         pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
         for number in range(1, self.members + 1):
             folder = setting.folder / f"reward_model-{number}"
-            stopped = self._member(number, folder, train, measured, pad_id, setting, setting.model) or stopped
+            stopped = self._member(number, folder, train, measured, pad_id, setting, source) or stopped
             tokenizer.save_pretrained(folder)
             folders.append(folder)
         models = [load_reward_model(folder, setting.device) for folder in folders]
@@ -129,7 +107,7 @@ class _RewardModel:
         """Train one member and write it to `folder`; returns why it stopped early, if it did."""
         seed = seeds.derive(setting.seed, "reward model", number) % (1 << 31)
         model = new_reward_model(source, seed, setting.device)
-        optimiser = Optimiser(model, self.schedule)
+        optimiser = Optimiser(model, self.course.schedule)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             model.train()
@@ -151,7 +129,7 @@ class _RewardModel:
         place.mkdir(exist_ok=True)
         own = replace(setting, folder=place, seed=seed)
         setting.log(f"reward model {number} of {self.members}")
-        _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.pace, self.rules, own)
+        _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.course.pace, self.course.rules, own)
         model.save_pretrained(folder)
         return stopped
 

@@ -19,7 +19,7 @@ from train.rewards import Rewarder
 from train.rollout import Collector, Rollout, group_draws
 from train.rollout_file import RolloutFile
 from train.specs import make_task, make_verifier
-from train.stage import Result, Setting, Stage, pass_through
+from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.thinking import Thinking
@@ -68,17 +68,15 @@ class _Sample:
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
-        if not has_model:
-            raise ConfigError("sample needs a model: put a pretrain stage before it, or give --model FOLDER")
+        check_model("sample", has_model)
         self.task.items(self.limit, 0)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; a sampling that was cut begins again."""
-        if setting.model is None:
-            raise ConfigError("sample needs a model")
+        source = model_of("sample", setting)
         path = setting.folder / "rollouts.jsonl"
         path.unlink(missing_ok=True)
-        rollouts = asyncio.run(self._draw(setting.model, setting))
+        rollouts = asyncio.run(self._draw(source, setting))
         file = RolloutFile(path)
         file.append(rollouts)
         file.close()

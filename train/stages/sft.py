@@ -9,27 +9,28 @@ completions and, with `held_out`, the accuracy on a task, both before and after.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
 from train.build import Build
 from train.corpus import CORPORA, Corpus
-from train.epochs import Fit, Pace
+from train.course import Course
+from train.epochs import Fit
 from train.examples import Example, corpus_examples, read_examples, right_rollouts
-from train.health import Rule, configured
+from train.fields import flattened
 from train.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
 from train.measure import gains, task_gains
 from train.models import load_model, load_tokenizer, save_model
 from train.normalise import Normaliser
-from train.optimiser import Optimiser, Schedule
-from train.sources import check_file, check_share, parted, rollouts_path
+from train.optimiser import Optimiser
+from train.sources import check_file, parted, rollouts_path
 from train.specs import make, make_task
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, Stage, check_model, model_of
 from train.update import Objective, Updater
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError
@@ -37,32 +38,29 @@ from ttc.errors import ConfigError
 __all__ = ["sft"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course(Course):
+    """Measured and saved less often than in other stages."""
+
+    eval_every: int = 50
+    save_every: int = 100
+
+
+@flattened
 def sft(
     *,
     data: str | None = None,
     corpus: str | None = None,
     rollouts: str | None = None,
-    steps: int,
-    lr: float,
-    rows: int = 32,
     per_problem: int | None = None,
     shortest: bool = False,
     corpus_rows: int = 2048,
-    held_out_share: float = 0.1,
     held_out: str | None = None,
     held_out_limit: int = 128,
     normaliser: Normaliser = "token",
-    lora: int = 0,
-    lora_alpha: float | None = None,
-    checkpointing: bool = False,
-    autocast: bool = False,
-    shard: bool = False,
-    warmup: int = 0,
-    decay: bool = True,
-    eval_every: int = 50,
-    save_every: int = 100,
     packed: int = 0,
-    health: Mapping[str, Any] | None = None,
+    course: _Course,
+    build: Build,
 ) -> Stage:
     """Fine-tune on completions.
 
@@ -70,31 +68,18 @@ def sft(
         data: a JSON-lines file of prompts and completions.
         corpus: a language of train/corpora, NAME or NAME:KEY=VALUE,...; answers are learnt, or whole texts without one.
         rollouts: a stage of this run that recorded rollouts, such as 2-sample, or a rollouts.jsonl; right ones count.
-        steps: updates.
-        lr: highest learning rate.
-        rows: examples per update.
         per_problem: most right rollouts per problem; None is all.
         shortest: take the shortest of them first.
         corpus_rows: texts drawn from a corpus.
-        held_out_share: share of prompts that are held out and measured.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
         normaliser: token, or sequence for the mean of each completion first.
-        lora: rank of low-rank adapters on all linear layers; 0 trains all weights.
-        lora_alpha: their scale; None is twice the rank.
-        checkpointing: compute activations again in the backward pass instead of keeping them.
-        autocast: compute in bf16, with fp32 weights.
-        shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
-        warmup: steps over which the rate rises.
-        decay: let the rate fall to 0.
-        eval_every: steps between held-out measurements.
-        save_every: steps between checkpoints.
         packed: lay rows end to end in rows of so many tokens, none attending to another; 0 pads them instead.
-        health: changes of health rules by name.
+        course: the fields of `train.course.Course`.
+        build: the fields of `train.build.Build`.
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
-    check_share("sft", held_out_share)
     for name, value, least in (("per_problem", per_problem, 1), ("packed", packed, 0)):
         if value is not None and value < least:
             raise ConfigError(f"sft: {name} must be at least {least}, got {value}")
@@ -103,15 +88,12 @@ def sft(
         corpus=None if corpus is None else make(CORPORA, corpus),
         rollouts=rollouts,
         picked=(per_problem, shortest, corpus_rows),
-        pace=Pace(steps, rows, eval_every, save_every),
-        schedule=Schedule(lr, steps, warmup, decay),
-        held_out_share=held_out_share,
+        course=course,
         task=None if held_out is None else make_task(held_out),
         limit=held_out_limit,
         normaliser=normaliser,
         packed=packed,
-        rules=configured(health or {}),
-        build=Build(lora, lora_alpha, checkpointing, autocast, shard),
+        build=build,
     )
 
 
@@ -121,43 +103,38 @@ class _Sft:
     corpus: Corpus | None
     rollouts: str | None
     picked: tuple[int | None, bool, int]
-    pace: Pace
-    schedule: Schedule
-    held_out_share: float
+    course: Course
     task: Task | None
     limit: int
     normaliser: Normaliser
     packed: int
-    rules: tuple[Rule, ...]
     build: Build
 
     distributed: ClassVar[bool] = True
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
-        if not has_model:
-            raise ConfigError("sft needs a model: put a pretrain stage before it, or give --model FOLDER")
+        check_model("sft", has_model)
         check_file("sft", self.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
-        if setting.model is None:
-            raise ConfigError("sft needs a model")
-        tokenizer = load_tokenizer(setting.model)
-        examples = self._examples(setting, setting.model, int(tokenizer.eos_token_id))
-        train, measured = parted("sft", examples, self.held_out_share, setting)
+        source = model_of("sft", setting)
+        tokenizer = load_tokenizer(source)
+        examples = self._examples(setting, source, int(tokenizer.eos_token_id))
+        train, measured = parted("sft", examples, self.course.held_out_share, setting)
         measured = measured[: self.limit]
-        model = self.build.load(setting.model, setting.device, setting.seed, setting.world)
-        start = load_model(setting.model, setting.device)
+        model = self.build.load(source, setting.device, setting.seed, setting.world)
+        start = load_model(source, setting.device)
         pad_id = int(tokenizer.pad_token_id)
         before = probabilities(start, measured, pad_id)
         del start
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
         world = setting.world
         updater = Updater(
-            model, Optimiser(model, self.schedule, world=world), objective, packed=self.packed,
+            model, Optimiser(model, self.course.schedule, world=world), objective, packed=self.packed,
             autocast=self.build.autocast, world=world,
         )  # fmt: skip
         longest = max(len(example.token_ids) for example in train)
@@ -171,7 +148,7 @@ class _Sft:
             return {"held_out_loss": mean_loss(model, measured, pad_id)}
 
         fit = Fit(model, updater.optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.pace, self.rules, setting)
+        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder, writes=world.main)
         after = probabilities(model, measured, pad_id)
@@ -180,7 +157,7 @@ class _Sft:
         keys = [example.key for example in measured]
         numbers = {**last, **gains("likelihood", before, after, setting.seed, keys)}
         if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
+            numbers |= task_gains(self.task, self.limit, source, folder, setting)
         return Result(str(folder), numbers, stopped)
 
     def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:

@@ -28,10 +28,9 @@ from train.optimiser import Schedule
 from train.pair_data import PairSource, Preferred
 from train.sources import check_file, check_share, parted, rollouts_path
 from train.specs import make_task
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, Stage, check_model, model_of
 from ttc.config import overrides
 from ttc.embedded.text import Text
-from ttc.errors import ConfigError
 
 __all__ = ["trl"]
 
@@ -103,36 +102,34 @@ class _Trl:
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`; TRL must be there, and its configuration must have the options."""
-        if not has_model:
-            raise ConfigError("trl needs a model: put other stages before it, or give --model FOLDER")
+        check_model("trl", has_model)
         check_file("trl", self.source.data)
         check_options(self.method, self.options)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
-        if setting.model is None:
-            raise ConfigError("trl needs a model")
-        tokenizer = load_tokenizer(setting.model)
-        rows: Sequence[Any] = self._rows(setting, setting.model, int(tokenizer.eos_token_id))
+        source = model_of("trl", setting)
+        tokenizer = load_tokenizer(source)
+        rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
         train, measured = parted("trl", rows, self.held_out_share, setting)
         pace = self.pace
         job = Job(
-            setting.model, setting.folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
+            source, setting.folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
             pace.save_every, self.options,
         )  # fmt: skip
         last = run_trl(self.method, train, job)
         pad_id, folder = int(tokenizer.pad_token_id), setting.folder / "model"
         measure = _MEASURES[self.method]
-        before, after = (measure(path, measured, pad_id, setting.device) for path in (setting.model, folder))
+        before, after = (measure(path, measured, pad_id, setting.device) for path in (source, folder))
         keys = [row.key for row in measured]
         numbers = {
             **last,
             **gains("ranked" if self.method != "sft" else "likelihood", before, after, setting.seed, keys),
         }
         if self.method == "reward":
-            return Result(str(_pass_through(setting.folder, setting.model)), numbers)
+            return Result(str(_pass_through(setting.folder, source)), numbers)
         if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, setting.model, folder, setting)
+            numbers |= task_gains(self.task, self.limit, source, folder, setting)
         return Result(str(folder), numbers)
 
     def _rows(self, setting: Setting, model: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:

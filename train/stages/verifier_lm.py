@@ -13,24 +13,25 @@ to generate: fine-tune on the questions of the scorer `judge` for that.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evals.step_metrics import Judged, ranking
 from train.advantages.batch import batch as batch_advantage
-from train.epochs import Fit, Pace
+from train.course import Course
+from train.epochs import Fit
 from train.examples import Example
-from train.health import Rule, configured
+from train.fields import flattened
 from train.imitation import imitation_batch
 from train.losses.ppo import ppo
 from train.measure import gains
 from train.models import load_tokenizer, save_model
-from train.optimiser import Optimiser, Schedule
+from train.optimiser import Optimiser
 from train.rollout_file import read_rollouts
-from train.sources import check_share, parted, rollouts_path
-from train.stage import Result, Setting, Stage, pass_through
+from train.sources import parted, rollouts_path
+from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from train.step_model import StepModel, new_step_model
 from train.step_rows import StepRow
 from train.update import Objective, Updater
@@ -44,6 +45,7 @@ _NEVER = "\x00"
 """A step delimiter that no answer holds: the whole answer is one step."""
 
 
+@flattened
 def verifier_lm(
     *,
     rollouts: str,
@@ -52,15 +54,7 @@ def verifier_lm(
     bad: str,
     imitation: float = 0.0,
     balanced: bool = True,
-    steps: int,
-    lr: float,
-    rows: int = 32,
-    held_out_share: float = 0.1,
-    warmup: int = 0,
-    decay: bool = True,
-    eval_every: int = 20,
-    save_every: int = 50,
-    health: Mapping[str, Any] | None = None,
+    course: Course,
 ) -> Stage:
     """Learn to say whether an answer is right.
 
@@ -71,17 +65,9 @@ def verifier_lm(
         bad: the token that says wrong.
         imitation: weight of imitating right answers, beside saying verdicts.
         balanced: learn from as many right as wrong answers, the rarer kind repeated.
-        steps: updates.
-        lr: highest learning rate.
+        course: the fields of `train.course.Course`.
         rows: answers per update.
-        held_out_share: share of problems that are held out and measured.
-        warmup: steps over which the rate rises.
-        decay: let the rate fall to 0.
-        eval_every: steps between held-out measurements.
-        save_every: steps between checkpoints.
-        health: changes of health rules by name.
     """
-    check_share("verifier_lm", held_out_share)
     if imitation < 0:
         raise ConfigError(f"verifier_lm: imitation must be at least 0, got {imitation}")
     if len({ask, good, bad}) < 3:
@@ -91,10 +77,7 @@ def verifier_lm(
         words=(ask, good, bad),
         imitation=imitation,
         balanced=balanced,
-        pace=Pace(steps, rows, eval_every, save_every),
-        schedule=Schedule(lr, steps, warmup, decay),
-        held_out_share=held_out_share,
-        rules=configured(health or {}),
+        course=course,
     )
 
 
@@ -114,44 +97,36 @@ class _VerifierLm:
     words: tuple[str, str, str]
     imitation: float
     balanced: bool
-    pace: Pace
-    schedule: Schedule
-    held_out_share: float
-    rules: tuple[Rule, ...]
+    course: Course
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
-        if not has_model:
-            raise ConfigError("verifier_lm needs a model: put other stages before it, or give --model FOLDER")
+        check_model("verifier_lm", has_model)
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
-        if setting.model is None:
-            raise ConfigError("verifier_lm needs a model")
-        tokenizer = load_tokenizer(setting.model)
+        source = model_of("verifier_lm", setting)
+        tokenizer = load_tokenizer(source)
         pad_id, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
-        ask, good, bad = (Tokens(setting.model).single("verifier_lm", word) for word in self.words)
+        ask, good, bad = (Tokens(source).single("verifier_lm", word) for word in self.words)
         answers = _answers(rollouts_path(self.rollouts, setting), end)
-        train, measured = parted("verifier_lm", answers, self.held_out_share, setting)
+        train, measured = parted("verifier_lm", answers, self.course.held_out_share, setting)
         train = _evened(train, setting.seed) if self.balanced else train
-        model = new_step_model(setting.model, "token", _NEVER, self.words[1:], 0, setting.device)
+        model = new_step_model(source, "token", _NEVER, self.words[1:], 0, setting.device)
         asked = [
             StepRow(a.key, ids := (*a.prompt_ids, *a.token_ids, ask), (len(ids) - 1,), (float(a.right),))
             for a in measured
         ]
         before = model.judged(asked, pad_id)
-        updater = Updater(model.network, Optimiser(model.network, self.schedule), Objective(ppo(), batch_advantage()))
+        optimiser = Optimiser(model.network, self.course.schedule)
+        updater = Updater(model.network, optimiser, Objective(ppo(), batch_advantage()))
         longest = max(len(answer.token_ids) for answer in train) + 1
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             part = [train[row] for row in rows]
-            examples = [
-                Example(a.key, (*a.prompt_ids, *a.token_ids, ask), (good if a.right else bad,)) for a in part
-            ]
+            examples = [Example(a.key, (*a.prompt_ids, *a.token_ids, ask), (good if a.right else bad,)) for a in part]
             if self.imitation:
-                examples += [
-                    Example(a.key, a.prompt_ids, (*a.token_ids, end), self.imitation) for a in part if a.right
-                ]
+                examples += [Example(a.key, a.prompt_ids, (*a.token_ids, end), self.imitation) for a in part if a.right]
             found = updater.step(imitation_batch(examples, pad_id, "sequence", longest))
             return {name: found[name] for name in ("loss", "grad_norm", "entropy")}
 
@@ -160,7 +135,7 @@ class _VerifierLm:
             return {"held_out_accuracy": sum(right) / len(right)}
 
         fit = Fit(model.network, updater.optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.pace, self.rules, setting)
+        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         after = model.judged(asked, pad_id)
         _save(model, tokenizer, setting.folder / "verifier", self.words[0])
         keys = [answer.key for answer in measured]
