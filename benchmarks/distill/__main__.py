@@ -40,15 +40,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
+    facts = _facts()
     rows: list[dict[str, Any]] = json.loads(options.save.read_text())["rows"] if options.save.is_file() else []
     for seed in options.seeds:
         for name in options.only:
             if any(row["claim"] == name and row["seed"] == seed for row in rows):
                 continue
             found = _measured(name, Place((options.out / f"seed{seed}").resolve(), seed, _log))
-            rows.append({"claim": name, "seed": seed, **found})
+            rows.append({"claim": name, "seed": seed, **facts, **found})
             print(json.dumps(rows[-1]), flush=True)
-            _save(options.save, rows)
+            options.save.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
 
 
 def _measured(name: str, place: Place) -> dict[str, Any]:
@@ -66,11 +67,11 @@ def _log(text: str) -> None:
     print(f"[{datetime.now(UTC):%H:%M:%S} {cpu_seconds():.0f}s] {text}", file=sys.stderr, flush=True)
 
 
-def _save(path: Path, rows: list[dict[str, Any]]) -> None:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit}
-    facts |= {"torch": torch.__version__, "python": sys.version.split()[0], "threads": "1"}
-    path.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+def _facts() -> dict[str, str]:
+    """When and by what code: every row has its own, so that rows of several runs are told apart."""
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    found = {"commit": asked.stdout.strip(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    return {**found, "torch": torch.__version__, "python": sys.version.split()[0], "threads": "1"}
 
 
 if __name__ == "__main__":

@@ -11,16 +11,14 @@ import json
 from typing import Any
 
 from benchmarks.distill.place import Place, gap, told
-from benchmarks.distill.stock import measured, teacher
+from benchmarks.distill.stock import base, measured
 
 __all__ = ["measure"]
 
 
 def measure(place: Place) -> dict[str, Any]:
     """The guesser, its search, and what one round of distilling the search makes of it; measured by the job."""
-    teacher(place)
-    base = place.folder / "teacher" / "1-pretrain" / "model"
-    guesser = place.train("guesser", "guesser", model=base)
+    guesser = place.train("guesser", "guesser", model=base(place))
     place.distill("search", "search", {"student": str(guesser), "eval.limit": 500, "eval.teachers": True})
     job = place.folder / "search"
     found = {who: measured(job, who, "chain") for who in ("start", "teacher", "student")}

@@ -10,8 +10,7 @@ from typing import Any
 from benchmarks.distill.place import Answers, Place
 
 __all__ = [
-    "beginner",
-    "early_student",
+    "base",
     "measured",
     "rejection_student",
     "rows_of",
@@ -28,6 +27,12 @@ def teacher(place: Place) -> Path:
     return place.train("teacher", "teacher")
 
 
+def base(place: Place) -> Path:
+    """The teacher before reinforcement."""
+    teacher(place)
+    return place.folder / "teacher" / "1-pretrain" / "model"
+
+
 def student(place: Place) -> Path:
     """Pretrained for a while, with fewer than half the teacher's parameters."""
     return place.train("start", "student")
@@ -37,17 +42,6 @@ def rejection_student(place: Place) -> Path:
     """The student after imitating one verified answer of the teacher to each of 512 problems."""
     settings = {"student": str(student(place)), "teacher": str(teacher(place))}
     return place.distill("rejection", "rejection", settings)
-
-
-def early_student(place: Place) -> Path:
-    """The student after three quarters of its pretraining: it writes the language, and knows few facts."""
-    return place.train("early", "student", {"1.steps": 300})
-
-
-def beginner(place: Place) -> Path:
-    """The early student after imitating the same answers."""
-    settings = {"student": str(early_student(place)), "teacher": str(teacher(place))}
-    return place.distill("beginner", "rejection", settings)
 
 
 def warmed(place: Place, problems: Mapping[str, object]) -> Path:

@@ -1,9 +1,15 @@
-"""The tables of `distill/README.md` from saved results: python -m benchmarks.distill.table results.json [more.json]."""
+"""The tables of `distill/README.md` from saved results.
+
+    python -m benchmarks.distill.table benchmarks/results/distill.json [--into distill/README.md]
+
+In a page, the table of a claim takes the place of what stands between `<!-- table CLAIM -->` and `<!-- end -->`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,21 +20,47 @@ Row = Mapping[str, Any]
 
 
 def main() -> None:
-    """Print one table per claim that was measured."""
-    rows = [row for name in sys.argv[1:] for row in json.loads(Path(name).read_text())["rows"]]
-    print("\n\n".join(tables(rows)))
+    """Print one table per claim that was measured, or put them into a page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("result", type=Path)
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="the page whose tables are replaced")
+    options = parser.parse_args()
+    found = tables(json.loads(options.result.read_text(encoding="utf-8"))["rows"])
+    if options.into is None:
+        print("\n\n".join(f"{claim}\n\n{table}" for claim, table in found.items()))
+    else:
+        options.into.write_text(placed(options.into.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
-def tables(rows: Sequence[Row]) -> list[str]:
-    """A Markdown table per claim, a line per seed."""
-    found = []
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """A Markdown table per claim, a line per seed; `run` says what was run when."""
+    found = {"run": _runs(rows)}
     for claim, columns in COLUMNS.items():
         own = sorted((row for row in rows if row["claim"] == claim), key=lambda row: int(row["seed"]))
         if own:
             lines = [f"| seed | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
             lines += [f"| {row['seed']} | {' | '.join(cell(row) for cell in columns.values())} |" for row in own]
-            found.append(f"{claim}\n\n" + "\n".join(lines))
+            found[claim] = "\n".join(lines)
     return found
+
+
+def placed(page: str, found: Mapping[str, str]) -> str:
+    """The page with these tables in their places; raises KeyError for a place that nothing was measured for."""
+    place = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return place.sub(lambda match: f"{match[1]}{found[match[2]]}\n{match[3]}", page)
+
+
+def _runs(rows: Sequence[Row]) -> str:
+    """Which code measured which seeds of which claims."""
+    runs: dict[tuple[str, str], dict[int, list[str]]] = {}
+    for row in rows:
+        runs.setdefault((row["commit"], row["date"]), {}).setdefault(row["seed"], []).append(row["claim"])
+    lines = []
+    for (commit, date), seeds in runs.items():
+        whole = all(len(claims) == len(COLUMNS) for claims in seeds.values())
+        what = "all claims" if whole else ", ".join(sorted({name for claims in seeds.values() for name in claims}))
+        lines.append(f"- commit {commit}, {date}: seeds {', '.join(map(str, sorted(seeds)))}, {what}.")
+    return "\n".join(lines)
 
 
 def _both(*keys: str) -> Callable[[Row], str]:
@@ -71,6 +103,7 @@ _ARMS = {
     "on-policy": _both("on_policy"),
     "lead of on-policy": _gap("lead"),
     "trained tokens": _plain(lambda row: f"{row['trained_tokens']['on_policy']:,}"),
+    "problems": _plain(lambda row: f"{row['problems']['imitation']:,}, {row['problems']['on_policy']:,}"),
     "CPU-s": _plain(lambda row: f"{row['cpu_seconds']['imitation']:.0f}, {row['cpu_seconds']['on_policy']:.0f}"),
 }
 COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {
@@ -101,9 +134,14 @@ COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {
         ),
     },
     "specialists": {
-        f"{domain}: {who}": _both(domain, key)
+        f"{domain}: {what}": cell
         for domain, other in (("sums", "products"), ("products", "sums"))
-        for who, key in (("specialist", domain), ("other one", other), ("student", "student"))
+        for what, cell in (
+            ("specialist", _both(domain, domain)),
+            ("other one", _both(domain, other)),
+            ("student", _both(domain, "student")),
+            ("specialist's lead", _gap(domain, "below_specialist")),
+        )
     },
     "against_rl": {
         "distilled": _both("distilled"),
