@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import ttc
 from evals.planner import Planner
+from evals.rehearsal import rehearse
 from evals.run import check_folder, claim, evaluate
 from evals.summary import summarise, write_summary
 from evals.task import Item, Task
@@ -122,7 +123,8 @@ async def execute(
     """Run all arms and return their results in order; cancelling leaves every folder resumable.
 
     Raises:
-        ConfigError: a gold that does not verify, a folder that holds another run, or a part that cannot be made.
+        ConfigError: a gold that does not verify, a folder that holds another run, a part that cannot be made, or a
+            parameter that a strategy refuses; all before any token is spent.
         TTCError: the engine or the verifier is broken.
     """
     for arm in experiment.arms:
@@ -135,6 +137,8 @@ async def execute(
         engine = experiment.engine.create_engine()
         stack.push_async_callback(engine.close)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
+        for arm in experiment.arms:
+            await _rehearse(experiment, arm, engine, scorer)
         return [
             await _run_arm(
                 experiment,
@@ -148,6 +152,28 @@ async def execute(
             )
             for arm in experiment.arms
         ]
+
+
+async def _rehearse(experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None) -> None:
+    """Let a strategy refuse what it must before any arm spends a token; one with a total is asked by its planner."""
+    if arm.choice.params.get("total") is not None:
+        return
+    problem = experiment.items[0].problem
+    await rehearse(
+        problem,
+        engine,
+        arm.choice.bind(scorer if arm.choice.takes_scorer else None),
+        seed=experiment.seed,
+        sampling=_fitted(experiment, engine, problem),
+        thinking=experiment.thinking,
+        budget=experiment.budget,
+    )
+
+
+def _fitted(experiment: Experiment, engine: Engine, problem: Problem) -> Sampling:
+    if not experiment.fit:
+        return experiment.sampling
+    return fit_to_context(experiment.sampling, engine, problem, experiment.thinking)
 
 
 async def _run_arm(
@@ -235,13 +261,12 @@ async def _solve(
     shared: Shared,
     budget: Budget | None,
 ) -> Answer:
-    sampling = experiment.sampling
     return await solve(
         problem,
         engine=engine,
         strategy=strategy,
         seed=experiment.seed,
-        sampling=fit_to_context(sampling, engine, problem, experiment.thinking) if experiment.fit else sampling,
+        sampling=_fitted(experiment, engine, problem),
         thinking=experiment.thinking,
         budget=budget,
         shared=shared,

@@ -26,6 +26,7 @@ from typing import Any
 
 from evals.task import Item
 from ttc import records as store
+from ttc.config import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
 from ttc.solve import spent
@@ -195,7 +196,7 @@ def check_folder(folder: Path, config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
         return
     wanted = json.loads(json.dumps(config))
-    for name, there, here in _differences(stored, wanted):
+    for name, there, here in differences(stored, wanted):
         raise ConfigError(
             f"{folder} holds another run: {name} is {there} there and {here} here; choose another --out, or remove it"
         )
@@ -222,15 +223,6 @@ def _stored_config(folder: Path) -> Mapping[str, Any] | None:
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: config: expected an object; choose another folder")
     return config
-
-
-def _differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (dotted name, value there, value here) of every leaf that differs."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in sorted(there.keys() | here.keys()):
-            yield from _differences(there.get(key), here.get(key), f"{name}.{key}" if name else key)
-    elif there != here:
-        yield name, json.dumps(there), json.dumps(here)
 
 
 def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:

@@ -231,6 +231,9 @@ def read_summary(folder: Path) -> list[dict[str, Any]]:
         raise RecordError(f"{path}: {type(exc).__name__}: {exc}; run ttc eval again to rewrite it") from exc
     if not isinstance(runs, list) or not all(isinstance(entry, dict) for entry in runs):
         raise RecordError(f"{path}: runs: expected a list of objects")
+    for number, entry in enumerate(runs):
+        if not isinstance(entry.get("strategy"), str):
+            raise RecordError(f"{path}: runs[{number}].strategy: expected a name; run ttc eval again to rewrite it")
     return runs
 
 

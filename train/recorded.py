@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.run import RUN, stage_folders
+from train.run import read_asked, stage_folders
 from ttc.errors import ConfigError
 
 __all__ = ["ROLLOUTS", "Recorded", "recorded_stage"]
@@ -40,6 +39,6 @@ def recorded_stage(run: Path, number: int | None, *, beside: tuple[str, ...] = (
         raise ConfigError(f"{run} has no stage with recorded rollouts" + (f" numbered {number}" if number else ""))
     folder = chosen[-1]
     place = int(folder.name.partition("-")[0])
-    asked: Mapping[str, Any] = json.loads((run / RUN).read_text())
+    asked = read_asked(run)
     made = asked["stages"][place - 1]
     return Recorded(folder, place, str(made["kind"]), dict(made["fields"]), int(asked["seed"]))

@@ -12,15 +12,17 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from train.recipe import Recipe
 from train.retention import FILE as RETENTION
 from train.retention import measure_retention, write_kept
 from train.stage import Result, Setting, Stage, read_result, write_result
 from train.world import ALONE, World
+from ttc.config import differences
 from ttc.errors import ConfigError, TrainingError
 
-__all__ = ["Options", "claim", "run_recipe", "stage_folders"]
+__all__ = ["RUN", "Options", "claim", "read_asked", "run_recipe", "stage_folders"]
 
 RUN = "run.json"
 
@@ -118,6 +120,20 @@ def stage_folders(out: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.partition("-")[0]))
 
 
+def read_asked(out: Path) -> dict[str, Any]:
+    """What the run in `out` was asked; raises ConfigError when `out` is no run, or its run.json cannot be read."""
+    path = out / RUN
+    if not path.is_file():
+        raise ConfigError(f"{out} is not a training run: it has no {RUN}")
+    try:
+        asked = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise ConfigError(f"{path} cannot be read ({exc}); choose another folder") from exc
+    if not isinstance(asked, dict) or not isinstance(asked.get("stages"), list):
+        raise ConfigError(f"{path}: stages: expected a list; choose another folder")
+    return asked
+
+
 def claim(recipe: Recipe, options: Options) -> None:
     """Write what is asked, or compare it with what the folder was made for."""
     asked: dict[str, object] = {
@@ -131,13 +147,18 @@ def claim(recipe: Recipe, options: Options) -> None:
     text = json.dumps(asked, indent=1, default=str)
     path = options.out / RUN
     if path.is_file():
-        if json.loads(path.read_text()) != json.loads(text):
-            raise ConfigError(f"{options.out} holds a run with other settings; give another --out or delete it")
+        for name, there, here in differences(read_asked(options.out), json.loads(text)):
+            raise ConfigError(
+                f"{options.out} holds a run with other settings: {name} is {there} there and {here} here; "
+                "give another --out or delete it"
+            )
         return
-    if options.out.is_dir() and any(options.out.iterdir()):
-        raise ConfigError(f"{options.out} is not empty and holds no run; give another --out")
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
     options.out.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
+    scratch = options.out.with_name(f"{options.out.name}.{RUN}.{os.getpid()}")
+    scratch.write_text(text + "\n")
+    scratch.replace(path)
 
 
 def _link(link: Path, model: Path | None) -> None:

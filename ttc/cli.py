@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from ttc.errors import ConfigError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
 from ttc.recipe import recipe_arguments
 from ttc.registry import plugins
+from ttc.values import nearest
 
 __all__ = ["leaf", "main"]
 
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"error: {exc}", 1)
     except ExceptionGroup as group:
         return _fail_all(group)
+    except OSError as exc:
+        return _fail(f"error: {_told(exc)}", 1)
     except Exception as exc:
         return _fail(f"internal error: {type(exc).__name__}: {exc} (TTC_DEBUG=1 shows where)", 1)
 
@@ -82,6 +85,12 @@ def _fail(message: str, code: int) -> int:
         traceback.print_exc()
     print("ttc: " + " ".join(message.split()), file=sys.stderr)
     return code
+
+
+def _told(error: OSError) -> str:
+    """What the system refused, and where."""
+    said = error.strerror or str(error) or type(error).__name__
+    return said if error.filename is None else f"{error.filename}: {said}"
 
 
 def _fail_all(group: ExceptionGroup[Exception]) -> int:
@@ -106,10 +115,30 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         raise UnknownName("command", asked, commands)
     if asked is not None:
         commands[asked].load()(subparsers)
-        return parser.parse_args(recipe_arguments(arguments, subparsers.choices[asked]))
+        args, left = parser.parse_known_args(recipe_arguments(arguments, subparsers.choices[asked]))
+        if left:
+            _refuse(left[0], _asked(subparsers.choices[asked], arguments))
+        return args
     for name in sorted(commands):
         _register_for_help(subparsers, name, commands[name])
     return parser.parse_args(arguments)
+
+
+def _asked(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the innermost sub-command that the arguments name."""
+    for item in arguments:
+        nested = next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)
+        if nested is not None and item in nested.choices:
+            parser = nested.choices[item]
+    return parser
+
+
+def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
+    """Name an argument that no option and no position takes."""
+    if not argument.startswith("-"):
+        parser.error(f"argument {argument!r} is one too many")
+    name = argument.partition("=")[0]
+    parser.error(f"no option {name}{nearest(name, list(parser._option_string_actions))}")
 
 
 def _register_for_help(subparsers: Any, name: str, command: EntryPoint) -> None:

@@ -13,16 +13,17 @@ Left out: includes, environment variables and interpolation. One file says what 
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import tomllib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ttc.errors import ConfigError
 from ttc.values import nearest, parse
 
-__all__ = ["build", "dump", "load_toml", "merge", "overrides"]
+__all__ = ["build", "differences", "dump", "load_toml", "merge", "overrides"]
 
 T = TypeVar("T")
 
@@ -41,8 +42,8 @@ def load_toml(path: pathlib.Path) -> dict[str, Any]:
         raise ConfigError(f"recipe {str(path)!r} cannot be read: {exc}") from exc
 
 
-def overrides(pairs: Sequence[str]) -> dict[str, str]:
-    """Split `key=value` texts; the last of equal keys wins.
+def overrides(pairs: Sequence[str], option: str = "--set") -> dict[str, str]:
+    """Split the `key=value` texts of an option; the last of equal keys wins.
 
     Raises:
         ConfigError: a text without `=` or with an empty key.
@@ -51,7 +52,7 @@ def overrides(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key.strip():
-            raise ConfigError(f"--set wants key=value, got {pair!r}")
+            raise ConfigError(f"{option} wants key=value, got {pair!r}")
         found[key.strip().replace("-", "_")] = value.strip()
     return found
 
@@ -95,6 +96,18 @@ def build(cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:
         if no_default and key not in arguments:
             raise ConfigError(f"key {where + key!r} is required")
     return cls(**arguments)
+
+
+def differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield (dotted name, value there, value here) of every leaf in which two pieces of JSON data differ."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted(there.keys() | here.keys()):
+            yield from differences(there.get(key), here.get(key), f"{name}.{key}" if name else key)
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for index, (first, second) in enumerate(zip(there, here, strict=True)):
+            yield from differences(first, second, f"{name}[{index}]")
+    elif there != here:
+        yield name, json.dumps(there), json.dumps(here)
 
 
 def dump(value: Any) -> Any:

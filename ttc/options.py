@@ -125,7 +125,7 @@ def resolve_scorer(args: argparse.Namespace, strategies: list[StrategyChoice]) -
         return None
     if not any(choice.takes_scorer for choice in strategies):
         names = ", ".join(choice.name for choice in strategies)
-        raise ConfigError(f"--scorer {name} has no effect: {names} takes no scorer")
+        raise ConfigError(f"--scorer {name} has no effect: none of {names} takes a scorer")
     return _resolve_part(SCORERS, name, None, _section(args, "scorer"))
 
 
@@ -211,7 +211,7 @@ def resolve_budget(args: argparse.Namespace) -> Budget | None:
     """Return the budget of --budget, or None without one."""
     if args.budget is None:
         return None
-    return build(Budget, overrides(args.budget.split(",")), where="budget.")
+    return build(Budget, overrides(args.budget.split(","), "--budget"), where="budget.")
 
 
 def _resolve_part(registry: Registry, spec: str, model: str | None, params: Mapping[str, object]) -> PartChoice:

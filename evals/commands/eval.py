@@ -107,6 +107,8 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate; see EPILOG for the exit codes."""
     out = Path(args.out or _default_out(args)).expanduser()
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; name a folder")
     experiment = _plan(args, out)
     if experiment.task.note:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)

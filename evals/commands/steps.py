@@ -41,6 +41,7 @@ from ttc.options import (
     resolve_scorer,
     resolve_verifier,
 )
+from ttc.ranges import at_least
 from ttc.verifiers.steps import RolloutChecker
 
 SAMPLED = "arithmetic"
@@ -88,12 +89,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run_eval(args: argparse.Namespace) -> int:
     """Score labelled steps and print how well the scores tell right from wrong; returns 0."""
-    check_parts(args, ("engine", "scorer"))
+    _check(args, ("engine", "scorer"))
     threshold = _threshold(args.threshold)
     engine_choice = resolve_engine(args)
-    user = StrategyChoice(
-        "steps eval", "steps eval", cast(Any, score_rows), {}
-    )  # what needs the scorer, by its signature
+    user = StrategyChoice("steps eval", "steps eval", cast(Any, score_rows), {})  # needs a scorer, by its signature
     scorer_choice = resolve_scorer(args, [user])
     if scorer_choice is None:
         raise ConfigError("steps eval needs a scorer: add --scorer prm:PATH")
@@ -115,7 +114,9 @@ def run_eval(args: argparse.Namespace) -> int:
 
 def run_label(args: argparse.Namespace) -> int:
     """Write labelled steps; returns 0."""
-    check_parts(args, ("engine",))
+    _check(args, ("engine",))
+    at_least("steps label", 1, rollouts=args.rollouts)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     engine_choice = resolve_engine(args)
 
     async def work() -> tuple[int, str]:
@@ -138,6 +139,14 @@ def run_label(args: argparse.Namespace) -> int:
     num, version = asyncio.run(work())
     print(f"{num} solutions labelled by {version}: {args.out}")
     return 0
+
+
+def _check(args: argparse.Namespace, parts: Sequence[str]) -> None:
+    """Refuse what cannot work, before a model is loaded."""
+    check_parts(args, parts)
+    at_least("steps", 1, limit=args.limit, n=args.n)
+    if args.data != SAMPLED and not Path(args.data).is_file():
+        raise ConfigError(f"--data {args.data} does not exist; give a file of labelled solutions, or {SAMPLED}")
 
 
 async def _rows(args: argparse.Namespace, engine: Engine) -> tuple[list[Labelled], Usage]:

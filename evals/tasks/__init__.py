@@ -13,7 +13,7 @@ from pathlib import Path
 from evals.jsonl import jsonl
 from evals.task import Task
 from evals.tasks._toml import toml_task
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError
 from ttc.registry import Registry
 from ttc.specs import split_model
 
@@ -27,13 +27,13 @@ def load_task(name: str) -> Callable[..., Task]:
     """Return the factory of the task called `name`, of NAME:ARG, or of the task in a file (.jsonl, .jsonl.gz, .toml).
 
     Raises:
-        UnknownName: neither a known task nor an existing file.
-        ConfigError: an argument for a task that takes none, or none for one that needs it.
+        UnknownName: no task of that name.
+        ConfigError: a file that does not exist, an argument for a task that takes none, or none for one that needs it.
     """
     for ending, reader in _FILES.items():
         if name.endswith(ending):
             if not Path(name).expanduser().is_file():
-                raise UnknownName("task file", name, TASKS.names())
+                raise ConfigError(f"task file {name!r} does not exist")
             factory = partial(reader, name)
             factory.__name__ = Path(name).name  # type: ignore[attr-defined]
             return factory

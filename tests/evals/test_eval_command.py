@@ -112,7 +112,9 @@ def test_concurrency_does_not_change_the_result(tmp_path: Path, capsys: pytest.C
         (["--limit", "many"], "--limit must be a whole number"),
         (["--concurrency", "0"], "--concurrency must be >= 1"),
         (["--budget", "token=5"], "unknown key 'budget.token'; did you mean 'tokens'?"),
-        (["--task", "none.jsonl"], "unknown task file 'none.jsonl'"),
+        (["--task", "none.jsonl"], "task file 'none.jsonl' does not exist"),
+        (["--n", "0"], "n must be >= 1, got 0"),
+        (["--scorer", "prm"], "--scorer prm has no effect: none of direct, majority takes a scorer"),
         (["--set", "task.split=test"], "simulated has no parameter 'split'"),
     ],
 )
@@ -124,6 +126,30 @@ def test_bad_input_is_refused_with_the_nearest_name_and_nothing_is_written(
     assert code == 2 and stdout == ""
     assert message in stderr and len(stderr.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (["auto", "--set", "plan=nowhere.json", "--set", "tokens=100"], "nowhere.json"),
+        (["tools", "--set", "tools=nosuch"], "unknown tool 'nosuch'"),
+        (["majority", "--n", "4", "--budget", "calls=2"], ""),
+    ],
+)
+def test_what_a_strategy_refuses_costs_no_token_of_the_arms_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: list[str], message: str
+) -> None:
+    arguments = [*SIMULATED, "--limit", "4", "--out", str(tmp_path / "run"), "--strategy", *strategy]
+    code, stdout, stderr = run(capsys, *arguments)
+    assert (code == 2 and stdout == "" and message in stderr) if message else code == 0
+    assert (tmp_path / "run" / "direct").exists() == (not message)
+
+
+def test_an_out_that_is_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    code, _, stderr = run(capsys, *SIMULATED, "--strategy", "direct", "--out", str(tmp_path / "file"))
+    assert code == 2 and "is a file; name a folder" in stderr
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def write_task(folder: Path) -> tuple[Path, Path]:

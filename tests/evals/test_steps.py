@@ -238,6 +238,10 @@ def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "rows.jsonl").write_text('{"problem": "2?", "steps": ["a"]}\n')
     assert main(["steps", "eval", "--data", str(tmp_path / "rows.jsonl")]) == 2
     assert "no step has a label" in capsys.readouterr().err
+    assert main(["steps", "eval", "--data", "nowhere.jsonl"]) == 2
+    assert "--data nowhere.jsonl does not exist" in capsys.readouterr().err
+    assert main(["steps", "eval", "--data", "arithmetic", "--limit", "0"]) == 2
+    assert "steps: limit must be at least 1, got 0" in capsys.readouterr().err
     assert main(["steps", "eval", "--data", "arithmetic", "--threshold", "high"]) == 2
     assert "--threshold must be a number or fit" in capsys.readouterr().err
 

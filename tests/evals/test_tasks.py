@@ -31,7 +31,7 @@ def test_the_tasks_are_found_by_their_file_names() -> None:
     assert {"arithmetic", "gsm8k", "svamp"} <= set(TASKS.names())
     with pytest.raises(UnknownName, match="did you mean 'arithmetic'"):
         load_task("arithmetics")
-    with pytest.raises(UnknownName, match="task file"):
+    with pytest.raises(ConfigError, match=r"task file 'missing\.jsonl' does not exist"):
         load_task("missing.jsonl")
 
 

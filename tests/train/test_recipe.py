@@ -40,7 +40,7 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(tmp_path):
     options = Options(tmp_path / "run", 1, None, "cpu", 1)
     run_recipe(recipe, options, lambda text: None)
     before = (tmp_path / "run" / "run.json").read_text()
-    with pytest.raises(ConfigError, match="other settings"):
+    with pytest.raises(ConfigError, match="other settings: seed is 1 there and 2 here"):
         run_recipe(recipe, Options(tmp_path / "run", 2, None, "cpu", 1), lambda text: None)
     assert (tmp_path / "run" / "run.json").read_text() == before
     (tmp_path / "mine").mkdir()

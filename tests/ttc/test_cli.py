@@ -123,13 +123,14 @@ def test_a_recipe_is_a_command_line_in_a_file(
         (["solve", "1", "--set", "thinking.max_token=2"], "'thinking.max_token'; did you mean 'max_tokens'"),
         (["solve", "1", "--set", "n"], "--set wants key=value, got 'n'"),
         (["solve", "1", "--budget", "token=5"], "unknown key 'budget.token'; did you mean 'tokens'"),
+        (["solve", "1", "--budget", "tokens"], "--budget wants key=value, got 'tokens'"),
         (["solve", "1", "--budget", "tokens=0"], "budget.tokens must be > 0"),
         (["solve", "1", "--temperature", "-1"], "sampling.temperature must be a number >= 0"),
         (["solve", "1", "--max-thinking", "-1"], "thinking.max_tokens must be >= 0"),
         (["solve", "1", "--kind", "maths"], "unknown kind 'maths'; did you mean 'math'"),
         (["solve", " "], "the question is empty"),
         (["solve", "1", "--strategy", "direct,majority"], "takes one --strategy"),
-        (["solve", "1", "--strategy", "direct", "--scorer", "prm"], "direct takes no scorer"),
+        (["solve", "1", "--strategy", "direct", "--scorer", "prm"], "none of direct takes a scorer"),
         (["solve", "1", "--model", "x", "--strategy", "tree"], "tree needs a scorer for this model: add --scorer"),
         (["solve", "1", "--config", "/no/such.toml"], "'/no/such.toml' does not exist"),
         (["list", "strategys"], "unknown list 'strategys'; did you mean 'strategies'"),
@@ -153,11 +154,38 @@ def test_bad_input_is_refused_before_torch_is_loaded() -> None:
         assert done.stdout.strip() == "False"
 
 
-def test_an_unknown_option_names_the_help() -> None:
-    done = ttc("solve", "1", "--stratgy", "tree")
-    assert done.returncode == 2
-    assert "--stratgy" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["solve", "1", "--stratgy", "tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
+        (["solve", "1", "--stratgy=tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
+        (["solve", "1", "2"], "ttc solve: error: argument '2' is one too many"),
+        (["steps", "eval", "--data", "x", "--treshold", "1"], "ttc steps eval: error: no option --treshold; did you"),
+    ],
+)
+def test_what_no_option_takes_is_named_with_the_nearest_option_and_the_help(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert ended.value.code == 2
+    assert captured.err.startswith(message) and captured.err.count("\n") == 1
+    assert f"(see: {message.partition(':')[0]} --help)" in captured.err
+
+
+def test_what_the_system_refuses_is_named_by_its_place(
+    tmp_path: pathlib.Path, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(f"async def reads(problem, session):\n    open({str(tmp_path / 'no' / 'file')!r})\n")
+    assert main(solve(table, "--strategy", f"{mine}:reads")) == 1
+    assert capsys.readouterr().err == f"ttc: error: {tmp_path / 'no' / 'file'}: No such file or directory\n"
+
+
+def test_a_budget_that_ends_an_answer_is_what_to_raise(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(solve(table, "--budget", "tokens=5")) == 3
+    assert "raise --budget; stopped: budget" in capsys.readouterr().err
 
 
 def test_a_recipe_with_an_unknown_key_names_the_nearest(

@@ -30,7 +30,7 @@ def register(subparsers: Any) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(metavar="ACTION", required=True)
     run = verbs.add_parser("run", help="run a recipe; run it again to resume")
     run.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
     run.add_argument("--out", type=Path, required=True, help="folder of the run")
@@ -85,11 +85,13 @@ def _run(args: argparse.Namespace) -> int:
     from train.recipe import read_recipe
     from train.run import Options, run_recipe
     from train.world import joined
+    from ttc.embedded.model import pick_device
 
     if args.threads < 1 or args.processes < 1:
         raise ConfigError(f"--threads and --processes must be at least 1, got {args.threads} and {args.processes}")
     if args.model is not None and not args.model.is_dir():
         raise ConfigError(f"--model {args.model} is not a folder")
+    pick_device(args.device)
     transformers_logging.disable_progress_bar()
     recipe = read_recipe(args.recipe, scale=args.scale, overrides=dict(overrides(args.settings)))
     if args.processes > 1 and not torch.distributed.is_torchelastic_launched():
@@ -176,13 +178,13 @@ def _gate(args: argparse.Namespace) -> int:
 
     from train.gate import judge, promote
     from train.gates import read_gates
-    from train.run import RUN, stage_folders
+    from train.run import RUN, read_asked, stage_folders
     from train.stage import Setting
     from ttc.config import load_toml
 
     stage_folders(args.folder)  # refuses a folder that is no run
     where = args.gates or args.folder / RUN
-    tables = load_toml(args.gates) if args.gates is not None else json.loads(where.read_text())
+    tables = load_toml(args.gates) if args.gates is not None else read_asked(args.folder)
     if "gates" not in tables:
         raise ConfigError(f"{where} declares no gates; write a table [gates] into the recipe, or give --gates FILE")
     torch.set_num_threads(args.threads)

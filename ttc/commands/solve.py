@@ -139,5 +139,6 @@ def _cost_line(answer: Answer, label: str, seed: int) -> str:
     line = f"{label}: {usage.tokens:,} tokens ({', '.join(parts)}), {calls}, {usage.flops / 1e9:,.2f} GFLOP"
     line += f", {answer.seconds:.2f} s, --seed {seed}"
     if answer.finish_reason != "stop":
-        line += "; cut before it ended: raise --max-tokens"
+        limit = "--budget" if answer.stop_cause == "budget" else "--max-tokens"
+        line += f"; cut before it ended: raise {limit}"
     return line + (f"; stopped: {answer.stop_cause}" if answer.stop_cause != "done" else "")
