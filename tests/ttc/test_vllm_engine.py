@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -443,6 +444,11 @@ def test_a_closed_engine_says_so(tmp_path: Path) -> None:
         ({"dtype": "float12"}, "dtype"),
         ({"max_context": 1 << 20}, "max_model_len|max_position_embeddings"),
         ({"kv_cache_bytes": 1 << 12}, "KV cache|memory|blocks"),
+        pytest.param(
+            {"distributed_executor_backend": "ray"},
+            "pip install ray",
+            marks=pytest.mark.skipif(find_spec("ray") is not None, reason="ray is installed: nothing is missing"),
+        ),
     ],
 )
 def test_what_vllm_refuses_becomes_one_line_that_names_it(options: dict[str, Any], cause: str) -> None:
