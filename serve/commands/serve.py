@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
-import os
 import pathlib
 import sys
 from typing import Any
@@ -18,10 +17,6 @@ from typing import Any
 from ttc.concurrent import new_event_loop
 from ttc.config import overrides
 from ttc.errors import ConfigError, MissingExtra
-
-ONEDNN = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
-"""Kernels that torch keeps on a CPU, one for each shape of a matrix product. A server meets a new shape at every step,
-and by default keeps the last 1,024, which come to a gigabyte and are seldom met again. Set unless the user has."""
 
 OPTIONS = ("engine", "scorer", "limits", "thinking")
 
@@ -59,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from serve.catalogue import Catalogue
     from serve.config import load_config
     from serve.defaults import from_options
+    from serve.memory import keep_little
     from serve.server import serve
 
     for package in ("fastapi", "uvicorn"):
@@ -74,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))
     if any(spec.engine.name == "embedded" for spec in config.models):
-        os.environ.update({name: value for name, value in ONEDNN.items() if name not in os.environ})
+        keep_little()
     print(f"loading {', '.join(spec.name for spec in config.models)}", file=sys.stderr, flush=True)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(serve(config, Catalogue.load(config), args.host, args.port))

@@ -1,0 +1,56 @@
+"""What the server's process settles about memory, seen in processes of their own, since it holds for a whole one."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SIZE = 8 << 20
+SCRIPT = f"""
+import ctypes, json, os
+from serve.memory import keep_little
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]
+
+c = ctypes.CDLL(None)
+c.malloc.restype, c.mallinfo2.restype = ctypes.c_void_p, Info
+keep_little()
+for _ in range(3):
+    before = c.mallinfo2().hblkhd
+    block = c.malloc({SIZE})
+    taken = c.mallinfo2().hblkhd - before
+    c.free(ctypes.c_void_p(block))
+left = c.mallinfo2().hblkhd - before
+print(json.dumps({{"taken": taken, "left": left, "kernels": os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]}}))
+"""
+glibc = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33"
+)
+
+
+def settled(**environ: str) -> dict[str, object]:
+    """What SCRIPT prints, where the operator has set `environ`."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "ONEDNN"))}
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**clean, **environ})
+    return dict(json.loads(done.stdout))
+
+
+@glibc
+def test_large_blocks_go_back_to_the_system_however_many_were_freed_before() -> None:
+    found = settled()
+    assert SIZE <= int(str(found["taken"])) < 2 * SIZE
+    assert (found["left"], found["kernels"]) == (0, "32")
+
+
+@glibc
+def test_what_the_operator_has_set_stays() -> None:
+    found = settled(GLIBC_TUNABLES="glibc.malloc.mmap_threshold=33554432", ONEDNN_PRIMITIVE_CACHE_CAPACITY="5")
+    assert (found["taken"], found["kernels"]) == (0, "5")
+    assert settled(MALLOC_MMAP_THRESHOLD_="33554432")["taken"] == 0
