@@ -59,7 +59,8 @@ def check_forwarded(request: ServeRequest, name: str) -> None:
 def _check_known(asked: Collection[str], known: Collection[str], model: str) -> None:
     for name in asked:
         if name not in known:
-            raise invalid(name, f"{name}: the engine of model {model} does not honour it", "unsupported_parameter")
+            why = f"{name}: the engine of model {model} does not honour it; leave it out"
+            raise invalid(name, why, "unsupported_parameter")
 
 
 def _check_counted(wanted: Collection[str], strategy: str, control: Thinking) -> None:

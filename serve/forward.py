@@ -98,7 +98,8 @@ def check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -
     """
     field = next(iter(request.forward))
     if not able:
-        raise invalid(field, f"{field}: model {name} runs here and has no tools or formats", "unsupported_parameter")
+        why = f"{field}: model {name} runs here, only servers behind (--upstream) have tools and formats; leave it out"
+        raise invalid(field, why, "unsupported_parameter")
     wish = request.thinking
     if wish.budget not in (None, 0) or wish.min_tokens:
         counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"

@@ -138,7 +138,8 @@ def _scorer(
             raise invalid("ttc.scorer", f"ttc.scorer: model {model.name} has no scorer {name!r} (known: {known})")
         return model.scorers[name]
     if needs:
-        raise invalid("ttc.strategy", f"strategy {strategy} needs a scorer, and model {model.name} has none here")
+        why = f"strategy {strategy} needs a scorer, and model {model.name} has none here (ttc serve --scorer NAME)"
+        raise invalid("ttc.strategy", why)
     return None
 
 
@@ -158,10 +159,13 @@ def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str
             "unsupported_parameter",
         )
     if width > 1 and request.sampling.temperature == 0:
-        raise invalid("temperature", f"temperature = 0 makes all {width} draws of strategy {strategy} equal")
+        why = f"temperature = 0 makes all {width} draws of strategy {strategy} equal: leave it out, or ask for direct"
+        raise invalid("temperature", why)
     if request.sampling.stop and "step" in parameters:
         raise invalid(
-            "stop", f"stop: strategy {strategy} ends its steps at strings of its own", "unsupported_parameter"
+            "stop",
+            f"stop: strategy {strategy} ends its steps at strings of its own; leave it out, or ask for another",
+            "unsupported_parameter",
         )
 
 
@@ -218,7 +222,8 @@ async def _settle(request: ServeRequest, model: ServedModel, config: ServeConfig
     if room - injected < 1:
         raise invalid(
             field,
-            f"{field} has {used} tokens; the context of {model.name} is {capabilities.max_context}",
+            f"{field} has {used} tokens; the context of {model.name} is {capabilities.max_context}: shorten it by "
+            f"{injected + 1 - room} or more",
             "context_length_exceeded",
         )
     if wish.max_tokens is not None and wish.max_tokens > room - injected:

@@ -134,7 +134,9 @@ def add_refusals(app: FastAPI, bodies: Mapping[str, Callable[[ApiError], Any]]) 
     @app.exception_handler(HTTPException)
     async def not_routed(request: Request, exc: HTTPException) -> JSONResponse:
         code = {404: "not_found", 405: "method_not_allowed"}.get(exc.status_code, "http_error")
-        error = ApiError(exc.status_code, code, f"{request.method} {request.url.path[:200]}: {exc.detail}")
+        allowed = dict(exc.headers or {}).get("Allow")
+        fix = f"send {allowed}" if allowed else "GET /openapi.json lists what there is"
+        error = ApiError(exc.status_code, code, f"{request.method} {request.url.path[:200]}: {exc.detail}; {fix}")
         told: Callable[[ApiError], Any] = bodies.get(request.url.path, ApiError.to_json)
         return JSONResponse(told(error), error.status, dict(exc.headers or {}))
 

@@ -120,7 +120,7 @@ def _read_any(value: Any, schema: Schema, where: str) -> Any:
             failures.append(error)
     telling = [error for error in failures if error.code != "invalid_type" or error.param != (where or None)]
     if len(telling) == 1:
-        raise telling[0]
+        raise _with_reason(telling[0], schema)
     kinds = sorted({kind for branch in schema["anyOf"] for kind in _kinds(branch)})
     raise _refusal(where, schema, f"must be {_names(kinds)} of the documented form, got {_shown(value)}")
 
@@ -140,7 +140,8 @@ def _read_object(value: Mapping[str, Any], schema: Schema, where: str) -> dict[s
         elif schema.get("additionalProperties", True) is False:
             shown = path if len(path) <= MAX_SHOWN else path[:MAX_SHOWN] + "..."
             hint = nearest(key, list(properties)) if len(key) <= MAX_SHOWN else ""
-            raise invalid(shown, f"unknown field {shown!r}{hint}", "unknown_parameter")
+            unknown = invalid(shown, f"unknown field {shown!r}{hint}", "unknown_parameter")
+            raise _with_reason(unknown, schema)
         else:
             result[key] = item
     for key in schema.get("required", ()):
@@ -208,5 +209,11 @@ def _shown(value: Any) -> str:
 
 
 def _refusal(where: str, schema: Schema, text: str, code: str = "invalid_value") -> ApiError:
-    reason = f" ({schema['x-reason']})" if "x-reason" in schema else ""
-    return ApiError(400, code, f"{where or 'the body'} {text}{reason}", param=where or None)
+    return _with_reason(ApiError(400, code, f"{where or 'the body'} {text}", param=where or None), schema)
+
+
+def _with_reason(error: ApiError, schema: Schema) -> ApiError:
+    """`error` with the reason that the schema gives for its limits."""
+    if "x-reason" not in schema:
+        return error
+    return ApiError(error.status, error.code, f"{error.message} ({schema['x-reason']})", param=error.param)

@@ -70,7 +70,7 @@ class Offer:
                 raise invalid(
                     f"ttc.{key}",
                     f"ttc.{key}: strategy {self.name} has no such parameter{nearest(key, known)} "
-                    f"(it takes: {', '.join(known) or 'none'})",
+                    f"(it takes: {', '.join(known) or 'none'}; ttc.strategy chooses another)",
                     "unknown_parameter",
                 )
             read(value, self.parameters[key], f"ttc.{key}")

@@ -268,7 +268,9 @@ def _off(wish: ThinkingWish, capabilities: Capabilities, effort: str | None, *, 
     if raw and said:
         name = wish.budget_field if wish.budget == 0 else wish.effort_field
         raise invalid(
-            name, f"{name}: a raw prompt has no template that could switch thinking off", "unsupported_parameter"
+            name,
+            f"{name}: a raw prompt has no template that could switch thinking off; leave it out, or use a chat",
+            "unsupported_parameter",
         )
     thinks = bool(capabilities.think_close) or not capabilities.token_ids
     return Settled(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)

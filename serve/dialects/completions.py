@@ -55,7 +55,7 @@ def schema(ttc: Schema) -> dict[str, Any]:
         "properties": {
             "prompt": {
                 "anyOf": [_PROMPT, {"type": "array", "minItems": 1, "maxItems": 1, "items": _PROMPT}],
-                "x-reason": "one prompt a request, as text",
+                "x-reason": "one prompt a request, as text: ask once for each",
             },
             **SHARED,
             "max_tokens": nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31}),

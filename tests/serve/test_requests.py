@@ -183,6 +183,23 @@ def test_an_unknown_model_is_a_404_with_the_nearest(server: Running) -> None:
         assert client.get("/v1/models/m").json()["id"] == "m"
 
 
+FIXES: list[tuple[dict[str, Any], str]] = [
+    (chat(logit_bias={"5": 1}), "biases are not supported"),
+    (chat(cache_salt="mine"), "leave it out"),
+    (chat(tools=[{"type": "function"}]), "--upstream"),
+    (chat(temperature=0, ttc={"strategy": "majority"}), "leave it out, or ask for direct"),
+    (chat(stop="x", ttc={"strategy": "tree"}), "leave it out, or ask for another"),
+    (chat(ttc={"n": 4}), "ttc.strategy chooses another"),
+    (chat("x " * 3000), "shorten it by"),
+    (chat(model="n"), "GET /v1/models"),
+]
+
+
+@pytest.mark.parametrize(("body", "fix"), FIXES)
+def test_a_refusal_says_what_to_do(server: Running, body: dict[str, Any], fix: str) -> None:
+    assert fix in server.ask(body).json()["error"]["message"]
+
+
 def test_unknown_routes_and_methods_get_nested_errors(server: Running) -> None:
     with server.client() as client:
         for response, code in (
