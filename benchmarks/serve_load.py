@@ -31,6 +31,8 @@ from typing import IO, Any
 
 import httpx2
 
+from benchmarks.effects.common import stamp
+
 MESSAGES = ["12+30*2", "(4+5)*3-2", "7*8+1", "99-3*(2+4)", "(1+2)*(3+4)", "6*6-6"]
 SLOW_S = 0.02
 
@@ -55,6 +57,8 @@ class State:
     sequences: int
     descriptors: int
     resident_kib: int
+    cpu_s: float
+    """Processor time of the server since it started."""
 
 
 def main() -> None:
@@ -81,6 +85,8 @@ def main() -> None:
             server.terminate()
             server.wait(60)
     report = {
+        **stamp(),
+        "cpu_seconds": rows[-1]["state"]["cpu_s"],
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
         "streams": args.streams,
         "warmup_waves": args.warmup,
@@ -130,7 +136,8 @@ async def _waves(url: str, pid: int, args: argparse.Namespace) -> list[dict[str,
                 streams = await asyncio.gather(*(_stream(client, url, i, args.seed) for i in range(args.streams)))
             seconds = time.perf_counter() - started
             state = await _settled(probe, url, pid)
-            rows.append(_row(wave, streams, seconds, state))
+            rows.append(_row(wave, streams, seconds, before, state))
+            before = state
             print(f"wave {wave}: {seconds:.1f} s, {state}", file=sys.stderr, flush=True)
     return rows
 
@@ -195,16 +202,18 @@ async def _state(probe: httpx2.AsyncClient, url: str, pid: int) -> State:
         return sum(int(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\d+)$", text, re.M))
 
     status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     resident = re.search(r"VmRSS:\s+(\d+)", status)
     return State(
         running=gauge("ttc_num_requests_running"),
         sequences=gauge("ttc_num_sequences_running"),
         descriptors=len(os.listdir(f"/proc/{pid}/fd")),
         resident_kib=int(resident[1]) if resident else 0,
+        cpu_s=round(sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK"), 2),
     )
 
 
-def _row(wave: int, streams: list[Stream], seconds: float, state: State) -> dict[str, Any]:
+def _row(wave: int, streams: list[Stream], seconds: float, before: State, state: State) -> dict[str, Any]:
     whole = [stream for stream in streams if stream.kind != "leaves"]
     patient = [stream for stream in streams if stream.kind == "patient"]
     return {
@@ -216,6 +225,7 @@ def _row(wave: int, streams: list[Stream], seconds: float, state: State) -> dict
         "valid": sum(stream.ok for stream in whole),
         "wanted": len(whole),
         "tokens_per_s": round(sum(stream.tokens for stream in whole) / seconds, 1),
+        "cpu_s": round(state.cpu_s - before.cpu_s, 2),
         "first_chunk_p50_s": round(statistics.median(stream.first_s for stream in patient), 3),
         "reply_p50_s": round(statistics.median(stream.total_s for stream in patient), 3),
         "reply_max_s": round(max(stream.total_s for stream in patient), 3),
@@ -240,15 +250,15 @@ def _checks(rows: list[dict[str, Any]], warmup: int) -> dict[str, Any]:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| wave | s | valid replies | left | tokens/s | first chunk p50 | reply p50 | running | descriptors | MiB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| wave | s | CPU s | valid | left | tokens/s | first chunk p50 | reply p50 | running | descriptors | MiB |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows[1:]:
         state = row["state"]
         lines.append(
-            f"| {row['wave']} | {row['seconds']} | {row['valid']} of {row['wanted']} | {row['left']} | "
-            f"{row['tokens_per_s']} | {row['first_chunk_p50_s']} | {row['reply_p50_s']} | {state['running']} | "
-            f"{state['descriptors']} | {state['resident_kib'] / 1024:.1f} |"
+            f"| {row['wave']} | {row['seconds']} | {row['cpu_s']} | {row['valid']} of {row['wanted']} | "
+            f"{row['left']} | {row['tokens_per_s']} | {row['first_chunk_p50_s']} | {row['reply_p50_s']} | "
+            f"{state['running']} | {state['descriptors']} | {state['resident_kib'] / 1024:.1f} |"
         )
     return "\n".join(lines)
 
