@@ -5,13 +5,11 @@ No date, no machine name and no path is in it: the same job gives the same bytes
 
 from __future__ import annotations
 
-from importlib import resources
-
 from distill.report.charts import charts
 from distill.report.data import JobData
 from distill.report.tables import TABLES, Table
 from evals.report.svg import element, text
-from train.report.page import POLICY
+from train.report.page import document
 
 __all__ = ["render_page"]
 
@@ -19,15 +17,6 @@ __all__ = ["render_page"]
 def render_page(job: JobData) -> str:
     """Return the whole page."""
     spec = job.lock["spec"]
-    title = f"ttc distillation report: {spec['name']}"
-    css = resources.files("evals.report").joinpath("page.css").read_text(encoding="utf-8")
-    css += resources.files("train.report").joinpath("page.css").read_text(encoding="utf-8")
-    head = [
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        element("title", text(title)),
-        element("style", css),
-    ]
     facts = [f"method {spec['method']}", f"seed {spec['seed']}", f"n {spec['n']}", f"version {job.lock['version']}"]
     intro = [
         element("p", "distillation job", class_="eyebrow"),
@@ -36,8 +25,7 @@ def render_page(job: JobData) -> str:
         element("ul", *(element("li", text(fact)) for fact in facts), class_="facts"),
     ]
     body = element("main", *intro, *(_section(build(job)) for build in TABLES), charts(job))
-    foot = element("footer", element("p", "This page loads nothing from a network."))
-    return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head><body>{body}{foot}</body></html>\n'
+    return document(f"ttc distillation report: {spec['name']}", body)
 
 
 def _section(table: Table) -> str:

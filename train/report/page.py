@@ -18,14 +18,20 @@ from train.report.panels import PANELS, Panel, series_of
 from train.report.retention import render_retention
 from train.report.summary import compared, grouped
 
-__all__ = ["render_page"]
+__all__ = ["document", "render_page"]
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render_page(run: RunData) -> str:
     """Return the whole page."""
-    title = f"ttc training report: {run.recipe}, seed {run.seed}"
+    intro = [element("p", "training run", class_="eyebrow"), element("h1", text(f"{run.recipe}, seed {run.seed}"))]
+    body = element("main", *intro, render_retention(run.kept), *(_stage(stage) for stage in run.stages))
+    return document(f"ttc training report: {run.recipe}, seed {run.seed}", body, "Vertical lines mark alarms.")
+
+
+def document(title: str, body: str, note: str = "") -> str:
+    """An HTML page of this body that loads nothing; `note` ends its foot."""
     css = resources.files("evals.report").joinpath("page.css").read_text(encoding="utf-8")
     css += resources.files("train.report").joinpath("page.css").read_text(encoding="utf-8")
     head = [
@@ -34,9 +40,7 @@ def render_page(run: RunData) -> str:
         element("title", text(title)),
         element("style", css),
     ]
-    intro = [element("p", "training run", class_="eyebrow"), element("h1", text(f"{run.recipe}, seed {run.seed}"))]
-    body = element("main", *intro, render_retention(run.kept), *(_stage(stage) for stage in run.stages))
-    foot = element("footer", element("p", "This page loads nothing from a network. Vertical lines mark alarms."))
+    foot = element("footer", element("p", f"This page loads nothing from a network. {note}".rstrip()))
     return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head><body>{body}{foot}</body></html>\n'
 
 
