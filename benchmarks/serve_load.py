@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import itertools
 import json
 import os
@@ -30,8 +31,6 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 import httpx2
-
-from benchmarks.effects.common import stamp
 
 MESSAGES = ["12+30*2", "(4+5)*3-2", "7*8+1", "99-3*(2+4)", "(1+2)*(3+4)", "6*6-6"]
 SLOW_S = 0.02
@@ -73,6 +72,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     load = round(os.getloadavg()[2], 2)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # a pipe that nobody reads would stop the server
         tempfile.TemporaryDirectory() as folder,
@@ -85,7 +85,8 @@ def main() -> None:
             server.terminate()
             server.wait(60)
     report = {
-        **stamp(),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
         "cpu_seconds": rows[-1]["state"]["cpu_s"],
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
         "streams": args.streams,
