@@ -19,7 +19,7 @@ from train.rollout import Rollout
 from train.stage import Setting
 from ttc.errors import ConfigError
 
-__all__ = ["LearntReward", "RewardSource", "model_folder", "reward_folders", "same_tokenizer"]
+__all__ = ["LearntReward", "RewardSource", "beside", "model_folder", "reward_folders", "same_tokenizer"]
 
 
 class LearntReward:
@@ -73,7 +73,7 @@ def reward_folders(name: str, setting: Setting) -> list[Path]:
     Raises:
         ConfigError: there is none.
     """
-    place = _beside(name, setting)
+    place = beside(name, setting)
     if (place / "config.json").is_file():
         return [place]
     members = [path for path in place.glob("reward_model*") if (path / "config.json").is_file()]
@@ -84,7 +84,7 @@ def reward_folders(name: str, setting: Setting) -> list[Path]:
 
 def model_folder(field: str, name: str, setting: Setting) -> Path:
     """The model that `name` means: the one a stage of this run made, such as 1-sft, or a folder."""
-    place = _beside(name, setting)
+    place = beside(name, setting)
     found = place if (place / "config.json").is_file() else place / "model"
     if not (found / "config.json").is_file():
         raise ConfigError(f"{field} {name!r}: {place} holds no model; name a stage of this run, or a model folder")
@@ -97,6 +97,7 @@ def same_tokenizer(field: str, folder: Path, source: Path) -> None:
         raise ConfigError(f"{field} {folder}: its tokenizer is not the one of {source}; both must read the same ids")
 
 
-def _beside(name: str, setting: Setting) -> Path:
-    beside = setting.folder.parent / name
-    return beside if beside.is_dir() else Path(name).expanduser()
+def beside(name: str, setting: Setting) -> Path:
+    """The folder of the stage of this run that is called `name`, or a folder of that name."""
+    stage = setting.folder.parent / name
+    return stage if stage.is_dir() else Path(name).expanduser()

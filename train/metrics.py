@@ -28,8 +28,8 @@ def by_group(rollouts: Sequence[Rollout]) -> dict[int, list[Rollout]]:
 
 
 def has_signal(group: Sequence[Rollout]) -> bool:
-    """Whether the rewards of a group differ by more than rounding."""
-    known = [rollout.reward for rollout in group if rollout.reward is not None]
+    """Whether the rewards of a group, those of steps among them, differ by more than rounding."""
+    known = [r.reward + sum(value for _, value in r.step_rewards) for r in group if r.reward is not None]
     return len(known) > 1 and max(known) - min(known) > 1e-6
 
 

@@ -29,6 +29,7 @@ from train.measure import held_out_gains
 from train.models import load_model, load_tokenizer, save_model
 from train.optimiser import Optimiser, Schedule
 from train.parts import Parts, Plan
+from train.process_reward import ProcessSource
 from train.ptx import Ptx
 from train.revive import revived
 from train.rewards import Rewarder
@@ -52,9 +53,10 @@ __all__ = ["PolicyStage"]
 class PolicyStage:
     """What is trained on, how rollouts are drawn and judged, what an update minimises; see the module.
 
-    `rewarder` takes `learnt` where there are `rewards`. `reference` names the model of the divergence; None is the one
-    that the stage starts from. `passes` are passes over a batch and optimiser steps of each. `leave_out` names the
-    rollouts of a stage, and the most right ones of a problem that is still trained on.
+    `rewarder` takes `learnt` where there are `rewards`, and `process` where steps are judged. `reference` names the
+    model of the divergence; None is the one that the stage starts from. `passes` are passes over a batch and optimiser
+    steps of each. `leave_out` names the rollouts of a stage, and the most right ones of a problem that is still trained
+    on.
     """
 
     task: Task
@@ -78,6 +80,7 @@ class PolicyStage:
     checker: Callable[[Task], Verifier] = make_verifier
     reference: str | None = None
     rewards: RewardSource | None = None
+    process: ProcessSource | None = None
     ptx: Ptx | None = None
     critic: CriticStart | None = None
     leave_out: tuple[str, int] | None = None
@@ -192,9 +195,9 @@ class PolicyStage:
         return self.build.load(source, setting.device, setting.seed, setting.world)
 
     def _rewarder(self, source: Path, setting: Setting) -> Rewarder:
-        if self.rewards is None:
-            return self.rewarder()
-        return self.rewarder(learnt=self.rewards.load(setting, source))
+        learnt = {} if self.rewards is None else {"learnt": self.rewards.load(setting, source)}
+        process = {} if self.process is None else {"process": self.process.load(setting, source)}
+        return self.rewarder(**learnt, **process)
 
     def _items(self) -> tuple[list[Any], list[Any]]:
         train_limit, held_out_limit = self.limits

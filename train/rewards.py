@@ -3,7 +3,8 @@
 The verifier is the objective: 1 for `correct`, 0 for `incorrect`, `no_answer` and `unparseable` (or its partial score),
 and *no reward* for `timeout`, `limit` and `error`, which say nothing about the policy (promise 5). A learnt reward
 (`train.learnt_reward`) stands beside it, or in its place when the verifier's weight is 0: then verdicts are logged and
-decide nothing. Shaping parts (`train/shaping/`) are functions of a whole group and of the step.
+decide nothing. A process reward (`train.process_reward`) gives steps rewards of their own. Shaping parts
+(`train/shaping/`) are functions of a whole group and of the step.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Protocol, TypeAlias
 
 from train.rollout import Rollout
 from ttc.core import Submission, Verdict, Verifier
 
-__all__ = ["Learnt", "Part", "Rewarder", "Shaping"]
+__all__ = ["Learnt", "Part", "Process", "Rewarder", "Shaping"]
 
 Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
 """(rollouts of one group, judged; step) -> a number for each."""
+
+Process: TypeAlias = Callable[[Sequence[Rollout]], Sequence[tuple[tuple[int, float], ...]]]
+"""rollouts -> `Rollout.step_rewards` of each."""
 
 _NO_VERDICT = ("timeout", "limit", "error")
 
@@ -54,19 +59,20 @@ class Rewarder:
         partial: bool = False,
         verifier_weight: float = 1.0,
         learnt: Learnt | None = None,
+        process: Process | None = None,
     ) -> None:
         """`partial` takes the verifier's partial credit instead of right or wrong."""
         self._verifier, self._parts, self._partial = verifier, tuple(parts), partial
-        self._weight, self._learnt = verifier_weight, learnt
+        self._weight, self._learnt, self._process = verifier_weight, learnt, process
 
     async def judge(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
         """Return the rollouts with verdict, parts and reward, in the same order."""
         verdicts = await asyncio.gather(*(self._verify(rollout) for rollout in rollouts))
-        judged = [
-            self._with_verdict(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)
-        ]
+        judged = [self._with_verdict(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)]
         if self._learnt is not None and judged:
             judged = _add_learnt(judged, await asyncio.to_thread(self._learnt, judged), self._learnt.total)
+        if self._process is not None and judged:
+            judged = _add_steps(judged, await asyncio.to_thread(self._process, judged))
         for part in self._parts:
             judged = _add(judged, part, step)
         return judged
@@ -98,6 +104,15 @@ def _add_learnt(judged: Sequence[Rollout], scored: Mapping[str, Sequence[float]]
         parts = {name: values[i] for name, values in scored.items()}
         reward = None if rollout.reward is None else rollout.reward + parts[total]
         found.append(replace(rollout, reward=reward, parts={**rollout.parts, **parts}))
+    return found
+
+
+def _add_steps(judged: Sequence[Rollout], scored: Sequence[tuple[tuple[int, float], ...]]) -> list[Rollout]:
+    """Give every rollout the rewards of its steps, and log their mean where it has any."""
+    found: list[Rollout] = []
+    for rollout, steps in zip(judged, scored, strict=True):
+        mean = {"process": fmean(value for _, value in steps)} if steps else {}
+        found.append(replace(rollout, step_rewards=steps, parts={**rollout.parts, **mean}))
     return found
 
 

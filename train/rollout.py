@@ -30,7 +30,7 @@ class Rollout:
     `group` is equal for rollouts of one prompt in one step. `sampled` is True at ids the policy drew. `logprobs` are
     the engine's, in nats, None at injected ids. `reward` None means no verdict; `parts` are its components by name.
     `version` counts the updates of the policy that sampled it. `calls` of tools were made, of which `failed_calls`
-    came back as errors.
+    came back as errors. `step_rewards` are (place in `token_ids` of a step's last token, what the step is worth).
     """
 
     step: int
@@ -54,6 +54,7 @@ class Rollout:
     parts: Mapping[str, float] = field(default_factory=dict)
     calls: int = 0
     failed_calls: int = 0
+    step_rewards: tuple[tuple[int, float], ...] = ()
 
     @property
     def truncated(self) -> bool:

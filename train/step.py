@@ -84,7 +84,11 @@ def update_on(rollouts: Sequence[Rollout], plan: Plan, updater: Updater, pad_id:
 def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> Outcome:
     """Rewards and groups of `rollouts` for an advantage; `mask` (R, T)."""
     rewards = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
-    return Outcome(torch.tensor(rewards), torch.tensor([rollout.group for rollout in rollouts]), mask)
+    groups, steps = torch.tensor([rollout.group for rollout in rollouts]), torch.full(mask.shape, math.nan)
+    for row, rollout in enumerate(rollouts):
+        for place, reward in rollout.step_rewards:
+            steps[row, len(rollout.prompt_ids) - 1 + place] = reward
+    return Outcome(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps)
 
 
 async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> Parity:

@@ -101,6 +101,14 @@ def test_process_rewards_count_for_every_token_up_to_the_end_of_their_step():
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+def test_the_reward_of_the_whole_rollout_may_be_added_to_those_of_its_steps():
+    step_rewards = torch.tensor([[NAN, 1.0, NAN, 0.0], [NAN, NAN, NAN, 0.0]])
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    both = Outcome(torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), mask, steps=step_rewards)
+    expected = steps()(both) + 0.5 * ADVANTAGES.load("group")()(both)
+    assert torch.allclose(steps(outcome=0.5)(both), expected, atol=1e-6)
+
+
 def test_gae_with_lambda_one_is_reward_minus_value_and_with_zero_the_one_step_error():
     values = torch.tensor([[0.2, 0.5, 0.9]])
     given_outcome = Outcome(torch.tensor([1.0]), torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool), values=values)

@@ -3,8 +3,9 @@
 The kind is called after GRPO (Shao et al. 2024, arXiv:2402.03300), its default; `loss`, `advantage` and `normaliser`
 make it Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ or Kimi k1.5's loss, each a line of a recipe. Rollouts come from
 any engine that returns ids with log-probabilities and takes new weights, through any strategy. A reference pulls the
-policy back (`kl_weight`), trained reward models add to the verifier or take its place (`reward_model`), and earlier
-data may be trained on beside the rewards (`ptx`). With a value head it is the stage `ppo`.
+policy back (`kl_weight`), trained reward models add to the verifier or take its place (`reward_model`), a process
+reward model judges every step (`process_reward`, with `advantage = "steps"`), and earlier data may be trained on beside
+the rewards (`ptx`). With a value head it is the stage `ppo`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from train.fields import flattened
 from train.loop import learn
 from train.normalise import Normaliser
 from train.policy_stage import PolicyStage
+from train.process_reward import ProcessSource
 from train.registries import ADVANTAGES, LOSSES
 from train.rl_fields import RewardFields, RolloutFields
 from train.rollout import Strategy, group_draws
@@ -46,6 +48,7 @@ def grpo(
     correction: Literal["token", "sequence", "none"] = "token",
     rewards: RewardFields,
     partial_credit: bool = False,
+    process_reward: str | None = None,
     kl_estimator: Literal["k1", "k2", "k3"] = "k3",
     strategy: str | None = None,
     refills: int = 0,
@@ -72,6 +75,7 @@ def grpo(
         correction: level at which engine and trainer mismatch is corrected.
         rewards: the fields of `train.rl_fields.RewardFields`.
         partial_credit: take the verifier's score instead of right or wrong.
+        process_reward: a stage prm of this run, such as 2-prm, or its folder: what steps are worth to advantage steps.
         kl_estimator: k3, k1 or k2; see `train/kl.py`.
         strategy: what produces the rollouts, NAME:KEY=VALUE,...; None draws n completions.
         refills: further rounds of prompts for groups without a signal.
@@ -90,6 +94,8 @@ def grpo(
     for name, value in (("leave_out_above", leave_out_above), ("refills", refills)):
         if value < 0:
             raise ConfigError(f"grpo: {name} must be at least 0, got {value}")
+    if (process_reward is not None) != (parse_spec(advantage)[0] == "steps"):
+        raise ConfigError('grpo: process_reward and advantage = "steps" need each other')
     if asynchronous and rollouts.sampler == "fresh":
         raise ConfigError("grpo: sampler fresh needs asynchronous = false: it counts a problem once it is learnt from")
     problems = make_task(task)
@@ -106,6 +112,7 @@ def grpo(
         strategy=partial(group_draws, n=rollouts.n) if strategy is None else make_strategy(strategy),
         passes=(epochs, minibatches),
         sampler={"mode": rollouts.sampler, "retire": retire},
+        process=None if process_reward is None else ProcessSource(process_reward),
         leave_out=None if leave_out is None else (leave_out, leave_out_above),
         build=build,
         **rewards.parts(problems, partial_credit=partial_credit),
