@@ -1,15 +1,23 @@
-"""What the controller itself costs: strategies over engines that take no time, with many problems in flight.
+"""What the controller itself costs: strategies over engines that take no time, and a search on the packaged model.
 
-    python -m benchmarks.controller_overhead --json benchmarks/results/controller_overhead.json
+    python -m benchmarks.controller_overhead --embedded 24 --json benchmarks/results/controller_overhead.json
 
 The scripted engine answers at once, so all time is the toolkit's own: sessions, leases, seeds, traces, the search
 runtime, and the fake engine and scorer themselves (`engine` is their share, measured by calling them alone, with the
 same prompts). `ms_per_step` is processor time per generated step of one problem with all problems in flight.
 `peak_mib` is resident memory after the problems of a run, which are dropped as they finish.
 
-`--embedded N` also runs N problems of the packaged model. There the model and the reward model compute in threads of
-their own, so `controller_share` is the event loop's thread's part of all processor time: the controller, reading
-answers, and the engine's hand-over together.
+`--embedded N` also solves N problems of the packaged model by a tree of 16, 16 problems in flight. There the model and
+the reward model compute in threads of their own, and everything else runs in the thread of the event loop. That whole
+thread counts as the controller: the strategy and the search runtime, sessions (leases, ledger, trace), asyncio with its
+wake-ups, reading answers and voting, and what engine and scorer do in it (rendering and tokenising the question,
+seeds, handing requests over and results back, detokenising the leaves). `loop_share` is its part of the processor time,
+`loop_share_of_wall` its time over the wall's.
+
+`without` is the same work without a controller: the requests of one such search, written down and sent again, each as
+soon as the one it waited for has come back, to a fresh engine and scorer. What remains in its event loop is what any
+caller of the two pays. `added_cpu` and `added_wall` are what the controller adds to it, as a share. All of it is
+repeated, with and without in turn; medians, and all values beside them.
 """
 
 from __future__ import annotations
@@ -19,17 +27,28 @@ import asyncio
 import functools
 import json
 import resource
+import statistics
+import subprocess
 import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from ttc.core import Message, Problem, Prompt, Sampling, Score, Usage, UsageSink
+from ttc.concurrent import gather
+from ttc.core import Completion, Engine, Message, Problem, Prompt, Sampling, Score, Scorer, Usage, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.solve import solve_all
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
 
 STEPS, N = 8, 4
+WIDE, BEAM, IN_FLIGHT, WARM_UP = 16, 4, 16, 2
+"""On the packaged model: live paths, children of a node, problems at once, problems before the clock starts."""
+
+Step: TypeAlias = Callable[[Engine, Scorer], Awaitable[Any]]
+Tape: TypeAlias = dict[str, dict[int, list[Step]]]
+"""By problem and subtree: the requests, each of which waited for the one before it."""
 
 
 def script(prompt: Prompt, path: tuple[int, ...], key: int) -> str:
@@ -77,33 +96,150 @@ async def alone(problems: int, steps: int) -> None:
         await engine.generate(prompt, sampling, range(steps), lambda usage: None)
 
 
-def embedded(problems: int) -> dict[str, Any]:
-    """The event loop's share of the processor time of a search on the packaged model."""
-    from evals.tasks.arithmetic import arithmetic
+def row(name: str, strategy: Any, steps: int, problems: int, in_flight: int) -> dict[str, Any]:
+    """Measure one strategy on the scripted engine."""
+    started = time.process_time()
+    asyncio.run(run(strategy, problems, in_flight))
+    whole = time.process_time() - started
+    started = time.process_time()
+    asyncio.run(alone(problems, steps))
+    engine = time.process_time() - started
+    return {
+        "strategy": name,
+        "problems": problems,
+        "in_flight": in_flight,
+        "steps_per_problem": steps,
+        "ms_per_step": 1e3 * whole / problems / steps,
+        "engine_ms_per_step": 1e3 * engine / problems / steps,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+class TapedEngine:
+    """Passes requests on and writes them down."""
+
+    def __init__(self, inner: Engine, tape: Tape) -> None:
+        self.inner, self.tape = inner, tape
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """See `ttc.core.Engine`."""
+        subtree = (*prompt.path, draws.start)[0] // BEAM
+        again: Step = lambda engine, _: engine.generate(prompt, sampling, draws, drop)  # noqa: E731
+        self.tape[prompt.problem_id][subtree].append(again)
+        return await self.inner.generate(prompt, sampling, draws, on_usage)
+
+
+class TapedScorer:
+    """Passes prompts on and writes them down."""
+
+    def __init__(self, inner: Scorer, tape: Tape) -> None:
+        self.inner, self.tape = inner, tape
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """See `ttc.core.Scorer`."""
+        again: Step = lambda _, scorer: scorer.score(prompts, drop)  # noqa: E731
+        self.tape[prompts[0].problem_id][prompts[0].path[0] // BEAM].append(again)
+        return await self.inner.score(prompts, on_usage)
+
+    def release(self, problem_id: str) -> None:
+        """See `ttc.core.Scorer`."""
+        self.inner.release(problem_id)
+
+
+def drop(usage: Usage) -> None:
+    """Count nothing."""
+
+
+async def search(engine: Engine, scorer: Scorer, problems: Sequence[Problem]) -> None:
+    """Solve the problems by a tree and drop their answers."""
+    strategy = functools.partial(tree, scorer=scorer, n=WIDE, beam_width=BEAM)
+    sampling = Sampling(max_tokens=512)
+    async for _ in solve_all(
+        problems, engine=engine, strategy=strategy, seed=1, sampling=sampling, concurrency=IN_FLIGHT
+    ):
+        pass
+
+
+async def replay(engine: Engine, scorer: Scorer, tape: Tape) -> None:
+    """Send the requests of a search again."""
+    waiting = iter(tape.items())
+
+    async def follow(steps: Sequence[Step]) -> None:
+        for step in steps:
+            await step(engine, scorer)
+
+    async def work() -> None:
+        for name, subtrees in waiting:
+            await gather(follow(steps) for steps in subtrees.values())
+            scorer.release(name)
+
+    await gather(work() for _ in range(IN_FLIGHT))
+
+
+def measured(work: Callable[[Engine, Scorer], Awaitable[None]], warm_up: Sequence[Problem]) -> dict[str, float]:
+    """Run `work` on a fresh engine and scorer; seconds of wall, processor and event loop, and generated tokens."""
     from ttc.engines.embedded import embedded as make_engine
     from ttc.scorers.prm import prm
 
-    engine, scorer = make_engine(), prm()
-    asked = [item.problem for item in arithmetic().items(problems, 1)]
-
-    async def go() -> tuple[float, float]:
-        async def once(chosen: list[Problem]) -> None:
-            strategy = functools.partial(tree, scorer=scorer, n=16)
-            sampling = Sampling(max_tokens=512)
-            async for _ in solve_all(
-                chosen, engine=engine, strategy=strategy, seed=1, sampling=sampling, concurrency=16
-            ):
-                pass
-
-        await once(asked[:2])  # what is imported and compiled on first use is no controller
-        loop, whole = time.thread_time(), time.process_time()
-        await once(asked)
-        found = time.thread_time() - loop, time.process_time() - whole
+    async def go() -> dict[str, float]:
+        engine, scorer = make_engine(), prm()
+        await search(engine, scorer, warm_up)  # what is imported and built on first use is no controller
+        before = engine.counters().generated
+        wall, loop, whole = time.perf_counter(), time.thread_time(), time.process_time()
+        await work(engine, scorer)
+        found = {
+            "wall_seconds": time.perf_counter() - wall,
+            "cpu_seconds": time.process_time() - whole,
+            "loop_seconds": time.thread_time() - loop,
+            "generated": float(engine.counters().generated - before),
+        }
         await engine.close()
         return found
 
-    own, whole = asyncio.run(go())
-    return {"strategy": "tree of 16", "problems": problems, "controller_share": own / whole, "cpu_seconds": whole}
+    return asyncio.run(go())
+
+
+def embedded(problems: int, repeats: int) -> dict[str, Any]:
+    """A search on the packaged model, with the controller and without, in turn."""
+    from evals.tasks.arithmetic import arithmetic
+
+    asked = [item.problem for item in arithmetic().items(problems + WARM_UP, 1)]
+    warm_up, asked = asked[:WARM_UP], asked[WARM_UP:]
+    tape: Tape = defaultdict(lambda: defaultdict(list))
+    measured(lambda engine, scorer: search(TapedEngine(engine, tape), TapedScorer(scorer, tape), asked), warm_up)
+    with_it, without = [], []
+    for _ in range(repeats):
+        with_it.append(measured(lambda engine, scorer: search(engine, scorer, asked), warm_up))
+        without.append(measured(lambda engine, scorer: replay(engine, scorer, tape), warm_up))
+        print(f"with {_show(with_it[-1])}; without {_show(without[-1])}", flush=True)
+    middle, bare = _medians(with_it), _medians(without)
+    return {
+        "strategy": f"tree of {WIDE}",
+        "problems": problems,
+        "in_flight": IN_FLIGHT,
+        "requests": sum(len(steps) for subtrees in tape.values() for steps in subtrees.values()),
+        "loop_share": middle["loop_seconds"] / middle["cpu_seconds"],
+        "loop_share_of_wall": middle["loop_seconds"] / middle["wall_seconds"],
+        "added_cpu": middle["cpu_seconds"] / bare["cpu_seconds"] - 1,
+        "added_wall": middle["wall_seconds"] / bare["wall_seconds"] - 1,
+        "added_loop_seconds_share": (middle["loop_seconds"] - bare["loop_seconds"]) / middle["cpu_seconds"],
+        "with": {**middle, "all": with_it},
+        "without": {**bare, "all": without},
+    }
+
+
+def _medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(one[name] for one in runs) for name in runs[0]}
+
+
+def _show(one: dict[str, float]) -> str:
+    return (
+        f"{one['cpu_seconds']:.2f} CPU s, {one['wall_seconds']:.2f} s, event loop {one['loop_seconds']:.3f} s, "
+        f"{one['generated']:.0f} tokens"
+    )
 
 
 def main() -> None:
@@ -112,36 +248,27 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=1000)
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--embedded", type=int, default=0, metavar="N", help="problems on the packaged model, too")
+    parser.add_argument("--repeats", type=int, default=3, help="of the packaged model, with and without in turn")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    rows = []
-    for name, (strategy, steps) in STRATEGIES.items():
-        started = time.process_time()
-        asyncio.run(run(strategy, args.problems, args.in_flight))
-        whole = time.process_time() - started
-        started = time.process_time()
-        asyncio.run(alone(args.problems, steps))
-        engine = time.process_time() - started
-        row = {
-            "strategy": name,
-            "problems": args.problems,
-            "in_flight": args.in_flight,
-            "steps_per_problem": steps,
-            "ms_per_step": 1e3 * whole / args.problems / steps,
-            "engine_ms_per_step": 1e3 * engine / args.problems / steps,
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        }
-        rows.append(row)
+    rows = [row(name, *how, args.problems, args.in_flight) for name, how in STRATEGIES.items()]
+    for one in rows:
         print(
-            f"{name:9s} {row['ms_per_step']:.3f} ms a step, of it {row['engine_ms_per_step']:.3f} the fake engine's; "
-            f"peak {row['peak_mib']:.0f} MiB",
+            f"{one['strategy']:9s} {one['ms_per_step']:.3f} ms a step, of it {one['engine_ms_per_step']:.3f} the fake "
+            f"engine's; peak {one['peak_mib']:.0f} MiB",
             flush=True,
         )
-    model = embedded(args.embedded) if args.embedded else None
+    model = embedded(args.embedded, args.repeats) if args.embedded else None
     if model:
-        print(f"packaged model: the controller takes {100 * model['controller_share']:.1f} % of the processor time")
+        print(
+            f"packaged model: the event loop takes {100 * model['loop_share']:.1f} % of the processor time and is busy "
+            f"{100 * model['loop_share_of_wall']:.1f} % of the wall; with a controller it takes "
+            f"{100 * model['added_cpu']:.1f} % more processor time and {100 * model['added_wall']:.1f} % more wall"
+        )
     if args.json:
-        args.json.write_text(json.dumps({"rows": rows, "embedded": model}, indent=1) + "\n")
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        found = {"commit": commit.stdout.strip(), "rows": rows, "embedded": model}
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

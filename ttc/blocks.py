@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ttc.core import Capabilities, Completion, Prompt
 
@@ -34,9 +35,9 @@ def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -
     Several blocks are joined; text outside a block belongs to the answer. A marker is matched as a whole id sequence.
     """
     runs, inside = _runs(tuple(ids), starts_inside, capabilities)
-    thinking = tuple(token for start, end, within in runs if within for token in ids[start:end])
-    answer = tuple(token for start, end, within in runs if not within for token in ids[start:end])
-    return Split(thinking, answer, inside)
+    thinking = chain.from_iterable(ids[start:end] for start, end, within in runs if within)
+    answer = chain.from_iterable(ids[start:end] for start, end, within in runs if not within)
+    return Split(tuple(thinking), tuple(answer), inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +96,27 @@ def _find(ids: tuple[int, ...], marker: tuple[int, ...], start: int) -> int | No
     return None
 
 
-def count_sampled_thinking(prompt: Prompt, completion: Completion, capabilities: Capabilities) -> int:
-    """Sampled ids of `completion` (a draw of `prompt`) that lie inside the think block."""
+def count_sampled_thinking(prompt: Prompt, completions: Sequence[Completion], capabilities: Capabilities) -> list[int]:
+    """Sampled ids of each completion (draws of `prompt`) that lie inside the think block."""
+    marks = {*capabilities.think_open, *capabilities.think_close}
+    _, inside = _runs(prompt.generated_ids, prompt.think_state == "open", capabilities)
+    counts: list[int] = []
+    for completion in completions:
+        kept = len(completion.token_ids) - completion.num_eos
+        if not marks.isdisjoint(completion.token_ids):
+            runs = _inside(prompt, completion.token_ids[:kept], capabilities)
+        else:  # without any id of a marker a draw stays where the prompt ends
+            runs = [(0, kept)] if inside else []
+        injected = sum(max(0, min(b, d) - max(a, c)) for a, b in runs for c, d in completion.injected)
+        counts.append(sum(end - start for start, end in runs) - injected)
+    return counts
+
+
+def _inside(prompt: Prompt, ids: tuple[int, ...], capabilities: Capabilities) -> list[tuple[int, int]]:
+    """Half-open runs of `ids`, which follow `prompt`, that lie inside the think block."""
     before = len(prompt.generated_ids)
-    kept = len(completion.token_ids) - completion.num_eos
-    ids = prompt.generated_ids + completion.token_ids[:kept]
-    runs, _ = _runs(ids, prompt.think_state == "open", capabilities)
-    inside = [(max(start - before, 0), end - before) for start, end, within in runs if within and end > before]
-    injected = sum(
-        max(0, min(end, stop) - max(start, begin)) for start, end in inside for begin, stop in completion.injected
-    )
-    return sum(end - start for start, end in inside) - injected
+    runs, _ = _runs(prompt.generated_ids + ids, prompt.think_state == "open", capabilities)
+    return [(max(start - before, 0), end - before) for start, end, within in runs if within and end > before]
 
 
 def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split:

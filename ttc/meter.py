@@ -52,6 +52,7 @@ class Meter:
     def __init__(self, budget: Budget | None = None, parent: Meter | None = None, closed: bool = False) -> None:
         """Start at zero; `parent` is charged as well; one that is `closed` grants nothing."""
         self.budget = budget or Budget()
+        self.limited = closed or self.budget != Budget()
         self._closed = closed
         self.usage = Usage()
         self.started: float = time.monotonic() if parent is None else parent.started
@@ -153,8 +154,11 @@ class Meter:
     def share(self, parts: int, index: int = 0) -> Meter:
         """Return the child meter that may spend share `index` of `parts` equal ones of what is left.
 
-        What does not divide goes to the first ones, so all of them together never exceed it.
+        What does not divide goes to the first ones, so all of them together never exceed it. Without a budget there is
+        nothing to share.
         """
+        if not self.limited:
+            return self
         limits, used = self.budget, self.usage
         tokens = None if limits.tokens is None else _part(limits.tokens - used.tokens, parts, index)
         calls = None if limits.calls is None else _part(limits.calls - used.calls, parts, index)

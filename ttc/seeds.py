@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["derive", "uniform", "uniforms"]
+__all__ = ["derive", "derive_draws", "uniform", "uniforms"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -29,16 +29,23 @@ def derive(seed: int, *parts: int | str | Sequence[int]) -> int:
 
     Parts are tagged by type and length, so ("ab", "c") and ("a", "bc") differ, and so do 1 and "1".
     """
-    digest = hashlib.blake2b(digest_size=8)
-    for part in (seed, *parts):
+    tagged = [b"i%d;" % seed]
+    for part in parts:
         if isinstance(part, str):
             raw = part.encode("utf-8", "surrogatepass")
-            digest.update(b"s%d:" % len(raw) + raw)
+            tagged.append(b"s%d:" % len(raw) + raw)
         elif isinstance(part, int):
-            digest.update(b"i%d;" % part)
+            tagged.append(b"i%d;" % part)
         else:
-            digest.update(b"t%d:" % len(part) + b"".join(b"%d," % item for item in part))
-    return int.from_bytes(digest.digest(), "little")
+            tagged.append(b"t%d:" % len(part) + b"".join([b"%d," % item for item in part]))
+    return int.from_bytes(hashlib.blake2b(b"".join(tagged), digest_size=8).digest(), "little")
+
+
+def derive_draws(seed: int, path: Sequence[int], draws: range) -> tuple[int, ...]:
+    """Return the keys of draws of the prompt at `path`: `derive(seed, (*path, draw))` for each."""
+    head = b"i%d;t%d:" % (seed, len(path) + 1) + b"".join([b"%d," % item for item in path])
+    made = (hashlib.blake2b(head + b"%d," % draw, digest_size=8).digest() for draw in draws)
+    return tuple(int.from_bytes(key, "little") for key in made)
 
 
 def _mix(value: int) -> int:

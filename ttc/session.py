@@ -145,6 +145,11 @@ class Session:
         """Whether tokens are limited: then whoever asks first may get the last ones, so the order must be kept."""
         return self._meter.budget.tokens is not None
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a budget of any kind: then what is asked for together may come back in part."""
+        return self._meter.limited
+
     def shared(self, factory: Callable[[], T]) -> T:
         """Return the one object of `factory` that all sessions of this run share; made at the first call.
 
@@ -201,12 +206,7 @@ class Session:
                 self._meter.release(prompt.path)
             now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
             try:
-                leased = replace(
-                    sampling,
-                    seed=self.sampling.seed,
-                    logprobs=self.sampling.logprobs,
-                    max_tokens=lease.max_tokens,
-                )
+                leased = self._leased(sampling, lease)
                 drawn = await self._in_time(self._draw(prompt, leased, now, thinking, lease.max_calls))
             finally:
                 self._meter.settle(lease)
@@ -218,6 +218,13 @@ class Session:
                 self._meter.keep(lease, drawn, wanted)
             done += drawn
         return done
+
+    def _leased(self, sampling: Sampling, lease: Lease) -> Sampling:
+        """`sampling` with what no strategy chooses; mostly it has all of that, since it was made from the session's."""
+        seed, logprobs, max_tokens = self.sampling.seed, self.sampling.logprobs, lease.max_tokens
+        if (sampling.seed, sampling.logprobs, sampling.max_tokens) == (seed, logprobs, max_tokens):
+            return sampling
+        return replace(sampling, seed=seed, logprobs=logprobs, max_tokens=max_tokens)
 
     def _price(self, prompt: Prompt, scorer: object) -> Price:
         """What scoring `prompt` and its draws may take of a token budget."""
@@ -238,11 +245,12 @@ class Session:
             )
         else:
             completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)
-        for completion in completions:
-            num_thinking = completion.usage.thinking  # without ids the engine has charged what its server counted
-            if completion.token_ids:
-                num_thinking = count_sampled_thinking(prompt, completion, self.capabilities)
-                self._meter.add(Usage(thinking=num_thinking))
+        counts = count_sampled_thinking(prompt, completions, self.capabilities)
+        if any(counts):
+            self._meter.add(Usage(thinking=sum(counts)))
+        for completion, count in zip(completions, counts, strict=True):
+            # Without ids the engine has charged what its server counted.
+            num_thinking = count if completion.token_ids else completion.usage.thinking
             self.note(
                 "generate",
                 completion.path,

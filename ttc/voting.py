@@ -48,10 +48,13 @@ def tally(candidates: Sequence[Candidate], kind: str, weight: Weight = even) -> 
 
 def _classes(candidates: Sequence[Candidate], kind: str, weight: Weight) -> dict[str, list[tuple[float, Candidate]]]:
     classes: dict[str, list[tuple[float, Candidate]]] = {}
+    keys: dict[str, str] = {}  # most finals are spelt alike, and a key costs more than all else here
     for candidate in candidates:
         value = weight(candidate)
         if candidate.final is not None and value is not None:
-            classes.setdefault(answers.key(candidate.final, kind), []).append((value, candidate))
+            if candidate.final not in keys:
+                keys[candidate.final] = answers.key(candidate.final, kind)
+            classes.setdefault(keys[candidate.final], []).append((value, candidate))
     return classes
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttc.seeds import derive, uniform, uniforms
+from ttc.seeds import derive, derive_draws, uniform, uniforms
 
 KEYS = st.integers(min_value=0, max_value=2**64 - 1)
 POSITIONS = st.integers(min_value=0, max_value=2**40)
@@ -40,3 +40,13 @@ def test_consecutive_positions_and_keys_are_uncorrelated_and_uniform() -> None:
     counts = np.histogram(grid, bins=64, range=(0, 1))[0]
     expected = grid.size / 64
     assert ((counts - expected) ** 2 / expected).sum() < 120  # chi-squared, 63 degrees of freedom
+
+
+@given(KEYS, st.lists(st.integers(0, 300), max_size=6), st.integers(0, 1000), st.integers(0, 5))
+def test_the_keys_of_several_draws_are_those_of_each_alone(seed: int, path: list[int], start: int, num: int) -> None:
+    draws = range(start, start + num)
+    assert derive_draws(seed, path, draws) == tuple(derive(seed, (*path, draw)) for draw in draws)
+
+
+def test_a_key_is_the_same_on_every_machine_and_in_every_version() -> None:
+    assert derive(7, "p1", 3, (0, 2)) == 7492399995236270974

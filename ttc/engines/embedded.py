@@ -148,7 +148,7 @@ class EmbeddedEngine(StreamingTokenEngine):
             path=prompt.path,
             sampling=sampling,
             draws=draws,
-            keys=tuple(seeds.derive(seed, (*prompt.path, d)) for d in draws),
+            keys=seeds.derive_draws(seed, prompt.path, draws),
             rule=self._rule(sampling),
             loop=loop,
             future=loop.create_future(),

@@ -1,6 +1,7 @@
 """One worker thread that is handed everything that waits: what arrives while one batch runs makes the next.
 
-What all scorers that compute in this process share. Results and errors return to the event loop they came from.
+What all scorers that compute in this process share. Results and errors return to the event loop they came from; every
+wake-up of it costs as much as several results, so those that are there together go back together (`finish_all`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,32 @@ from typing import Any, Generic, TypeVar
 from ttc.core import Usage, UsageSink
 from ttc.errors import ScorerError, TTCError
 
-__all__ = ["Batcher", "Job"]
+__all__ = ["Batcher", "Job", "finish_all"]
 
 Q = TypeVar("Q")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class _Call(Generic[R]):
+    """Items that were submitted together: one future for all their results. Lives in its event loop."""
+
+    def __init__(self, num_items: int, on_usage: UsageSink, loop: asyncio.AbstractEventLoop) -> None:
+        self.on_usage, self.loop = on_usage, loop
+        self.done: asyncio.Future[list[R]] = loop.create_future()
+        self._results: dict[int, R] = {}
+        self._num_items = num_items
+
+    def finish(self, at: int, result: R) -> None:
+        """Take the result of one item; the first one counts."""
+        self._results.setdefault(at, result)
+        if len(self._results) == self._num_items and not self.done.done():
+            self.done.set_result([self._results[index] for index in range(self._num_items)])
+
+    def fail(self, error: BaseException) -> None:
+        """Fail all of it, unless it has ended."""
+        if not self.done.done():
+            self.done.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -26,21 +48,26 @@ class Job(Generic[Q, R]):
     """One item of work, and the way back; its methods may be called from the worker thread."""
 
     item: Q
-    on_usage: UsageSink
-    _done: asyncio.Future[R]
-    _loop: asyncio.AbstractEventLoop
+    at: int
+    call: _Call[R]
 
     def report(self, usage: Usage) -> None:
         """Charge what was computed."""
-        self._loop.call_soon_threadsafe(self.on_usage, usage)
+        self.call.loop.call_soon_threadsafe(self.call.on_usage, usage)
 
     def finish(self, result: R) -> None:
         """Give the result; the first result or error counts."""
-        self._loop.call_soon_threadsafe(_resolve, self._done, result)
+        self.call.loop.call_soon_threadsafe(self.call.finish, self.at, result)
 
     def fail(self, error: BaseException) -> None:
         """Give an error instead."""
-        self._loop.call_soon_threadsafe(_fail, self._done, error)
+        self.call.loop.call_soon_threadsafe(self.call.fail, error)
+
+
+def finish_all(ended: Sequence[tuple[Job[Q, R], Usage, R]]) -> None:
+    """Charge and finish several jobs of one batch, waking their event loop once."""
+    for job, _, _ in ended[:1]:  # a batch is of one loop
+        job.call.loop.call_soon_threadsafe(_finish_here, ended)
 
 
 class Batcher(Generic[Q, R]):
@@ -57,14 +84,16 @@ class Batcher(Generic[Q, R]):
     async def submit(self, items: Sequence[Q], on_usage: UsageSink) -> list[R]:
         """Compute `items` with whatever else waits; results in order."""
         loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[R]] = [loop.create_future() for _ in items]
+        if not items:
+            return []
+        call: _Call[R] = _Call(len(items), on_usage, loop)
         if loop is not self._loop:  # an earlier loop may have been closed in the middle of a batch
             self._loop, self._running, self._pending = loop, False, []
-        self._pending += [Job(item, on_usage, done, loop) for item, done in zip(items, futures, strict=True)]
+        self._pending += [Job(item, at, call) for at, item in enumerate(items)]
         if not self._running:
             self._running = True
             loop.call_soon(self._launch, loop)
-        return list(await asyncio.gather(*futures))
+        return await call.done
 
     def now(self, work: Callable[[], T]) -> T:
         """Call `work()` in the thread and wait for it: what must be made where it is used."""
@@ -94,11 +123,7 @@ class Batcher(Generic[Q, R]):
                 job.fail(error)
 
 
-def _resolve(done: asyncio.Future[R], result: R) -> None:
-    if not done.done():
-        done.set_result(result)
-
-
-def _fail(done: asyncio.Future[Any], error: BaseException) -> None:
-    if not done.done():
-        done.set_exception(error)
+def _finish_here(ended: Sequence[tuple[Job[Q, R], Usage, R]]) -> None:
+    for job, usage, result in ended:
+        job.call.on_usage(usage)
+        job.call.finish(job.at, result)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ttc.aggregate import How, aggregate
 from ttc.core import ModelShape, Path, Price, Prompt, Score, Usage, UsageSink
 from ttc.errors import PromptTooLong, TTCError
-from ttc.scorers._batching import Batcher, Job
+from ttc.scorers._batching import Batcher, Job, finish_all
 from ttc.scorers._layouts import Laid, Layout, common
 
 if TYPE_CHECKING:
@@ -202,16 +202,19 @@ class IncrementalScorer:
             return
         outputs = self._body.extend([(_prefix(work.base.handle, work.start), work.new) for work in works])
         readings = self._reader.read(works, [hidden for hidden, _ in outputs])
+        ended = []
         for work, (_, handle), (values, memo) in zip(works, outputs, readings, strict=True):
-            self._keep(work, handle, values, memo)
+            score = self._keep(work, handle, values, memo)
+            usage = Usage(scored=len(work.new), flops=self._shape.flops(len(work.new), work.start))
+            ended.append((work.job, usage, score))
+        finish_all(ended)
 
-    def _keep(self, work: Work, handle: Segment, values: tuple[float, ...], memo: Any) -> None:
+    def _keep(self, work: Work, handle: Segment, values: tuple[float, ...], memo: Any) -> Score:
         known = {at: value for at, value in work.base.values.items() if at < work.start}
         known.update({work.start + read: value for read, value in zip(work.reads, values, strict=True)})
         score = self._score(work.laid, known)
         work.paths[work.prompt.path] = KnownPath(work.laid.ids, handle, known, memo, score)
-        work.job.report(Usage(scored=len(work.new), flops=self._shape.flops(len(work.new), work.start)))
-        work.job.finish(score)
+        return score
 
     def _score(self, laid: Laid, values: dict[int, float]) -> Score:
         steps = tuple(values[read] for read in laid.reads)

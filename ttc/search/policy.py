@@ -8,6 +8,7 @@ goes to the earlier path whatever finished first.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
@@ -73,8 +74,12 @@ class Searcher(Protocol):
 AnyPolicy: TypeAlias = Policy | Resampler | Searcher
 
 
+@functools.lru_cache(maxsize=64)
 def make_policy(spec: str, beam_width: int) -> AnyPolicy:
     """Make the policy that `spec` names: `beam`, `rebase:temperature=0.1`, `particle:scheme=residual,ess=0.5`.
+
+    A policy keeps nothing between problems, so equal ones are made once: to look one up costs more than a level of a
+    tree.
 
     Raises:
         ConfigError: no such policy or parameter, or a value out of range.

@@ -1,8 +1,12 @@
 """The tree-search runtime: grows a tree of steps under a policy, without barriers that the mathematics does not need.
 
-Snell et al. 2024; Beeching et al. 2024. Each child is generated and scored as a task of its own, so scoring overlaps
-generation; subtrees never wait for each other, problems neither. Within one subtree a level must be complete before
-it is selected, since the policy ranks all of its nodes. Selection reads nodes in path order and never sees timing.
+Snell et al. 2024; Beeching et al. 2024. The children of one node are one request to the engine and one to the scorer:
+a request costs the controller more than a draw. Families are tasks of their own, so scoring overlaps generation;
+subtrees never wait for each other, problems neither. Within one subtree a level must be complete before it is selected,
+since the policy ranks all of its nodes. Selection reads nodes in path order and never sees timing.
+
+Under any budget every child is a request and a task of its own: what each may spend is leased before the first of them
+waits, so which one is left out does not depend on the schedule, and what is done when time runs out is kept.
 
 A `barrier` in `Growth` puts all subtrees of all problems in step, for comparison: generate all, then score all. Under a
 budget of tokens the subtrees of a problem grow one after another, and a level is scored when it is complete: what a
@@ -84,15 +88,14 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """A child, draw `draw` of its branch, that is not scored yet; `complete` when it is as long as it will be."""
+    """A child that is not scored yet; `complete` when it is as long as it will be."""
 
     prompt: Prompt
-    draw: int
+    completion: Completion
     num_sampled: int
     log_weight: float
-    completion: Completion | None = None
-    num_steps: int = 0
-    complete: bool = False
+    num_steps: int
+    complete: bool
 
 
 async def search(
@@ -131,7 +134,7 @@ async def _grow_subtree(
             children = await _expand(session, plan, growth)
         except BudgetExceeded:
             break
-        if isinstance(policy, Resampler):
+        if hasattr(policy, "increment"):
             children = [replace(c, log_weight=c.log_weight + policy.increment(c.rank)) for c in children]
         leaves += [child for child in children if ended(child, growth)]
         live = [child for child in children if not ended(child, growth)]
@@ -157,7 +160,7 @@ def _share(
     session: Session, policy: Policy | Resampler, live: Sequence[Node], width: int, depth: int, start: int
 ) -> Resampled:
     """Ask the policy; its dice belong to the subtree (by its first draw) and the level."""
-    if isinstance(policy, Resampler):
+    if hasattr(policy, "resample"):
         dice: Dice = lambda i: session.chance("resample", start, depth, i)  # noqa: E731
         return policy.resample([node.log_weight for node in live], width, depth, dice)
     counts = policy.allocate([node.rank for node in live], width)
@@ -174,33 +177,41 @@ async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> l
 
     When the budget ends for some children, those that were drawn are kept; none at all raises.
     """
-    births = [(branch, draw) for branch in plan for draw in branch.draws]
     if growth.barrier is None and not session.rationed:
-        results = await gather(grow_child(session, *birth, growth) for birth in births)
+        families = _one_by_one(plan) if session.limited else plan
+        grown = await gather(grow(session, branch, growth) for branch in families)
+        children = [child for family in grown for child in family]
     else:
-        results = await _in_step(session, births, growth, growth.barrier)
-    children = [child for child in results if child is not None]
+        births = [(branch, draw) for branch in plan for draw in branch.draws]
+        children = await _in_step(session, births, growth, growth.barrier)
     if not children:
         raise BudgetExceeded("no step could be drawn")
     return children
 
 
-async def grow_child(session: Session, branch: Branch, draw: int, growth: Growth) -> Node | None:
-    """One child, scored as soon as it is there; None when the budget does not cover it."""
-    grown: _Grown | None = _Grown(branch.prompt, draw, branch.num_sampled, branch.log_weight)
-    while grown is not None and not grown.complete:
-        grown = await _step(session, grown, growth)
-    return None if grown is None else (await _judge(session, [grown], growth))[0]
+def _one_by_one(plan: Sequence[Branch]) -> list[Branch]:
+    """The same children, each as a branch of its own."""
+    return [replace(branch, draws=range(draw, draw + 1)) for branch in plan for draw in branch.draws]
+
+
+async def grow(session: Session, branch: Branch, growth: Growth) -> list[Node]:
+    """Grow the children of a branch and score them together; fewer when the budget does not cover all."""
+    grown = await _first_step(session, branch, growth)
+    if growth.verify_every > 1:
+        grown = await gather(_finish(session, child, growth) for child in grown)
+    return await _judge(session, grown, growth)
 
 
 async def _in_step(
     session: Session, births: Sequence[tuple[Branch, int]], growth: Growth, barrier: Barrier | None
-) -> list[Node | None]:
+) -> list[Node]:
     """All steps, then all scores in path order, each together with every other member of the barrier."""
-    grown = [_Grown(branch.prompt, draw, branch.num_sampled, branch.log_weight) for branch, draw in births]
+    first = await gather(
+        _first_step(session, replace(branch, draws=range(draw, draw + 1)), growth) for branch, draw in births
+    )
+    grown = [child for family in first for child in family]
     while not all(child.complete for child in grown):
-        steps = await gather(_step(session, child, growth) for child in grown)
-        grown = [child for child in steps if child is not None]
+        grown = await gather(_step(session, child, growth) for child in grown)
     if barrier is not None:
         await barrier.wait()
     results = await _judge(session, grown, growth)
@@ -209,48 +220,71 @@ async def _in_step(
     return results
 
 
-async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown | None:
-    """Grow a child by one step; when the budget ends it is complete as it is, or None without a step."""
+async def _first_step(session: Session, branch: Branch, growth: Growth) -> list[_Grown]:
+    """The first step of every child of a branch; fewer when the budget ends, none when nothing could be drawn."""
+    sampling = _step_sampling(growth, branch)
+    try:
+        drawn = await session.generate(branch.prompt, branch.draws, sampling=sampling, scorer=growth.scorer)
+    except BudgetExceeded:
+        return []
+    return [_after(branch, completion, 1, growth) for completion in drawn]
+
+
+async def _finish(session: Session, child: _Grown, growth: Growth) -> _Grown:
+    while not child.complete:
+        child = await _step(session, child, growth)
+    return child
+
+
+async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
+    """Grow a child by one more step; when the budget ends it is complete as it is."""
     if child.complete:
         return child
-    sampling = replace(
+    sampling = _step_sampling(growth, child)
+    try:
+        (completion,) = await session.generate(
+            child.prompt, range(1), sampling=sampling, scorer=growth.scorer, resumed=True
+        )
+    except BudgetExceeded:
+        return replace(child, complete=True)
+    return _after(child, completion, child.num_steps + 1, growth)
+
+
+def _step_sampling(growth: Growth, child: Branch | _Grown) -> Sampling:
+    """How the next step of a path is drawn."""
+    return replace(
         growth.sampling,
         stop=growth.stop,
         max_tokens=min(growth.max_step_tokens, growth.sampling.max_tokens - child.num_sampled),
     )
-    draws = range(child.draw, child.draw + 1) if child.completion is None else range(1)
-    resumed = child.completion is not None
-    try:
-        (completion,) = await session.generate(
-            child.prompt, draws, sampling=sampling, scorer=growth.scorer, resumed=resumed
-        )
-    except BudgetExceeded:
-        return replace(child, complete=True) if resumed else None
-    num_sampled, num_steps = child.num_sampled + completion.usage.generated, child.num_steps + 1
+
+
+def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, growth: Growth) -> _Grown:
+    """The child that a step makes of the path before it."""
+    num_sampled = parent.num_sampled + completion.usage.generated
     spent = num_sampled >= growth.sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
-    return replace(
-        child,
-        prompt=child.prompt.then(completion),
+    return _Grown(
+        prompt=parent.prompt.then(completion),
         completion=completion,
         num_sampled=num_sampled,
+        log_weight=parent.log_weight,
         num_steps=num_steps,
         complete=completion.finished or spent or num_steps == growth.verify_every,
     )
 
 
-async def _judge(session: Session, grown: Sequence[_Grown], growth: Growth) -> list[Node | None]:
-    """Score children together; None for all when the budget in seconds ends meanwhile."""
+async def _judge(session: Session, grown: Sequence[_Grown], growth: Growth) -> list[Node]:
+    """Score children together; none is left when the budget in seconds ends meanwhile."""
     if not grown:
         return []
     try:
         scores = await session.score(growth.scorer, [child.prompt for child in grown])
     except BudgetExceeded:
-        return [None] * len(grown)
+        return []
     values = [aggregate(score, growth.aggregation, growth.window) for score in scores]
     return [
         Node(child.prompt, child.completion, value, child.num_sampled, child.log_weight)
         for child, value in zip(grown, values, strict=True)
-        if child.completion is not None
     ]
 
 

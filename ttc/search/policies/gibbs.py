@@ -22,7 +22,7 @@ from ttc.errors import ConfigError
 from ttc.search.policies.particle import Weight, check, log_weight
 from ttc.search.policy import Searcher
 from ttc.search.resampling import log_sum, normalise
-from ttc.search.runtime import Branch, Growth, Node, ended, grow_child
+from ttc.search.runtime import Branch, Growth, Node, ended, grow
 from ttc.selection import pick
 from ttc.session import Session
 
@@ -109,13 +109,13 @@ class Gibbs:
             prompt, sampled = (walker.way[-1].prompt, walker.way[-1].num_sampled) if walker.way else (root, 0)
             draw = numbers.get(prompt.path, 0)
             numbers[prompt.path] = draw + 1
-            work.append(grow_child(session, Branch(prompt, range(draw, draw + 1), sampled), draw, growth))
+            work.append(grow(session, Branch(prompt, range(draw, draw + 1), sampled), growth))
         grown = iter([await one for one in work] if session.rationed else await gather(work))
-        nodes = [kept[depth] if walker.kept else next(grown) for walker in live]
+        families = [[kept[depth]] if walker.kept else next(grown) for walker in live]
         return [
             replace(walker, way=(*walker.way, node), log_weight=walker.log_weight + self._increment(node))
-            for walker, node in zip(live, nodes, strict=True)
-            if node is not None
+            for walker, family in zip(live, families, strict=True)
+            for node in family
         ]
 
     def _increment(self, node: Node) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ttc.core import Prompt
 from ttc.errors import ConfigError
 from ttc.search.policy import Searcher
-from ttc.search.runtime import Branch, Growth, Node, ended, grow_child
+from ttc.search.runtime import Branch, Growth, Node, ended, grow
 from ttc.session import Session
 
 
@@ -90,9 +90,10 @@ class Puct:
             here = way[-1]
             number = len(here.children)
             branch = Branch(here.prompt, range(number, number + 1), here.num_sampled)
-            node = await grow_child(session, branch, number, growth)
-            if node is None:
+            grown = await grow(session, branch, growth)
+            if not grown:
                 return None
+            (node,) = grown
             value = node.score if node.score is not None and math.isfinite(node.score) else 0.0
             child = _Place(node.prompt, node.num_sampled, here.depth + 1, value)
             here.children.append(child)
