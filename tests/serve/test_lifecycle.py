@@ -48,8 +48,8 @@ def test_a_client_that_leaves_a_real_model_frees_every_branch_of_it() -> None:
         post = {"method": "POST", "url": "/v1/chat/completions", "json": {**body, "stream": True}}
         with server.client() as client, client.stream(**post) as response:
             assert response.status_code == 200
-            assert until(lambda: len(engine._scheduler._rows) > 0, 10)
-        assert until(lambda: server.service.idle and not engine._scheduler._rows)
+            assert until(lambda: len(engine._scheduler._batch.rows) > 0, 10)
+        assert until(lambda: server.service.idle and not engine._scheduler._batch.rows)
         before = engine.counters()
         time.sleep(0.2)
         assert engine.counters() == before
@@ -66,9 +66,9 @@ def test_a_shutdown_under_load_frees_every_branch_of_a_real_model_within_a_secon
         asking = [threading.Thread(target=lambda body=body: texts.append(server.ask(body).text)) for body in bodies]
         for thread in asking:
             thread.start()
-        assert until(lambda: server.service.admission.sequences == 60 and bool(engine._scheduler._rows), 20)
+        assert until(lambda: server.service.admission.sequences == 60 and bool(engine._scheduler._batch.rows), 20)
         drained = asyncio.run_coroutine_threadsafe(server.service.drain(), server.loop)
-        assert until(lambda: server.service.idle and not engine._scheduler._rows, 0.3 + 1)
+        assert until(lambda: server.service.idle and not engine._scheduler._batch.rows, 0.3 + 1)
         drained.result(5)
         for thread in asking:
             thread.join()

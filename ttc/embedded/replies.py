@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +11,7 @@ from ttc.core import Usage
 from ttc.embedded.requests import Request
 from ttc.errors import EngineError
 
-__all__ = ["Failed", "Finished", "Reply", "Reported", "Streamed", "deliver"]
+__all__ = ["Failed", "Finished", "Outbox", "Reply", "Reported", "Streamed", "deliver"]
 
 
 class Reply(Protocol):
@@ -80,3 +82,21 @@ def deliver(replies: list[Reply]) -> None:
         except Exception as exc:
             if not reply.request.future.done():
                 reply.request.future.set_exception(exc)
+
+
+class Outbox:
+    """Replies of one tick; each event loop is woken once for all of its own."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
+
+    def send(self, reply: Reply) -> None:
+        """Let a reply go out with the others."""
+        self._waiting.setdefault(reply.request.loop, []).append(reply)
+
+    def flush(self) -> None:
+        """Send what waits."""
+        waiting, self._waiting = self._waiting, {}
+        for loop, replies in waiting.items():
+            with contextlib.suppress(RuntimeError):  # the loop was closed under us: nobody is left to tell
+                loop.call_soon_threadsafe(deliver, replies)
