@@ -13,7 +13,7 @@ from evals.metrics import Vote
 from ttc import answers
 from ttc.core import Record
 
-__all__ = ["exchangeable", "votes"]
+__all__ = ["exchangeable", "independent", "votes"]
 
 
 def votes(record: Record) -> list[Vote]:
@@ -33,8 +33,11 @@ def votes(record: Record) -> list[Vote]:
 
 
 def exchangeable(records: Sequence[Record]) -> bool:
-    """Whether every candidate of every record is a draw of its problem's own prompt, and none was stopped."""
-    if any(record.answer is not None and record.answer.stop_cause != "done" for record in records):
-        return False
-    paths = [candidate.path for record in records if record.answer for candidate in record.answer.candidates]
-    return bool(paths) and all(len(path) == 1 for path in paths)
+    """Whether there are candidates, each of them a draw of its problem's own prompt, and none was stopped."""
+    return all(map(independent, records)) and any(record.answer and record.answer.candidates for record in records)
+
+
+def independent(record: Record) -> bool:
+    """Whether all candidates are draws of the problem's own prompt that nothing stopped; also where there is none."""
+    answer = record.answer
+    return answer is None or (answer.stop_cause == "done" and all(len(one.path) == 1 for one in answer.candidates))

@@ -61,7 +61,7 @@ def open_source(folder: Path) -> Source:
 
 async def replay_run(
     source: Source, choice: StrategyChoice, out: Path, budget: Budget | None = None
-) -> tuple[dict[str, Any], list[Record]]:
+) -> tuple[dict[str, Any], Sequence[Record]]:
     """Replay one strategy into the run folder `out`; return its summary entry and records.
 
     Raises:

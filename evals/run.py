@@ -8,7 +8,8 @@ path), so neither order, nor concurrency, nor the place of the cut changes a res
 A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
 problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier) stops the run.
 
-What a failed problem had cost is in its record's provenance (`spent`) and counts in every total.
+What a failed problem had cost is in its record's provenance (`spent`) and counts in every total. While a run goes on
+its records are nowhere but on the disk, so memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from evals.stored import stored
 from evals.task import Item
 from ttc import records as store
 from ttc.config import differences
@@ -77,11 +80,11 @@ async def evaluate(
     retry_errors: bool = False,
     on_kept: Callable[[int], None] = lambda count: None,
     on_record: OnRecord = lambda record: None,
-) -> list[Record]:
+) -> Sequence[Record]:
     """Solve and verify what `folder` does not hold yet; return all records in the order of `items`.
 
-    `on_kept` is told how many records are kept, `on_record` each new one. Cancelling leaves a folder that can be
-    continued.
+    They are read from the folder, and where they are many not before they are looked at (`evals.stored`). `on_kept` is
+    told how many records are kept, `on_record` each new one. Cancelling leaves a folder that can be continued.
 
     Raises:
         ConfigError: the folder holds another run, or its records belong to other data.
@@ -90,35 +93,50 @@ async def evaluate(
     """
     claim(folder, config)
     with store.RecordFile(folder / RECORDS) as file:
-        found = _latest(store.read(file.path), file.path)
-        _check_same_data(found, items, folder)
-        kept = {name: record for name, record in found.items() if not (retry_errors and record.error)}
-        on_kept(len(kept))
-        session = 1 + max((int(record.provenance.get("session", 0)) for record in found.values()), default=0)
-        labels = {"run": digest(config), "strategy": config.get("strategy"), "session": session}
-        writer = _Writer(file, labels, on_record)
-        todo = iter([item for item in items if item.problem.id not in kept])
+        places, sessions = _found(file.path, items, folder, retry_errors)
+        on_kept(sum(place >= 0 for place in places))
+        labels = {"run": digest(config), "strategy": config.get("strategy"), "session": sessions + 1}
+        writer = _Writer(file, labels, places, on_record)
+        todo = ((index, item) for index, item in enumerate(items) if places[index] < 0)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
                     group.create_task(_work(todo, solve, verifier, writer))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures
-    kept.update(writer.written)
-    return [kept[item.problem.id] for item in items]
+    return stored(folder / RECORDS, places)
+
+
+def _found(path: Path, items: Sequence[Item], folder: Path, retry_errors: bool) -> tuple[MutableSequence[int], int]:
+    """Return where the record of each item stands (-1: it is to be made), and how many sessions there were."""
+    places = array("q", [-1]) * len(items)
+    failed: dict[str, bool] = {}
+    numbers: dict[str, int] = {}
+    sessions = 0
+    for place, record in store.scan(path):
+        numbers = numbers or {item.problem.id: index for index, item in enumerate(items)}
+        name = record.problem.id
+        _check_once(failed, record, path)
+        _check_same_data(record, items[numbers[name]] if name in numbers else None, folder)
+        places[numbers[name]] = -1 if retry_errors and record.error else place
+        sessions = max(sessions, int(record.provenance.get("session", 0)))
+    return places, sessions
 
 
 class _Writer:
-    """Appends records, remembers them, and stops the run when the engine keeps failing."""
+    """Appends records, remembers where they stand, and stops the run when the engine keeps failing."""
 
-    def __init__(self, file: store.RecordFile, labels: Mapping[str, Any], on_record: OnRecord) -> None:
-        self.written: dict[str, Record] = {}
-        self._file, self._labels, self._on_record = file, labels, on_record
+    def __init__(
+        self, file: store.RecordFile, labels: Mapping[str, Any], places: MutableSequence[int], on_record: OnRecord
+    ) -> None:
+        self._file, self._labels, self._places, self._on_record = file, labels, places, on_record
         self._started = time.monotonic()
         self._streak = 0
 
-    def write(self, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: Exception | None) -> None:
-        """Store the outcome of one problem; `verdicts` are the answer's and then those of its candidates."""
+    def write(
+        self, index: int, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: Exception | None
+    ) -> None:
+        """Store the outcome of problem `index`; `verdicts` are the answer's and then those of its candidates."""
         provenance = {
             **self._labels,
             "at_s": round(time.monotonic() - self._started, 3),
@@ -136,8 +154,7 @@ class _Writer:
             error=None if error is None else f"{type(error).__name__}: {error}",
             provenance=provenance,
         )
-        self._file.append(record)
-        self.written[item.problem.id] = record
+        self._places[index] = self._file.append(record)
         self._on_record(record)
         self._streak = self._streak + 1 if _engine_failed(error) else 0
         if error is not None and self._streak >= MAX_STREAK:
@@ -151,18 +168,18 @@ def _engine_failed(error: Exception | None) -> bool:
     return isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
 
 
-async def _work(todo: Iterator[Item], solve: Solve, verifier: Verifier, writer: _Writer) -> None:
+async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifier, writer: _Writer) -> None:
     """Take problems from the shared iterator until it is empty."""
-    for item in todo:
+    for index, item in todo:
         try:
             answer = await solve(item.problem)
         except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
             error = innermost(raised)
             if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
                 raise error from None
-            writer.write(item, None, (), error)
+            writer.write(index, item, None, (), error)
             continue
-        writer.write(item, answer, await _verify(item, answer, verifier), None)
+        writer.write(index, item, answer, await _verify(item, answer, verifier), None)
 
 
 def innermost(error: Exception) -> Exception:
@@ -228,20 +245,24 @@ def _stored_config(folder: Path) -> Mapping[str, Any] | None:
 def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:
     """Return one record per problem: a retried error is replaced by what came after it."""
     found: dict[str, Record] = {}
+    failed: dict[str, bool] = {}
     for record in records:
-        name = record.problem.id
-        if name in found and found[name].error is None:
-            raise RecordError(f"{path}: problem {name!r} is recorded twice")
-        found[name] = record
+        _check_once(failed, record, path)
+        found[record.problem.id] = record
     return found
 
 
-def _check_same_data(found: Mapping[str, Record], items: Sequence[Item], folder: Path) -> None:
-    wanted = {item.problem.id: item for item in items}
-    for name, record in found.items():
-        item = wanted.get(name)
-        if item is None or item.target != record.target or item.problem.messages != record.problem.messages:
-            raise ConfigError(
-                f"{folder} was made from other data: problem {name!r} {'is gone' if item is None else 'changed'}; "
-                "choose another --out"
-            )
+def _check_once(failed: dict[str, bool], record: Record, path: Path) -> None:
+    """Note whether a problem has failed; only then another record of it may follow."""
+    name = record.problem.id
+    if failed.get(name) is False:
+        raise RecordError(f"{path}: problem {name!r} is recorded twice")
+    failed[name] = record.error is not None
+
+
+def _check_same_data(record: Record, item: Item | None, folder: Path) -> None:
+    if item is None or item.target != record.target or item.problem.messages != record.problem.messages:
+        raise ConfigError(
+            f"{folder} was made from other data: problem {record.problem.id!r} "
+            f"{'is gone' if item is None else 'changed'}; choose another --out"
+        )

@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 DRAWS = 2000
-_CHUNK = 200
+_CHUNK, _CELLS = 200, 2_000_000
+"""Resamples that are drawn at once, and how many numbers these may take together."""
 Array = npt.NDArray[np.float64]
 
 
@@ -141,9 +142,10 @@ def _by_cluster(values: Array, clusters: Sequence[Hashable]) -> tuple[Array, Arr
 def _resample(sums: Array, sizes: Array, draws: int, rng: np.random.Generator) -> Array:
     """Return the mean of each resample (draws, M), computed in chunks to bound the memory."""
     count = len(sizes)
+    chunk = max(1, min(_CHUNK, _CELLS // count))
     parts = []
-    for start in range(0, draws, _CHUNK):
-        shape = min(_CHUNK, draws - start)
+    for start in range(0, draws, chunk):
+        shape = min(chunk, draws - start)
         taken = rng.multinomial(count, np.full(count, 1 / count), size=shape).astype(float)  # (draws, C)
         parts.append((taken @ sums) / (taken @ sizes)[:, None])
     return np.concatenate(parts)

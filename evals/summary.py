@@ -18,7 +18,6 @@ import dataclasses
 import json
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,9 @@ from typing import Any
 import numpy as np
 
 from evals.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
-from evals.pools import exchangeable, votes
+from evals.pools import votes
 from evals.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
+from evals.tally import Tally, cluster_of, is_correct, tally, usage_of
 from ttc import seeds
 from ttc.core import Record, Usage
 from ttc.errors import ConfigError, RecordError
@@ -51,30 +51,32 @@ IDENTITY = ("strategy", "params", "engine", "model", "scorer", "task", "level", 
 
 
 def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary entry of one run; `config` is its run.json configuration and gives the bootstrap's seed."""
+    """Return the summary entry of one run; `config` is its run.json configuration and gives the bootstrap's seed.
+
+    The records are read once, and once more where there is a curve.
+    """
     seed = seeds.derive(int(config["seed"]), "summary")
-    right = [float(is_correct(record)) for record in records]
-    clusters = [cluster_of(record) for record in records]
-    accuracy = mean_interval(right, clusters, seed=seed)
-    usage, count, seconds = total_usage(records), max(len(records), 1), _wall_seconds(records)
-    pools = [votes(record) for record in records]
-    curve = _curve(records, pools, clusters, seed)
-    coverage = sum(any(vote.correct for vote in pool) for pool in pools) / count
+    found = tally(records)
+    accuracy = mean_interval(found.right, found.clusters, seed=seed)
+    usage, count, seconds = found.usage, max(found.problems, 1), found.seconds
+    curve = _curve(records, found, seed)
+    coverage = found.covered / count
+    spread = len(set(found.clusters)) > 1
     return {
         **{name: config.get(name) for name in IDENTITY},
-        "n": _width(records, config),
-        "problems": len(records),
+        "n": _width(found, config),
+        "problems": found.problems,
         "accuracy": accuracy.value,
         "low": accuracy.low,
         "high": accuracy.high,
         "coverage": coverage,
         "selection_regret": coverage - accuracy.value,
         **{name: _by_k(curve, kind) for name, kind in _AT_K.items()},
-        "truncated": _share(records, lambda r: r.answer is not None and r.answer.finish_reason == "length"),
-        "no_answer": _share(records, lambda r: r.answer is not None and r.answer.final is None),
-        "errors": sum(record.error is not None for record in records),
-        "verdicts": dict(Counter(r.verdict.status for r in records if r.verdict is not None)),
-        "stop_causes": dict(Counter(r.answer.stop_cause for r in records if r.answer is not None)),
+        "truncated": found.truncated / count,
+        "no_answer": found.no_answer / count,
+        "errors": found.errors,
+        "verdicts": dict(found.verdicts),
+        "stop_causes": dict(found.stop_causes),
         "tokens_per_problem": usage.tokens / count,
         "flops_per_problem": usage.flops / count,
         "usage": dataclasses.asdict(usage),
@@ -82,9 +84,9 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "seconds_per_problem": seconds / count,
         "tokens_per_second": usage.tokens / seconds if seconds else None,
         "curve": curve,
-        "by_difficulty": _by_difficulty(records, seed),
+        "by_difficulty": _by_difficulty(found, seed),
         "temperature": config.get("sampling", {}).get("temperature"),
-        "mde": minimum_detectable(2**0.5 * standard_error(right, clusters)) if len(set(clusters)) > 1 else None,
+        "mde": minimum_detectable(2**0.5 * standard_error(found.right, found.clusters)) if spread else None,
     }
 
 
@@ -94,13 +96,6 @@ _AT_K = {"pass_at_k": "pass", "maj_at_k": "majority", "best_of_k": "best_of_n", 
 def total_usage(records: Sequence[Record]) -> Usage:
     """Return the sum of what all problems cost, the failed ones too."""
     return sum(map(usage_of, records), Usage())
-
-
-def usage_of(record: Record) -> Usage:
-    """Return what one problem cost; a failed one carries it in its provenance."""
-    if record.answer is not None:
-        return record.answer.usage
-    return Usage(**record.provenance.get("spent", {}))
 
 
 def curve_values(pools: Sequence[Sequence[Vote]], kind: str, k: int, seed: int) -> list[float]:
@@ -117,66 +112,41 @@ _KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]
 }
 
 
-def is_correct(record: Record) -> bool:
-    """Whether the chosen answer is right; a failed problem is not."""
-    return record.verdict is not None and record.verdict.correct
-
-
-def cluster_of(record: Record) -> str:
-    """Return what the problem is resampled with: its cluster, by default itself."""
-    return str(record.provenance.get("cluster") or record.problem.id)
-
-
-def _share(records: Sequence[Record], test: Callable[[Record], bool]) -> float:
-    return sum(map(test, records)) / max(len(records), 1)
-
-
-def _wall_seconds(records: Sequence[Record]) -> float:
-    """Sum over sessions of the time of their last record: a run that was resumed did not work in between."""
-    ends: dict[int, float] = {}
-    for record in records:
-        session = int(record.provenance.get("session", 1))
-        ends[session] = max(ends.get(session, 0.0), float(record.provenance.get("at_s", 0.0)))
-    return sum(ends.values())
-
-
-def _width(records: Sequence[Record], config: Mapping[str, Any]) -> int:
+def _width(found: Tally, config: Mapping[str, Any]) -> int:
     """Return the strategy's n, or where it has none the most candidates that a problem had."""
     n = (config.get("params") or {}).get("n")
-    return int(n) if n is not None else max((len(r.answer.candidates) for r in records if r.answer), default=1)
+    if n is not None:
+        return int(n)
+    return 1 if found.most is None else found.most
 
 
-def _pool_size(records: Sequence[Record]) -> int:
-    """Return the largest k that every solved problem can give; 0 where sub-sampling would not be a smaller run."""
-    sizes = [len(record.answer.candidates) for record in records if record.answer is not None]
-    return min(sizes) if sizes and exchangeable(records) else 0
-
-
-def _curve(
-    records: Sequence[Record], pools: Sequence[Sequence[Vote]], clusters: Sequence[str], seed: int
-) -> list[dict[str, Any]]:
-    ladder = powers_of_two(_pool_size(records))
+def _curve(records: Sequence[Record], found: Tally, seed: int) -> list[dict[str, Any]]:
+    ladder = powers_of_two(found.pool_size)
     if len(ladder) < 2:
         return []
+    kinds = _kinds_of(found)
+    wanted = [(kind, k) for kind in kinds for k in ladder]
+    dice = [np.random.default_rng(seed) for _ in wanted]
+    values = np.zeros((len(wanted), found.problems))
+    for column, record in enumerate(records):
+        pool = votes(record)
+        for row, (kind, k) in enumerate(wanted):
+            values[row, column] = _KINDS[kind](pool, k, dice[row]) if pool else 0.0
     points = []
-    usage = total_usage(records)
-    for kind in _kinds_of(records):
-        columns = [curve_values(pools, kind, k, seed) for k in ladder]
-        intervals = mean_intervals(np.array(columns).T, clusters, seed=seed)
-        points += [_point(kind, k, interval, usage, records) for k, interval in zip(ladder, intervals, strict=True)]
+    for start, kind in zip(range(0, len(wanted), len(ladder)), kinds, strict=True):
+        intervals = mean_intervals(values[start : start + len(ladder)].T, found.clusters, seed=seed)
+        points += [_point(kind, k, interval, found) for k, interval in zip(ladder, intervals, strict=True)]
     return points
 
 
-def _kinds_of(records: Sequence[Record]) -> tuple[str, ...]:
-    scores = [c.score for r in records if r.answer for c in r.answer.candidates if c.score is not None]
-    if not scores:
+def _kinds_of(found: Tally) -> tuple[str, ...]:
+    if found.lowest is None:
         return ("pass", "majority")
-    return ("pass", "majority", "best_of_n") if min(scores) < 0 else ("pass", "majority", "best_of_n", "weighted")
+    return ("pass", "majority", "best_of_n") if found.lowest < 0 else ("pass", "majority", "best_of_n", "weighted")
 
 
-def _point(kind: str, k: int, interval: Interval, usage: Usage, records: Sequence[Record]) -> dict[str, Any]:
-    draws = sum(len(record.answer.candidates) for record in records if record.answer is not None)
-    blind = kind in ("pass", "majority")
+def _point(kind: str, k: int, interval: Interval, found: Tally) -> dict[str, Any]:
+    usage, draws, blind = found.usage, found.candidates, kind in ("pass", "majority")
     flops = None if blind and usage.scored else usage.flops / draws * k
     return {
         "kind": kind,
@@ -193,19 +163,21 @@ def _by_k(curve: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
     return {str(point["k"]): point["accuracy"] for point in curve if point["kind"] == kind}
 
 
-def _by_difficulty(records: Sequence[Record], seed: int) -> dict[str, dict[str, Any]]:
+def _by_difficulty(found: Tally, seed: int) -> dict[str, dict[str, Any]]:
     """Return accuracy per difficulty; empty where there are fewer than two."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(str(record.provenance.get("difficulty")), []).append(record)
+    groups: dict[str, tuple[list[float], list[str]]] = {}
+    for right, cluster, name in zip(found.right, found.clusters, found.difficulties, strict=True):
+        rights, clusters = groups.setdefault(name, ([], []))
+        rights.append(right)
+        clusters.append(cluster)
     if len(groups) < 2:
         return {}
-    return {name: _group(groups[name], seed) for name in sorted(groups)}
+    return {name: _group(*groups[name], seed) for name in sorted(groups)}
 
 
-def _group(records: Sequence[Record], seed: int) -> dict[str, Any]:
-    interval = mean_interval([float(is_correct(r)) for r in records], [cluster_of(r) for r in records], seed=seed)
-    return {"problems": len(records), "accuracy": interval.value, "low": interval.low, "high": interval.high}
+def _group(right: Sequence[float], clusters: Sequence[str], seed: int) -> dict[str, Any]:
+    interval = mean_interval(right, clusters, seed=seed)
+    return {"problems": len(right), "accuracy": interval.value, "low": interval.low, "high": interval.high}
 
 
 def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:

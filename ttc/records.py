@@ -26,7 +26,19 @@ from typing import Any, BinaryIO, Literal, Self, TypeVar, Union
 from ttc.core import Record
 from ttc.errors import ConfigError, RecordError
 
-__all__ = ["SCHEMA", "LineFile", "RecordFile", "decode", "encode", "from_json", "iterate", "read", "to_json"]
+__all__ = [
+    "SCHEMA",
+    "LineFile",
+    "RecordFile",
+    "decode",
+    "encode",
+    "from_json",
+    "iterate",
+    "read",
+    "read_at",
+    "scan",
+    "to_json",
+]
 
 SCHEMA = 1
 Decoder = Callable[[Any, str], Any]
@@ -57,28 +69,45 @@ def iterate(path: Path) -> Iterator[tuple[int, Any]]:
 
     Raises RecordError naming file and line where a line that ends in a newline is not JSON.
     """
+    for number, _, data in _lines(path):
+        yield number, data
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, Any]]:
+    """Yield (line number, byte at which the line begins, JSON value); see `iterate`."""
+    start = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
             if line.strip():
                 try:
-                    yield number, json.loads(line)
+                    yield number, start, json.loads(line)
                 except ValueError as exc:
                     raise RecordError(f"{path}, line {number}: not JSON ({exc})") from exc
+            start += len(line)
 
 
 def read(path: Path) -> list[Record]:
     """Read all whole records of `path` in file order; a missing file raises ConfigError."""
+    return [record for _, record in scan(path)]
+
+
+def scan(path: Path) -> Iterator[tuple[int, Record]]:
+    """Yield (byte at which its line begins, record) of all whole records of `path`; raises like `read`."""
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; expected a file of records")
-    records = []
-    for number, data in iterate(path):
+    for number, start, data in _lines(path):
         try:
-            records.append(from_json(data))
+            yield start, from_json(data)
         except RecordError as exc:
             raise RecordError(f"{path}, line {number}: {exc}") from exc
-    return records
+
+
+def read_at(file: BinaryIO, place: int) -> Record:
+    """Read the record whose line begins at byte `place` of a file that `scan` or `RecordFile.append` has told of."""
+    file.seek(place)
+    return from_json(json.loads(file.readline()))
 
 
 class LineFile:
@@ -100,14 +129,18 @@ class LineFile:
             self._file.close()
             raise
 
-    def write(self, data: Mapping[str, Any], *, sync: bool = True) -> None:
-        """Write one line whole; `sync` waits until it is on the disk, without it a loss of power may take it."""
+    def write(self, data: Mapping[str, Any], *, sync: bool = True) -> int:
+        """Write one line whole; return the byte at which it begins.
+
+        `sync` waits until it is on the disk, without it a loss of power may take it.
+        """
         line = json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         with self._lock:
             self._file.write(line)
             self._file.flush()
             if sync:
                 os.fsync(self._file.fileno())
+            return self._file.tell() - len(line)
 
     def close(self) -> None:
         """Bring what was written to the disk and let the next writer in."""
@@ -128,9 +161,9 @@ class LineFile:
 class RecordFile(LineFile):
     """An append-only file of records; `append` returns when the record is on the disk."""
 
-    def append(self, record: Record) -> None:
-        """Write one record and wait until it is on the disk."""
-        self.write(to_json(record))
+    def append(self, record: Record) -> int:
+        """Write one record and wait until it is on the disk; return the byte at which its line begins."""
+        return self.write(to_json(record))
 
 
 def _lock_exclusively(file: BinaryIO, path: Path) -> None:

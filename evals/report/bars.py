@@ -8,8 +8,11 @@ groups, so that it holds for scores of any scale (probabilities or log-probabili
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+
+import numpy as np
 
 from evals.report.chart import share_ticks
 from evals.report.numbers import count, finite, percent
@@ -40,7 +43,7 @@ def judged(record: Record) -> list[tuple[Candidate, Verdict]]:
 
 def success_shares(records: Sequence[Record]) -> list[float]:
     """Share of right candidates of each problem that has at least `MIN_POOL` judged ones."""
-    pools = [judged(record) for record in records]
+    pools = map(judged, records)
     return [sum(v.correct for _, v in pool) / len(pool) for pool in pools if len(pool) >= MIN_POOL]
 
 
@@ -54,17 +57,18 @@ def histogram(shares: Sequence[float]) -> list[int]:
 
 def success_by_score(records: Sequence[Record]) -> list[tuple[float, float, float, int]]:
     """(lowest score, highest score, share right, candidates) of `NUM_RANKS` equal groups; [] without scores."""
-    scored = sorted(
-        (value, verdict.correct)
-        for record in records
-        for candidate, verdict in judged(record)
-        if (value := finite(candidate.score)) is not None
-    )
-    if len(scored) < 10 * NUM_RANKS:
+    scores, right = array("d"), array("b")  # a tuple for each would be ten times as large
+    for record in records:
+        for candidate, verdict in judged(record):
+            if (value := finite(candidate.score)) is not None:
+                scores.append(value)
+                right.append(verdict.correct)
+    if len(scores) < 10 * NUM_RANKS:
         return []
-    cuts = [round(i * len(scored) / NUM_RANKS) for i in range(NUM_RANKS + 1)]
-    parts = [scored[a:b] for a, b in pairwise(cuts)]
-    return [(p[0][0], p[-1][0], sum(right for _, right in p) / len(p), len(p)) for p in parts]
+    order = np.lexsort((right, scores))
+    cuts = [round(i * len(scores) / NUM_RANKS) for i in range(NUM_RANKS + 1)]
+    parts = [order[a:b] for a, b in pairwise(cuts)]
+    return [(scores[p[0]], scores[p[-1]], sum(right[at] for at in p) / len(p), len(p)) for p in parts]
 
 
 def success_figures(runs: Sequence[Run], records: Mapping[str, Sequence[Record]], slots: Mapping[str, int]) -> str:

@@ -152,10 +152,12 @@ def _best(runs: Sequence[Run]) -> int:
 
 def _sample_note(data: Sequence[Mapping[str, Any]]) -> str:
     rows, trees = sum(len(group["rows"]) for group in data), sum(len(group["trees"]) for group in data)
-    if rows == trees:
+    problems = sum(group["problems"] for group in data)
+    if problems == trees:
         return f"All {count(rows)} problems carry their full trees. The target is shown only here."
+    listed = f"All {count(rows)}" if rows == problems else f"{count(rows)} of {count(problems)}"
     return (
-        f"All {count(rows)} problems are listed; {count(trees)} carry their full trees, taken in turn from those where "
+        f"{listed} problems are listed; {count(trees)} carry their full trees, taken in turn from those where "
         "runs disagree, where a right candidate was not chosen, where text was cut, without a verdict, all wrong and "
         "all right. "
         "Every tree is in records.jsonl. The target is shown only here."

@@ -1,15 +1,20 @@
-"""The per-problem part of the page: every problem in a compact table, and full trees for a bounded sample.
+"""The per-problem part of the page: problems in a compact table, and full trees for a bounded sample.
 
 A page with all trees of 1,000 problems x 16 candidates would not open on a phone, so at most `MAX_TREES` problems
-carry theirs, within `MAX_TREE_BYTES` of JSON. They are taken in turn from six kinds of problem, so that the telling
-ones are there: runs disagree, a right candidate was not chosen, text was cut, no verdict, all wrong, all right.
-Targets appear here and nowhere else in the report.
+carry theirs, within `MAX_TREE_BYTES` of JSON, and at most `MAX_ROWS` are listed. They are taken in turn from six kinds
+of problem, so that the telling ones are there: runs disagree, a right candidate was not chosen, text was cut, no
+verdict, all wrong, all right. Targets appear here and nowhere else in the report.
+
+The records are read twice, once to know the kinds and once for the rows, and only those with a tree are kept.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 from collections.abc import Mapping, Sequence
+from enum import IntFlag
 from itertools import zip_longest
 from typing import Any
 
@@ -19,7 +24,7 @@ from evals.report.svg import embed_json
 from evals.report.tree import shorten, tree_data
 from ttc.core import Record
 
-MAX_TREES = 40
+MAX_TREES, MAX_ROWS = 40, 5000
 MAX_TREE_BYTES = 1_800_000
 MIN_TREES = 10
 """One problem may take this share of the bytes; where it would take more, its texts lose their middle."""
@@ -40,29 +45,62 @@ Cells = Mapping[str, Record]
 
 
 def group_data(runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
-    """Return JSON for one group: run labels, one row per problem, trees by problem id for the sample."""
-    table = _by_problem(runs, records)
-    kinds = {pid: kinds_of(cells) for pid, cells in table.items()}
-    trees = _trees(runs, table, sample(kinds))
-    rows = [_row(pid, cells, runs, kinds[pid]) for pid, cells in table.items()]
-    for row in rows:
+    """Return JSON for one group: run labels, one row per listed problem, trees by problem id, the number of all."""
+    traits: dict[str, Trait] = {}
+    for run in runs:
+        for record in records.get(run.key, ()):
+            traits[record.problem.id] = traits.get(record.problem.id, Trait(0)) | traits_of(record)
+    kinds = {pid: _kinds(found) for pid, found in traits.items()}
+    listed = kinds if len(kinds) <= MAX_ROWS else dict.fromkeys(sample(kinds, MAX_ROWS))
+    rows: dict[str, dict[str, Any]] = {pid: {} for pid in kinds if pid in listed}
+    shown: dict[str, dict[str, Record]] = {pid: {} for pid in sample(kinds)}
+    for at, run in enumerate(runs):
+        for record in records.get(run.key, ()):
+            pid = record.problem.id
+            if pid in rows:
+                row = rows[pid] = rows[pid] or _row(record, kinds[pid], len(runs))
+                row["c"][at] = _cell(record)
+            if pid in shown:
+                shown[pid][run.label] = record
+    trees = _trees(runs, shown)
+    for row in rows.values():
         # A problem whose tree is shown needs its whole question; the others only what fits a table row.
         row["q"] = shorten(row["q"], MAX_QUESTION if row["id"] in trees else 160)
-    return {"runs": [run.label for run in runs], "rows": rows, "trees": trees}
+    return {"runs": [run.label for run in runs], "rows": list(rows.values()), "trees": trees, "problems": len(kinds)}
+
+
+class Trait(IntFlag):
+    """What the record of one run adds to the kinds of its problem."""
+
+    RIGHT, WRONG, MISSED, CUT, UNJUDGED = 1, 2, 4, 8, 16
+
+
+def traits_of(record: Record) -> Trait:
+    """The traits of one record."""
+    right = record.verdict is not None and record.verdict.correct
+    cut = record.answer is not None and record.answer.finish_reason == "length"
+    found = Trait.RIGHT if right else Trait.WRONG
+    found |= Trait.MISSED if _missed(record) else Trait(0)
+    found |= Trait.CUT if cut else Trait(0)
+    return found | (Trait.UNJUDGED if _unjudged(record) else Trait(0))
 
 
 def kinds_of(cells: Cells) -> list[str]:
     """Name the kinds of problem this is, from the records of all runs; a problem may be of several."""
-    right = [record.verdict is not None and record.verdict.correct for record in cells.values()]
+    return list(_kinds(functools.reduce(operator.or_, map(traits_of, cells.values()))))
+
+
+@functools.cache
+def _kinds(traits: Trait) -> tuple[str, ...]:
     found = {
-        "disagree": any(right) and not all(right),
-        "missed": any(_missed(record) for record in cells.values()),
-        "cut": any(r.answer is not None and r.answer.finish_reason == "length" for r in cells.values()),
-        "unjudged": any(_unjudged(record) for record in cells.values()),
-        "wrong": not any(right),
-        "right": all(right),
+        "disagree": Trait.RIGHT in traits and Trait.WRONG in traits,
+        "missed": Trait.MISSED in traits,
+        "cut": Trait.CUT in traits,
+        "unjudged": Trait.UNJUDGED in traits,
+        "wrong": Trait.RIGHT not in traits,
+        "right": Trait.WRONG not in traits,
     }
-    return [kind for kind, _ in KINDS if found[kind]]
+    return tuple(kind for kind, _ in KINDS if found[kind])
 
 
 def sample(kinds: Mapping[str, Sequence[str]], size: int = MAX_TREES) -> list[str]:
@@ -72,19 +110,11 @@ def sample(kinds: Mapping[str, Sequence[str]], size: int = MAX_TREES) -> list[st
     return list(order)[:size]
 
 
-def _by_problem(runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> dict[str, dict[str, Record]]:
-    table: dict[str, dict[str, Record]] = {}
-    for run in runs:
-        for record in records.get(run.key, ()):
-            table.setdefault(record.problem.id, {})[run.label] = record
-    return table
-
-
-def _trees(runs: Sequence[Run], table: Mapping[str, Cells], chosen: Sequence[str]) -> dict[str, list[Any]]:
+def _trees(runs: Sequence[Run], shown: Mapping[str, Cells]) -> dict[str, list[Any]]:
     trees: dict[str, list[Any]] = {}
     left = MAX_TREE_BYTES
-    for pid in chosen:
-        cells = [table[pid].get(run.label) for run in runs]
+    for pid, found in shown.items():
+        cells = [found.get(run.label) for run in runs]
         for max_text in NODE_TEXT:
             answers = [_answer(record, max_text) if record else None for record in cells]
             size = len(embed_json(answers).encode("utf-8", "replace"))
@@ -94,16 +124,16 @@ def _trees(runs: Sequence[Run], table: Mapping[str, Cells], chosen: Sequence[str
     return trees
 
 
-def _row(pid: str, cells: Cells, runs: Sequence[Run], kinds: Sequence[str]) -> dict[str, Any]:
-    record = next(iter(cells.values()))
+def _row(record: Record, kinds: Sequence[str], num_runs: int) -> dict[str, Any]:
+    """The row of a problem by the first record of it; its cells are still empty."""
     question = next((m.content for m in reversed(record.problem.messages) if m.role == "user"), "")
     target = record.target if isinstance(record.target, str) else json.dumps(record.target, ensure_ascii=False)
     return {
-        "id": pid,
+        "id": record.problem.id,
         "q": question,
         "t": shorten(target, MAX_FINAL * 2),
         "k": list(kinds),
-        "c": [_cell(cells[run.label]) if run.label in cells else None for run in runs],
+        "c": [None] * num_runs,
     }
 
 
