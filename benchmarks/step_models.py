@@ -1,12 +1,14 @@
-"""Does a process reward model learn steps from continuations alone, and do uncertain prefixes deserve more of them?
+"""Do reward models of steps and of answers learn from a verifier of answers alone, and where do continuations pay?
 
-    python -m benchmarks.step_models --seeds 1 2 --out build/step_models --save benchmarks/results/step_models.json
+    python -m benchmarks.step_models --seeds 1 2 3 --out build/step_models --save benchmarks/results/step_models.json
 
-The language is chains of four operations modulo 10 (`evals.chain`), each result wrong with probability 0.1. A base
-model is pretrained, its own solutions are labelled by equally many continuations, spread evenly or to the least certain
-prefixes first, and a reward model is trained on either. Measured against exact labels of other solutions to held-out
-questions: the share of steps judged right before and after, ranking, and first-error F1. The same base is trained as a
-generative verifier on its judged answers. Processor seconds, one thread.
+The language is the cipher walk (`evals.cipher`), each step wrong with probability 0.1. A base model is pretrained, and
+its own solutions are labelled by equally many continuations, spread evenly or to the least certain prefixes first; a
+process reward model is trained on either. The same base is trained as a generative verifier on its judged answers.
+Measured on twelve solutions to each held-out question, where the permutation tells of each step whether all is right so
+far: judgements right at one half against before training and against always saying right, ranking, and first-error F1;
+and of the labels themselves the share on the right side of one half. Gains are paired, and clustered by question.
+Processor seconds, one thread.
 """
 
 from __future__ import annotations
@@ -14,71 +16,163 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from transformers.utils import logging as transformers_logging
 
-from evals.chain import NAMES, Chains, apply
+from evals.cipher import Cipher, question
+from evals.step_metrics import Judged, first_error, ranking
+from train.corpora.cipher import noisy
+from train.measure import gains
 from train.stage import Result, Setting, Stage
 from train.stages.pretrain import pretrain
 from train.stages.prm import prm
 from train.stages.sample import sample
 from train.stages.verifier_lm import verifier_lm
+from train.step_model import StepModel, new_step_model
+from train.step_rows import StepRow
+from ttc.embedded.text import Text
 
-LENGTH, SOLUTIONS, NOISE = 4, 400, 0.1
-TASK = f"chain:length={LENGTH},split=train,count=300"
-KEPT = ("steps_right", "judged_right", "first_error_f1", "ranking")
+SYMBOLS, STEPS, NOISE, SOLUTIONS = 64, 8, 0.1, 12
+LANGUAGE = f"cipher:symbols={SYMBOLS},max_steps={STEPS},thinking_share=1,noise={NOISE}"
+TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS},split=train"
+DELIMITER = "n"
+"""Every step ends at its counter; the marks of thinking hold the letter too, so each is a step that cannot be wrong."""
+FIT = {"steps": 400, "rows": 48, "lr": 2e-3, "warmup": 30, "eval_every": 100}
+ASK, GOOD, BAD = "=", "n1", "n2"
+WAYS = {"even": 1, "uncertain first": 4}
+"""How continuations are spread, and in how many rounds."""
 
 
-def exact_labels(path: Path, seed: int) -> None:
-    """Solutions to held-out questions whose results slip as often as in the corpus, with what is true of each step."""
-    rng, chains = random.Random(seed), Chains(LENGTH, "+-*")
-    lines = []
-    for number, chain in enumerate(chains.distinct("eval", seed, SOLUTIONS)):
-        value, right, steps, labels = chain.first, True, list[str](), list[float]()
-        for name, (operation, digit) in zip(NAMES, chain.steps, strict=False):
-            truth = apply(value, operation, digit)
-            value = truth if rng.random() >= NOISE else (truth + rng.randrange(1, 10)) % 10
-            right = right and value == truth
-            steps.append(f"{'' if steps else '<think>'}{name}{operation}{digit}={value}")
-            labels.append(float(right))
-        lines.append({"id": number, "problem": chain.question, "steps": steps, "labels": labels})
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A walk as the language writes it, and for each of its steps whether all was right up to it."""
+
+    question: str
+    steps: tuple[str, ...]
+    labels: tuple[float, ...]
+    answer: str
+
+
+def held_out(seed: int) -> list[Solution]:
+    """Careless solutions to questions that nothing is trained on."""
+    rng, secret = random.Random(seed), Cipher(SYMBOLS, STEPS, 0)
+    return [_walked(secret, *pair, rng) for pair in secret.pairs("eval") for _ in range(SOLUTIONS)]
+
+
+def _walked(secret: Cipher, start: int, steps: int, rng: random.Random) -> Solution:
+    walk, truth = noisy(secret, start, steps, NOISE, rng), secret.walk(start, steps)
+    texts = [f"s{symbol}n{left}" for symbol, left in zip(walk, range(steps - 1, -1, -1), strict=True)]
+    labels = tuple(float(walk[: place + 1] == truth[: place + 1]) for place in range(steps))
+    return Solution(question(start, steps), (f"<think>{texts[0]}", *texts[1:]), labels, f"s{walk[-1]}")
+
+
+def rows_of(solutions: Sequence[Solution], text: Text) -> list[StepRow]:
+    """The solutions as a process reward model is asked: behind every step."""
+    rows = []
+    for one in solutions:
+        ids = text.encode(one.question + "".join(one.steps))
+        reads = tuple(len(text.encode(one.question)) + 2 * place + 2 for place in range(len(one.steps)))
+        rows.append(StepRow(one.question, ids, reads, one.labels))
+    return rows
+
+
+def asked(solutions: Sequence[Solution], text: Text) -> list[StepRow]:
+    """The solutions as a generative verifier is asked: behind the whole answer."""
+    rows = []
+    for one in solutions:
+        ids = text.encode(f"{one.question}{''.join(one.steps)}</think>{one.answer}{ASK}")
+        rows.append(StepRow(one.question, ids, (len(ids) - 1,), one.labels[-1:]))
+    return rows
+
+
+def judged(rows: Sequence[Judged]) -> list[float]:
+    """1 per label that the score is on the right side of."""
+    return [
+        float((score >= 0.5) == (label == 1.0))
+        for row in rows
+        for score, label in zip(row.scores or (), row.labels, strict=True)
+    ]
+
+
+def shown(before: Sequence[Judged], after: Sequence[Judged], seed: int) -> dict[str, float]:
+    """Before against after, and always saying right against after."""
+    keys = [row.cluster for row in after for _ in row.labels]
+    always = [float(label == 1.0) for row in after for label in row.labels if label is not None]
+    found = gains("trained", judged(before), judged(after), seed, keys)
+    found |= gains("always_right", always, judged(after), seed, keys)
+    found |= {"ranking_before": ranking(before), "ranking_after": ranking(after)}
+    f1 = first_error(after, 0.5, seed=seed).f1
+    return found | {"first_error_f1": f1.value, "first_error_f1_low": f1.low, "first_error_f1_high": f1.high}
+
+
+def labels_right(path: Path, text: Text) -> Iterator[tuple[str, float]]:
+    """Of every step that was labelled by continuations, its question and whether the label is on the right side."""
+    secret = Cipher(SYMBOLS, STEPS, 0)
+    for line in path.read_text().splitlines():
+        key, ids, reads, labels = json.loads(line)
+        start, steps = map(int, re.findall(r"\d+", key))
+        truths = [f"{question(start, steps)}<think>"]
+        for left, symbol in zip(range(steps - 1, -1, -1), secret.walk(start, steps), strict=True):
+            truths.append(f"{truths[-1]}s{symbol}n{left}")
+        truths.append(f"{truths[-1]}</think>")
+        for read, label in zip(reads[:-1], labels[:-1], strict=True):
+            yield key, float((label >= 0.5) == (text.decode(ids[: read + 1]) in truths))
 
 
 def run_seed(seed: int, out: Path) -> list[dict[str, object]]:
-    """All stages of one seed; a row for each model that was trained."""
+    """All stages of one seed; a row for each model that was trained, and one for each comparison."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    exact_labels(out / "exact.jsonl", seed)
-    language = f"chain:length={LENGTH},noise={NOISE},noticed=0"
-    model = Path(_run(pretrain(corpus=language, steps=2000), out / "1-base", None, seed).model)
-    rows: list[dict[str, object]] = []
-    for name, rounds in (("even", 1), ("uncertain first", 4)):
-        clock = _cpu()
-        stage = prm(
-            task=TASK, step_delimiter=".", n=4, continuations=4, rounds=rounds, measured=str(out / "exact.jsonl"),
-            steps=250, lr=1e-3, rows=48, eval_every=250, warmup=20,
-        )  # fmt: skip
-        found = _run(stage, out / f"prm-{rounds}", model, seed)
-        rows.append({"model": f"process reward model, {name}", "seed": seed, **_kept(found.metrics), **_since(clock)})
-        print(json.dumps(rows[-1]), flush=True)
+    base = Path(_run(pretrain(corpus=LANGUAGE, steps=800), out / "1-base", None, seed).model)
+    rows, labels, steps = list[dict[str, object]](), dict[str, list[tuple[str, float]]](), dict[str, list[Judged]]()
+    text, solutions = Text(base), held_out(seed)
+    exact = rows_of(solutions, text)
+    untrained = new_step_model(base, "label", DELIMITER, None, seed, "cpu").judged(exact, 0)
+    for name, rounds in WAYS.items():
+        clock, folder = _cpu(), out / f"prm-{rounds}"
+        stage = prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=rounds, **FIT)
+        _run(stage, folder, base, seed)
+        labels[name] = list(labels_right(folder / "labels.jsonl", text))
+        steps[name] = _read(folder / "prm", None).judged(exact, 0)
+        rows.append({"model": f"process reward model, {name}", "seed": seed, **shown(untrained, steps[name], seed)})
+        _tell(rows, clock)
+    rows.append({"model": "uncertain first against even", "seed": seed, **_compared(labels, steps, seed)})
+    _tell(rows, _cpu())
     clock = _cpu()
-    _run(sample(task=TASK, n=8), out / "2-sample", model, seed)
-    stage = verifier_lm(
-        rollouts="2-sample", ask="!", good="+", bad="-", steps=250, lr=1e-3, rows=48, eval_every=250, warmup=20,
-        held_out_share=0.2,
-    )  # fmt: skip
-    found = _run(stage, out / "3-verifier_lm", model, seed)
-    rows.append({"model": "generative verifier", "seed": seed, **_kept(found.metrics), **_since(clock)})
-    print(json.dumps(rows[-1]), flush=True)
+    _run(sample(task=TASK, n=16), out / "2-sample", base, seed)
+    words = (GOOD, BAD)
+    stage = verifier_lm(rollouts="2-sample", ask=ASK, good=GOOD, bad=BAD, **FIT)
+    _run(stage, out / "3-verifier_lm", base, seed)
+    answers = asked(solutions, text)
+    folders = base, out / "3-verifier_lm" / "verifier"
+    before, after = (_read(folder, words).judged(answers, 0) for folder in folders)
+    rows.append({"model": "generative verifier", "seed": seed, **shown(before, after, seed)})
+    _tell(rows, clock)
     return rows
+
+
+def _compared(
+    labels: dict[str, list[tuple[str, float]]], steps: dict[str, list[Judged]], seed: int
+) -> dict[str, float]:
+    """Even against uncertain first: of the same prefixes the labels, of the same steps the judgements."""
+    (first, second), keys = labels.values(), [key for key, _ in labels["even"]]
+    found = gains("labels", [right for _, right in first], [right for _, right in second], seed, keys)
+    clusters = [row.cluster for row in steps["even"] for _ in row.labels]
+    found |= gains("judgements", judged(steps["even"]), judged(steps["uncertain first"]), seed, clusters)
+    return found | {"labels": float(len(keys))}
+
+
+def _read(folder: Path, words: tuple[str, str] | None) -> StepModel:
+    return new_step_model(folder, "label" if words is None else "token", DELIMITER, words, 0, "cpu")
 
 
 def _run(stage: Stage, folder: Path, model: Path | None, seed: int) -> Result:
@@ -86,17 +180,16 @@ def _run(stage: Stage, folder: Path, model: Path | None, seed: int) -> Result:
     return stage.run(Setting(folder, model, seed, "cpu", 1, lambda text: print(text, flush=True)))
 
 
-def _kept(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in metrics.items() if name.startswith(KEPT)}
+def _tell(rows: list[dict[str, object]], clock: float) -> None:
+    last = rows[-1]
+    rows[-1] = {name: round(value, 4) if isinstance(value, float) else value for name, value in last.items()}
+    rows[-1]["cpu_seconds"] = round(_cpu() - clock, 1)
+    print(json.dumps(rows[-1]), flush=True)
 
 
 def _cpu() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
-
-
-def _since(clock: float) -> dict[str, float]:
-    return {"cpu_seconds": round(_cpu() - clock, 1)}
 
 
 def main() -> None:
@@ -110,7 +203,12 @@ def main() -> None:
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-    about = {"commit": commit.strip(), "date": datetime.now(UTC).date().isoformat(), "length": LENGTH, "n": SOLUTIONS}
+    about = {
+        "commit": commit.strip(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "language": LANGUAGE,
+        "n": SOLUTIONS,
+    }
     rows: list[dict[str, object]] = []
     for number, seed in enumerate(args.seeds, start=1):
         rows += run_seed(seed, args.out / str(seed))
