@@ -12,128 +12,36 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
-from evals.run import read_run
-from ttc import answers
-from ttc.aggregate import aggregate
-from ttc.core import Candidate, Record
+from evals.sampled import CLASSES, Sampled, named, plain, read_pools
 from ttc.errors import ConfigError
 from ttc.planning import Plan, State, follow, state_of
-from ttc.replay import Draw, pool_of
 from ttc.selection import Select, choose
 from ttc.voting import vote
 
-__all__ = ["Sampled", "by_consensus", "fit", "is_right", "named", "plain", "read_pools", "spend", "worth"]
+__all__ = [
+    "CLASSES",
+    "Sampled",
+    "by_consensus",
+    "fit",
+    "halves",
+    "is_right",
+    "named",
+    "plain",
+    "read_pools",
+    "spend",
+    "worth",
+]
 
 ORDERS = 8
 PRIOR = 2.0
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)
 """Shares of all samples that score less than each cut."""
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-CLASSES = "exact"
-"""Answer kind of class names."""
 RULES: tuple[Select, ...] = ("majority",)
 SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One problem's pool: its draws, each the places of its candidates and its cost in tokens; who of them is right.
-
-    A plain sample is a draw of one candidate, a subtree one of its leaves. Finals are the names of their answer
-    classes, so that a vote over them needs to read no answer again.
-    """
-
-    candidates: tuple[Candidate, ...]
-    right: tuple[bool, ...]
-    draws: tuple[tuple[int, ...], ...]
-    tokens: tuple[float, ...]
-
-    def of(self, taken: Sequence[int]) -> list[Candidate]:
-        """The candidates of some draws."""
-        return [self.candidates[i] for draw in taken for i in self.draws[draw]]
-
-
-def plain(candidates: Sequence[Candidate], right: Sequence[bool], tokens: Sequence[float]) -> Sampled:
-    """Return a pool of plain samples; finals are already names."""
-    return Sampled(tuple(candidates), tuple(right), tuple((i,) for i in range(len(candidates))), tuple(tokens))
-
-
-def read_pools(folder: Path) -> tuple[list[Sampled], int]:
-    """Return the pools of a run folder and the width of their draws.
-
-    Raises:
-        ConfigError: its samples are no fair pool, or it is a search that does not consist of independent subtrees.
-    """
-    run = read_run(folder)
-    records = [record for record in run.records if record.answer is not None]
-    if not records:
-        raise ConfigError(f"{folder} holds no solved problem, so there is nothing to calibrate on")
-    policy = run.config["params"].get("policy")
-    if policy is None:
-        return [_samples(record) for record in records], 1
-    width = int(run.config["params"]["beam_width"])
-    cut = any(record.answer.stop_cause != "done" for record in records if record.answer is not None)
-    if policy != "dvts" or int(run.config["params"]["n"]) % width or cut:
-        raise ConfigError(
-            f"{folder}: of searches, only tree with policy=dvts, n a multiple of beam_width and no budget can calibrate"
-        )
-    return [_subtrees(record, width) for record in records], width
-
-
-def _samples(record: Record) -> Sampled:
-    draws = pool_of(record)
-    right = _verdicts(record)
-    candidates = named([_scored(draw) for draw in draws.values()], record.problem.kind)
-    return plain(
-        candidates,
-        [right[candidate.path] for candidate in candidates],
-        [float(draw.num_tokens + draw.num_scored) for draw in draws.values()],
-    )
-
-
-def _subtrees(record: Record, width: int) -> Sampled:
-    """The subtrees of a search as draws; scored tokens are shared out by generated ones."""
-    answer = record.answer
-    if answer is None:
-        raise ConfigError(f"problem {record.problem.id!r} failed")
-    grown: dict[int, float] = defaultdict(float)
-    for event in answer.trace:
-        if event.kind == "generate":
-            grown[event.path[0] // width] += event.data["num_tokens"]
-    each = answer.usage.tokens / max(sum(grown.values()), 1)
-    places: dict[int, list[int]] = {number: [] for number in sorted(grown)}
-    for at, candidate in enumerate(answer.candidates):
-        places[candidate.path[0] // width].append(at)
-    right = _verdicts(record)
-    return Sampled(
-        named(answer.candidates, record.problem.kind),
-        tuple(right[candidate.path] for candidate in answer.candidates),
-        tuple(tuple(found) for found in places.values()),
-        tuple(each * grown[number] for number in places),
-    )
-
-
-def _verdicts(record: Record) -> dict[tuple[int, ...], bool]:
-    candidates = () if record.answer is None else record.answer.candidates
-    return {c.path: verdict.correct for c, verdict in zip(candidates, record.verdicts, strict=True)}
-
-
-def _scored(draw: Draw) -> Candidate:
-    """The candidate with the score that `auto` will see."""
-    return replace(draw.candidate, score=None if draw.score is None else aggregate(draw.score))
-
-
-def named(candidates: Sequence[Candidate], kind: str) -> tuple[Candidate, ...]:
-    """Return the candidates with the names of their answer classes for their answers."""
-    names: dict[str, str] = {}
-    return tuple(
-        c if c.final is None else replace(c, final=names.setdefault(answers.key(c.final, kind), f"class{len(names)}"))
-        for c in candidates
-    )
 
 
 def by_consensus(pools: Sequence[Sampled]) -> list[Sampled]:
@@ -247,16 +155,27 @@ def _states(
 
 
 def worth(pools: Sequence[Sampled], tokens: float, *, seed: int, pilot: int = 1) -> tuple[list[float], list[float]]:
-    """Return for each problem the cross-fitted (expected accuracy, expected tokens) of spending by plan."""
+    """Return for each problem the cross-fitted (expected accuracy, expected tokens) of spending by plan.
+
+    Raises:
+        ConfigError: `tokens` do not pay for the first samples of either half.
+    """
     accuracy, spent = [0.0] * len(pools), [0.0] * len(pools)
-    half = np.random.default_rng(seed).permutation(len(pools)) % 2
-    for fold in (0, 1):
-        plan = fit([p for p, h in zip(pools, half, strict=True) if h != fold], pilot=pilot, seed=seed, source={})
-        places = [int(at) for at in np.flatnonzero(half == fold)]
+    for plan, places in halves(pools, seed=seed, pilot=pilot):
         outcome = spend(plan, [pools[at] for at in places], tokens, seed=seed)
         for at, right, cost in zip(places, *outcome, strict=True):
             accuracy[at], spent[at] = right, cost
     return accuracy, spent
+
+
+def halves(pools: Sequence[Sampled], *, seed: int, pilot: int = 1) -> list[tuple[Plan, list[int]]]:
+    """Return the plan of each half of the pools, with the places of the pools of the other half."""
+    half = np.random.default_rng(seed).permutation(len(pools)) % 2
+    parts = [[int(at) for at in np.flatnonzero(half == fold)] for fold in (0, 1)]
+    return [
+        (fit([pools[at] for at in own], pilot=pilot, seed=seed, source={}), other)
+        for own, other in (parts[::-1], parts)
+    ]
 
 
 def spend(plan: Plan, pools: Sequence[Sampled], tokens: float, *, seed: int) -> tuple[list[float], list[float]]:

@@ -12,16 +12,19 @@ worth at several budgets, cross-fitted, beside the vote of equally many samples 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from evals.calibrate import fit, read_pools, worth
+from evals.calibrate import fit, halves, read_pools, worth
 from evals.run import digest, read_run
 from evals.statistics import mean_interval
 from ttc.planning import save_plan
 
 BUDGETS = (1, 2, 4, 8, 16)
 """Rows of the table, in samples a problem."""
+MIN_POOLS = 4
+"""Two problems in each half."""
 
 
 def register(subparsers: Any) -> None:
@@ -47,11 +50,15 @@ def run(args: argparse.Namespace) -> int:
     save_plan(plan, args.out)
     states = sum(len(rung) for rung in plan.rungs)
     print(f"{len(pools)} problems, {states} states, {plan.spent:,} tokens of calibration: {args.out}")
+    if len(pools) < MIN_POOLS:
+        print(f"  fewer than {MIN_POOLS} problems: what the plan is worth cannot be cross-fitted", file=sys.stderr)
+        return 0
     one = plan.first / plan.ladder[0]
+    least = max(half.first for half, _ in halves(pools, seed=args.seed, pilot=args.pilot))
     for samples in BUDGETS:
         if not plan.ladder[0] <= samples <= plan.ladder[-1]:
             continue
-        tokens = 1.02 * one * samples
+        tokens = 1.02 * max(one * samples, least)
         right, spent = worth(pools, tokens, pilot=args.pilot, seed=args.seed)
         found = mean_interval(right, range(len(right)), seed=args.seed)
         print(

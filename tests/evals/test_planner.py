@@ -179,3 +179,17 @@ def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
     assert main(beam) == 0
     with pytest.raises(ConfigError, match="policy=dvts"):
         read_pools(tmp_path / "beam")
+
+
+@pytest.mark.parametrize(("problems", "rows"), [(3, 0), (9, 3)])
+def test_a_small_pool_calibrates_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], problems: int, rows: int
+) -> None:
+    pool = tmp_path / "pool"
+    drawn = ["--limit", str(problems), "--strategy", "majority", "--n", "4", "--baseline", "none", "--out", str(pool)]
+    assert main([*EVAL, *drawn]) == 0
+    capsys.readouterr()
+    assert main(["calibrate", str(pool), "--out", str(tmp_path / "plan.json")]) == 0
+    told = capsys.readouterr()
+    assert (tmp_path / "plan.json").is_file() and told.out.count("accuracy") == rows
+    assert ("cannot be cross-fitted" in told.err) == (not rows)
