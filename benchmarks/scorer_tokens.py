@@ -4,10 +4,11 @@
 
 A search is played without a generator: at each depth the kept paths get four children each, of random words, with step
 lengths as measured on reasoning models (log-normal, mean 60 tokens, coefficient of variation 0.9), two are kept. Unique
-tokens are the distinct prefixes that the reward model must read. The model is small and random, a Llama with the
-tokenizer of `--tokenizer`, since only lengths matter: once a language model that judges steps (`rlhflow_prm`), once a
-token classifier (`trl_prm`). Servers are real vLLM servers on loopback; blocks of the prefix cache hold 32 tokens, the
-least on a CPU (16 on a GPU halve the surplus). Left out: speed; scores are only compared with `embedded`.
+tokens are the distinct prefixes that the reward model must read. The models are small and random, with the tokenizer of
+`--tokenizer`, since only lengths matter: a Llama that judges steps as a language model (`rlhflow_prm`), a Llama token
+classifier (`trl_prm`) and a Qwen2 with the head of Qwen2.5-Math-PRM (`qwen_prm`). Servers are real vLLM servers on
+loopback, started in each of the ways of `ttc/scorers/_vllm_server.py`; beside the ledger stands what the server itself
+counted. Blocks of the prefix cache hold 32 tokens, the least on a CPU (16 on a GPU halve the surplus). Left out: speed.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ import contextlib
 import json
 import os
 import random
+import re
+import resource
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.vllm_tree import facts
 from ttc.core import Completion, Message, Prompt, Scorer, Usage
 from ttc.scorers.prm import prm
 
@@ -36,6 +41,15 @@ WORDS = """the a one two three first then so we know that number sum product of 
 take add find how many each total more less than left apples train hours speed length area side angle because hence"""
 SERVER = ["--max-model-len", "2048", "--block-size", "32", "--enforce-eager", "--enable-prompt-tokens-details"]
 SERVER += ["--no-enable-chunked-prefill", "--served-model-name", "reward"]
+POOLING = ["--runner", "pooling", "--pooler-config"]
+TOKENS = [*POOLING, '{"tok_pooling_type": "ALL"}']
+WAYS = {
+    "http, completions": [],
+    "http, spans": [*TOKENS, "--io-processor-plugin", "ttc_steps"],
+    "http, last": [*POOLING, '{"task": "classify"}'],
+    "http, tokens": TOKENS,
+}
+"""How the server is started, by the way that the scorer then takes."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
@@ -86,17 +100,72 @@ def unique(local: Any, found: Sequence[Sequence[Sequence[Prompt]]]) -> int:
     return total
 
 
-def random_model(tokenizer: Path, folder: Path, num_labels: int | None) -> Path:
-    """A small random Llama with this tokenizer: a language model, or a token classifier of so many labels."""
+@dataclass(frozen=True)
+class Form:
+    """A form of reward model: its adapter, what ends a step, the ways to ask a server of it, and how it is made."""
+
+    adapter: str
+    delimiter: str
+    ways: tuple[str, ...]
+    build: Callable[[int], Any]
+
+
+SIZE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZE |= {"max_position_embeddings": 2048}
+
+
+def language_model(vocab: int) -> Any:
+    """A Llama."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**SIZE, vocab_size=vocab))
+
+
+def token_classifier(vocab: int) -> Any:
+    """A Llama with a label a token."""
+    from transformers import LlamaConfig, LlamaForTokenClassification
+
+    return LlamaForTokenClassification(LlamaConfig(**SIZE, vocab_size=vocab, num_labels=2))
+
+
+def process_reward_model(vocab: int) -> Any:
+    """A Qwen2 with the two layers of Qwen2.5-Math-PRM, whose own code nobody runs."""
     import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification
+    from transformers import Qwen2Config, Qwen2Model
+
+    class Body(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = Qwen2Config(**SIZE, num_key_value_heads=2, vocab_size=vocab)
+            self.config.architectures = ["Qwen2ForProcessRewardModel"]
+            self.model, width = Qwen2Model(self.config), SIZE["hidden_size"]
+            self.score = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 2))
+
+        def save_pretrained(self, folder: Path) -> None:
+            from safetensors.torch import save_file
+
+            save_file(self.state_dict(), folder / "model.safetensors")
+            (folder / "config.json").write_text(json.dumps(self.config.to_dict()))
+
+    return Body()
+
+
+FORMS = {
+    "token": Form("rlhflow_prm", "\n\n", ("http, completions",), language_model),
+    "label": Form("trl_prm", "\n", ("http, spans", "http, last", "http, tokens"), token_classifier),
+    "label, Qwen": Form("qwen_prm", "\n\n", ("http, spans", "http, tokens"), process_reward_model),
+}
+
+
+def random_model(tokenizer: Path, folder: Path, form: Form) -> Path:
+    """A small random model of this form with this tokenizer, to which the form's step tag is added."""
+    import torch
+    from transformers import AutoTokenizer
 
     own = AutoTokenizer.from_pretrained(tokenizer)
+    own.add_special_tokens({"additional_special_tokens": ["<extra_0>"]})
     torch.manual_seed(0)
-    size = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = LlamaConfig(**size, vocab_size=len(own), max_position_embeddings=2048, num_labels=num_labels or 2)
-    model = LlamaForCausalLM(config) if num_labels is None else LlamaForTokenClassification(config)
-    model.save_pretrained(folder)
+    form.build(len(own)).save_pretrained(folder)
     own.save_pretrained(folder)
     return folder
 
@@ -125,44 +194,61 @@ def vllm_server(folder: Path, *options: str) -> Iterator[str]:
             process.wait(60)
 
 
-def measure(kind: str, folder: Path, adapter: str, delimiter: str, options: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per backend for one form of the model."""
-    found, rows = searches(delimiter), []
-    local = prm(str(folder), adapter=adapter, device="cpu")
+def counted(url: str) -> int:
+    """Prompt tokens that the server has computed, by its own counters."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
+        text = reply.read().decode()
+    found = {
+        name: sum(float(value) for value in re.findall(rf"^vllm:{name}_total\{{[^}}]*\}} (\S+)$", text, re.M))
+        for name in ("prefix_cache_hits", "prompt_tokens")
+    }
+    return int(found["prompt_tokens"] - found["prefix_cache_hits"])
+
+
+def measure(kind: str, folder: Path, form: Form) -> list[dict[str, Any]]:
+    """One row per backend, and per way to ask a server, for one form of the model."""
+    found, rows = searches(form.delimiter), []
+    local = prm(str(folder), adapter=form.adapter, device="cpu")
     reference: list[float] = []
 
-    def add(backend: str, scorer: Scorer) -> None:
+    def add(backend: str, scorer: Scorer, url: str | None = None) -> None:
+        before = 0 if url is None else counted(url)
         scored, scores = asyncio.run(play(scorer, found))
         reference.extend(scores if not reference else [])
         apart = max(abs(a - b) for a, b in zip(scores, reference, strict=True))
         row = {"model": kind, "backend": backend, "ratio": scored / whole, "scored": scored, "unique": whole}
         row["tokens_per_step"] = whole / len(scores)
+        row["counted_by_the_server"] = None if url is None else counted(url) - before
         rows.append({**row, "largest_difference": apart})
-        print(f"{kind:6} {backend:18} {scored / whole:6.3f} scored tokens per unique token, scores within {apart:.4f}")
+        print(f"{kind:12} {backend:18} {scored / whole:6.3f} scored tokens per unique token, scores within {apart:.4f}")
+        print(f"{'':12} the server counted {row['counted_by_the_server']}, the ledger {scored}", flush=True)
 
     whole = unique(local, found)
     add("embedded", local)
-    add("vllm", prm(str(folder), adapter=adapter, backend="vllm", max_context=2048, kv_cache_bytes=1 << 30))
-    with vllm_server(folder, *options) as url:
-        add("http, vllm server", prm(str(folder), adapter=adapter, backend="http", base_url=url))
+    add("vllm", prm(str(folder), adapter=form.adapter, backend="vllm", max_context=2048, kv_cache_bytes=1 << 30))
+    for way in form.ways:
+        with vllm_server(folder, *WAYS[way]) as url:
+            add(way, prm(str(folder), adapter=form.adapter, backend="http", base_url=url), url)
     return rows
 
 
 def main() -> None:
-    """Measure both forms."""
+    """Measure all forms."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
     rows = []
-    pooling = ("--runner", "pooling", "--pooler-config", '{"tok_pooling_type": "ALL"}')
-    forms = (("token", "rlhflow_prm", "\n\n", None, ()), ("label", "trl_prm", "\n", 2, pooling))
-    for kind, adapter, delimiter, num_labels, options in forms:
+    for kind in args.forms:
         with tempfile.TemporaryDirectory() as scratch:
-            folder = random_model(args.tokenizer, Path(scratch), num_labels)
-            rows += measure(kind, folder, adapter, delimiter, options)
+            folder = random_model(args.tokenizer, Path(scratch), FORMS[kind])
+            rows += measure(kind, folder, FORMS[kind])
     if args.save is not None:
-        args.save.write_text(json.dumps({"block_size": 32, "rows": rows}, indent=1) + "\n")
+        servers = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = time.process_time() + servers.ru_utime + servers.ru_stime
+        conditions = {**facts(), "block_size": 32, "cpu_seconds": round(used)}
+        args.save.write_text(json.dumps({**conditions, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

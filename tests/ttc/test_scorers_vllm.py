@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.ttc.test_scorers_adapters import CASES, grow, num_unique, root, run
+from tests.ttc.vllm_server import counted, vllm_server
+from ttc.core import Scorer
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm
 
@@ -18,20 +20,17 @@ STEPS = (
 )
 
 
-@pytest.mark.vllm
-@pytest.mark.parametrize("name", ["qwen_prm", "math_shepherd", "rlhflow_prm", "trl_prm"])
-def test_vllm_scores_like_the_embedded_core_and_reads_new_tokens_only(tmp_path: Path, name: str) -> None:
-    case = CASES[name]
-    folder = str(case.build(tmp_path / case.folder))
-    options: dict[str, Any] = {"adapter": case.adapter, "dtype": "float32", "max_context": 512}
-    served = prm(folder, backend="vllm", kv_cache_bytes=1 << 28, **options)
-    local = prm(folder, device="cpu", **options)
+ALL = ["--pooler-config", '{"tok_pooling_type": "ALL"}', "--io-processor-plugin", "ttc_steps"]
+LAST = ["--pooler-config", '{"task": "classify"}']
+WAYS = {"Qwen, spans": ("qwen_prm", ALL), "classifier, spans": ("trl_prm", ALL), "classifier, last": ("trl_prm", LAST)}
+
+
+def search(local: Scorer, served: Scorer, delimiter: str) -> tuple[int, int, int]:
+    """Score a small tree with both, step by step; what each charged, and the distinct tokens that were read."""
     nodes, paths, total, own = [root()], [], 0, 0
     for depth in range(3):
         children = [
-            grow(node, f"{step} It is {depth}.{case.delimiter}", draw)
-            for node in nodes
-            for draw, step in enumerate(STEPS)
+            grow(node, f"{step} It is {depth}.{delimiter}", draw) for node in nodes for draw, step in enumerate(STEPS)
         ]
         found, scored = run(served, children)
         expected, local_scored = run(local, children)
@@ -40,12 +39,41 @@ def test_vllm_scores_like_the_embedded_core_and_reads_new_tokens_only(tmp_path: 
         total, own = total + scored, own + local_scored
         paths += children
         nodes = children[:2]
-    unique = num_unique(local, paths)
+    return own, total, num_unique(local, paths)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", ["qwen_prm", "math_shepherd", "rlhflow_prm", "trl_prm"])
+def test_vllm_scores_like_the_embedded_core_and_reads_new_tokens_only(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    folder = str(case.build(tmp_path / case.folder))
+    options: dict[str, Any] = {"adapter": case.adapter, "dtype": "float32", "max_context": 512}
+    served = prm(folder, backend="vllm", kv_cache_bytes=1 << 28, **options)
+    local = prm(folder, device="cpu", **options)
+    own, total, unique = search(local, served, case.delimiter)
     assert own <= 1.1 * unique and total <= 1.3 * unique
 
     whole = [grow(root(problem="q"), case.delimiter.join(["One.", "Two is 2.", "Three"]), draw) for draw in range(2)]
     (one, other), _ = run(served, whole)
     assert one.steps == pytest.approx(run(local, whole)[0][0].steps, abs=2e-3) and one == other and len(one.steps) == 3
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", list(WAYS))
+def test_a_server_scores_like_the_embedded_core_and_computes_what_the_ledger_says(tmp_path: Path, name: str) -> None:
+    way, flags = WAYS[name]
+    case = CASES[way]
+    folder = str(case.build(tmp_path / case.folder))
+    flags = [*flags, "--dtype", "float32", "--max-model-len", "512", "--runner", "pooling"]
+    local = prm(folder, adapter=case.adapter, device="cpu", dtype="float32")
+    with vllm_server(folder, tmp_path, *flags) as url:
+        served = prm(folder, adapter=case.adapter, backend="http", base_url=url)
+        before = counted(url)
+        own, total, unique = search(local, served, case.delimiter)
+        after = counted(url)
+    assert own <= 1.1 * unique and total <= 1.3 * unique
+    found = after - before
+    assert total == found["prompt_tokens"] - found["prefix_cache_hits"]
 
 
 @pytest.mark.vllm
