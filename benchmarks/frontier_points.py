@@ -1,7 +1,7 @@
 """The points of `benchmarks.frontier`: a strategy with its parameters, its tokens a problem, and who was right.
 
 What votes or selects is an exact expectation over all subsets of a recorded pool, or a mean over random orders of it;
-what was run for real is read from its folder. Tokens are generated plus, where there is a scorer, scored ones.
+what is run for real is in `benchmarks.frontier_arms`. Tokens are those generated and, with a scorer, scored.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evals.calibrate import LADDER, Sampled, fit, is_right, spend
 from evals.metrics import Vote, best_at_k, majority_at_k, weighted_at_k
-from evals.run import read_run
 from evals.statistics import mean_interval, paired_interval
-from evals.summary import is_correct
 from ttc.core import Message, Problem, Sampling
 from ttc.replay import Draw, replay
 from ttc.strategies.adaptive import adaptive
@@ -31,8 +28,8 @@ BUDGETS = (1, 2, 4, 8, 16, 32)
 """Of auto, in draws a problem; it takes up to all of a pool where it pays."""
 DEPTH = 4
 """Calibration pools are so many times as deep as the budget."""
-RUN = 1000
-"""Problems that share the cost of a calibration."""
+CALIBRATED, RUN = 50, 1000
+"""Problems of a calibration, and problems that share its cost."""
 ORDERS, SPLITS = 8, 4
 CAP = 40
 SEED = 2026
@@ -144,7 +141,8 @@ def searched(trees: Sequence[Sampled], width: int) -> list[Spot]:
 def auto_spots(pools: Sequence[Sampled], width: int) -> list[Spot]:
     """Auto at every budget, in draws: each half of the problems by the plan of the other, averaged over splits.
 
-    The pools of a calibration are as deep as the budget can pay for. A budget of one draw needs none.
+    The pools of a calibration are `CALIBRATED` problems of the other half, as deep as the budget can pay for. A budget
+    of one draw needs none.
     """
     most = min(len(pool.draws) for pool in pools)
     name = "auto" if width == 1 else "auto, subtrees"
@@ -153,12 +151,10 @@ def auto_spots(pools: Sequence[Sampled], width: int) -> list[Spot]:
         deep = max(n for n in LADDER if n <= min(DEPTH * budget, most)) if budget > 1 else 1
         right, tokens, charged = [0.0] * len(pools), [0.0] * len(pools), 0.0
         for seed in range(SPLITS):
-            half = np.random.default_rng(SEED + seed).permutation(len(pools)) % 2
-            for fold in (0, 1):
-                train = [_first(p, deep) for p, h in zip(pools, half, strict=True) if h != fold]
-                plan = fit(train, seed=seed, width=width, source={})
+            halves = np.array_split(np.random.default_rng(SEED + seed).permutation(len(pools)), 2)
+            for places, others in (halves, halves[::-1]):
+                plan = fit([_first(pools[at], deep) for at in others[:CALIBRATED]], seed=seed, width=width, source={})
                 charged += plan.spent / 2 / SPLITS if budget > 1 else 0.0
-                places = [int(at) for at in np.flatnonzero(half == fold)]
                 outcome = spend(plan, [pools[at] for at in places], budget * plan.first, seed=seed)
                 for at, value, cost in zip(places, *outcome, strict=True):
                     right[at] += value / SPLITS
@@ -176,23 +172,6 @@ def spread(spot: Spot, names: Sequence[str], every: Sequence[str]) -> Spot:
     """The spot of the problems `names` over `every` problem, NaN where it was not run."""
     known = dict(zip(names, spot.right, strict=True))
     return replace(spot, right=[known.get(name, ABSENT) for name in every])
-
-
-def real_spots(folder: Path, names: Sequence[str]) -> list[Spot]:
-    """What was run for real, by problem; runs that are not complete are left out."""
-    spots = []
-    for path in sorted(folder.glob("*/run.json")):
-        run = read_run(path.parent)
-        known = {record.problem.id: record for record in run.records if record.error is None}
-        if len(known) < int(run.config["limit"]):
-            continue
-        here = [record for name in names if (record := known.get(name)) is not None and record.answer is not None]
-        right = [float(is_correct(known[name])) if name in known else ABSENT for name in names]
-        tokens = float(np.mean([record.answer.usage.tokens for record in here if record.answer]))
-        params = run.config["params"]
-        policy = f", {params['policy']}" if "policy" in params else ""
-        spots.append(Spot(f"{run.config['strategy']}{policy}", f"n={params.get('n', 1)}", tokens, right, "run"))
-    return spots
 
 
 def adaptive_half(pools: Sequence[Sampled]) -> dict[str, Any]:

@@ -7,8 +7,11 @@ differences are paired; intervals are 95 % bootstraps over problems.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 import math
+import resource
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -88,6 +91,16 @@ class Effect:
             "runs": [cell.row() for cell in self.cells],
             "claims": self.claims,
         }
+
+
+def stamp() -> dict[str, Any]:
+    """When, of which commit and at what cost in processor time so far, for a saved result."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), 1),
+    }
 
 
 def problems(num: int, level: int | None) -> list[Problem]:

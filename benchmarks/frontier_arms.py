@@ -1,0 +1,94 @@
+"""What `benchmarks.frontier` runs for real, since no pool of samples can tell it, and how these runs are read.
+
+Searches and what draws many samples come at about 4 and 16 samples; chains of a single answer are greedy, which is
+better here than one sample for as many tokens. Where a strategy asks a scorer it is the packaged reward model, as the
+judge of `knockout` and of `refine` too: the packaged models answer no other questions than their own. Left out:
+`tools`, as they have never seen a call; gibbs at 4 samples, where each of its rounds is one path; and 64 samples of all
+but DVTS and the votes, for the time they would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.frontier_points import ABSENT, Spot
+from evals.run import read_run
+from evals.summary import is_correct
+
+LIVE = 128
+"""Completions that grow together, over all problems in flight; more take memory and no less time."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Strategies that run one after another on models that are loaded once; `live` completions a problem at once."""
+
+    name: str
+    temperature: float
+    live: int
+    strategies: tuple[str, ...]
+
+    @property
+    def concurrency(self) -> int:
+        """Problems in flight."""
+        return LIVE // self.live
+
+
+def _sized(n: int, *more: str) -> tuple[str, ...]:
+    """What draws about n samples."""
+    cheap = max(n // 4, 2)
+    return (
+        *(f"tree:n={n},policy={policy}" for policy in ("beam", "particle", "rebase", "entropic")),
+        f"confidence:n={n},warmup={cheap},group=16,chunk=16",
+        f"first_finished:n={n},m={max(3 * n // 8, 1)},chunk=16",
+        f"no_think_then_think:n={cheap},m={n - cheap}",
+        f"knockout:n={n}",
+        f"aggregate:n={n // 2},k={min(n // 2, 4)},rounds=1",
+        *more,
+    )
+
+
+GROUPS = (
+    Group(
+        "greedy",
+        0.0,
+        4,
+        (
+            "direct",
+            *(f"budget_forcing:max_thinking={cap}" for cap in (40, 56)),
+            "budget_forcing:num_waits=1",
+            "early_exit:rule=stable,chunk=16,repeats=2",
+            "early_exit:rule=confidence,chunk=16",
+            "refine:feedback=sums",
+            "refine:feedback=scorer",
+        ),
+    ),
+    Group("four", 0.8, 4, _sized(4)),
+    Group("sixteen", 0.8, 16, _sized(16, "tree:n=16,policy=gibbs")),
+    Group("in-turn", 0.8, 4, tuple(f"tree:n={n},policy=puct" for n in (4, 16))),
+)
+
+
+def real_spots(folder: Path, names: Sequence[str]) -> list[Spot]:
+    """What was run for real, by problem; runs that are not complete are left out."""
+    spots = []
+    for path in sorted(folder.glob("*/*/run.json")):
+        run = read_run(path.parent)
+        known = {record.problem.id: record for record in run.records if record.error is None}
+        if len(known) < int(run.config["limit"]):
+            continue
+        right = [float(is_correct(known[name])) if name in known else ABSENT for name in names]
+        here = [answer for name in names if name in known and (answer := known[name].answer) is not None]
+        tokens = float(np.mean([answer.usage.tokens for answer in here]))
+        spots.append(Spot(_series(run.config), path.parent.name, tokens, right, "run"))
+    return spots
+
+
+def _series(config: Mapping[str, Any]) -> str:
+    policy = config["params"].get("policy")
+    return str(config["strategy"]) if policy is None else f"{config['strategy']}, {policy}"
