@@ -60,6 +60,10 @@ exit codes:
   130  interrupted; the run can be continued
 
 Results go to stdout, everything else to stderr. --json ends stdout with one line per strategy that was asked for."""
+LEGEND = (
+    "tokens, FLOPs and seconds are per problem; covered: some candidate is right; regret: points that choosing lost; "
+    "cut: ran out of tokens"
+)
 DEFAULT_LIMIT = 100
 DEFAULT_CONCURRENCY = 64
 
@@ -269,7 +273,7 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
     write_summary(out, entries)
     page = write_report(out, entries, [result.records for result in results])
     print(render_table(entries))
-    print(f"report: {page}", file=sys.stderr)
+    print(f"{LEGEND}\nreport: {page}\npaired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
     for result, entry in zip(results, entries, strict=True):
         if result.entry["errors"]:
             print(f"{result.arm.choice.label}: {_failures(result)}; see {result.arm.folder}", file=sys.stderr)
