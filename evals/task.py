@@ -80,9 +80,14 @@ class Task:
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
         """Load at most `limit` items; raises ConfigError when there are none or two share an id."""
+        return list(self.sequence(limit, seed))
+
+    def sequence(self, limit: int | None, seed: int) -> Sequence[Item]:
+        """`items`, but where the loader's own sequence makes each item as it is looked at, that sequence itself."""
         if limit is not None and limit < 1:
             raise ConfigError(f"limit must be >= 1 or absent, got {limit}")
-        items = list(self.load(limit, seed))
+        loaded = self.load(limit, seed)
+        items = loaded if isinstance(loaded, Sequence) else list(loaded)
         if not items:
             raise ConfigError(f"task {self.name} has no problems")
         seen: set[str] = set()

@@ -6,7 +6,9 @@ A level is named in the question, and the engine's success follows it, unless it
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, overload
 
 from evals.task import Item, Task
 from ttc.core import Message, Problem, Sampling
@@ -24,10 +26,34 @@ def simulated(*, level: Literal["1", "2", "3", "4", "5", "mixed"] | None = None)
     return Task(
         name="simulated",
         kind="number",
-        load=lambda limit, seed: [_item(i, seed, level) for i in range(DEFAULT_LIMIT if limit is None else limit)],
+        load=lambda limit, seed: _Items(range(DEFAULT_LIMIT if limit is None else limit), seed, level),
         sampling=Sampling(max_tokens=1024),
         params={} if level is None else {"level": level},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Items(Sequence[Item]):
+    """Items of these numbers, made when they are looked at: a hundred thousand take no memory."""
+
+    numbers: range
+    seed: int
+    level: str | None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Item]: ...
+
+    def __getitem__(self, at: int | slice) -> Item | Sequence[Item]:
+        chosen = self.numbers[at]
+        if isinstance(chosen, range):
+            return _Items(chosen, self.seed, self.level)
+        return _item(chosen, self.seed, self.level)
 
 
 def _item(index: int, seed: int, level: str | None) -> Item:

@@ -13,6 +13,7 @@ from evals.report.runs import read_runs
 from evals.run import RECORDS, evaluate, read_run
 from evals.stored import StoredRecords
 from evals.summary import summarise
+from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier
 from tests.evals.test_run import SETTINGS, items, solve_problem
 from ttc import records as store
@@ -89,3 +90,13 @@ def test_the_place_that_a_writer_tells_is_the_one_that_a_reader_finds(tmp_path: 
     assert list(store.scan(path)) == list(zip(places, [*records, records[0]], strict=True))
     with path.open("rb") as lines:
         assert [store.read_at(lines, place) for place in reversed(places)] == [records[0], *reversed(records)]
+
+
+def test_a_hundred_thousand_simulated_problems_are_made_only_as_they_are_looked_at() -> None:
+    task = simulated_task(level="mixed")
+    many, few = task.sequence(100_000, 0), task.items(40, 0)
+    assert len(many) == 100_000 and not isinstance(many, list)
+    assert [many[i] for i in range(40)] == few == list(many[:40])
+    assert many[-1].problem.id.endswith("-99999")
+    with pytest.raises(IndexError):
+        many[100_000]
