@@ -58,18 +58,22 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="PATH|ID", help="model folder or hub id (default: the engine's own)")
 
 
-def add_strategy_options(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add --strategy, --n, --scorer, --set and --budget; `several` lets --strategy repeat."""
+def add_strategy_options(parser: argparse.ArgumentParser, *, default: str, several: bool = False) -> None:
+    """Add --strategy, --n, --scorer, --set and --budget; `several` lets --strategy repeat, `default` is named."""
     group = parser.add_argument_group("strategy")
     more = "; repeat it, or separate by commas, to run several" if several else ""
     group.add_argument(
         "--strategy",
         action="append",
         metavar="NAME[:KEY=VALUE,...]",
-        help=f"strategy, or file.py:function{more} (see: ttc list strategies)",
+        help=f"strategy, or file.py:function{more} (default: {default}; see: ttc list strategies)",
     )
     group.add_argument("--n", type=int, metavar="N", help="number of samples, where the strategy has that parameter")
-    group.add_argument("--scorer", metavar="NAME[:MODEL]", help="scorer for strategies that rank paths")
+    group.add_argument(
+        "--scorer",
+        metavar="NAME[:MODEL]",
+        help="scorer for strategies that rank paths (default: prm, the packaged one, with the packaged model)",
+    )
     group.add_argument(
         "--set",
         action="append",
@@ -94,9 +98,9 @@ def add_thinking_options(parser: argparse.ArgumentParser) -> None:
 def add_sampling_options(parser: argparse.ArgumentParser, *, seed: str = "a new one, which is shown") -> None:
     """Add --temperature, --top-p, --top-k, --max-tokens and --seed; `seed` says which one the command takes itself."""
     group = parser.add_argument_group("sampling")
-    group.add_argument("--temperature", type=float, help="0 is greedy")
-    group.add_argument("--top-p", type=float, metavar="P")
-    group.add_argument("--top-k", type=int, metavar="K")
+    group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    group.add_argument("--top-p", type=float, metavar="P", help="sample from the likeliest tokens of this total share")
+    group.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
     group.add_argument("--max-tokens", type=int, metavar="TOKENS", help="cap on one sample, thinking included")
     group.add_argument("--seed", type=int, help=f"the same seed gives the same samples (default: {seed})")
 

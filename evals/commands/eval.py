@@ -82,7 +82,7 @@ def register(subparsers: Any) -> None:
         "--task",
         default="arithmetic",
         metavar="NAME[:ARG]|FILE",
-        help="a task, or a .jsonl or .toml file (default: arithmetic)",
+        help="a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE (default: arithmetic)",
     )
     task.add_argument("--level", metavar="L", help="difficulty, where the task has levels")
     task.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N", help="problems, or all (default: 100)")
@@ -92,7 +92,7 @@ def register(subparsers: Any) -> None:
     task.add_argument("--data", metavar="DIR", help="folder with the datasets (default: TTC_DATA, else the hub)")
     runs = parser.add_argument_group("run")
     runs.add_argument("--out", metavar="DIR", help="run folder; an existing one is continued (default: runs/...)")
-    runs.add_argument("--concurrency", type=int, default=DEFAULT_CONCURRENCY, metavar="N", help="problems in flight")
+    runs.add_argument("--concurrency", type=int, default=DEFAULT_CONCURRENCY, metavar="N", help="problems in flight (default: 64)")
     runs.add_argument("--retry-errors", action="store_true", help="run problems again that failed before")
     runs.add_argument(
         "--baseline",
@@ -102,7 +102,7 @@ def register(subparsers: Any) -> None:
     runs.add_argument("--json", action="store_true", help="end stdout with one JSON line per strategy")
     add_recipe_option(parser)
     add_engine_options(parser)
-    add_strategy_options(parser, several=True)
+    add_strategy_options(parser, default="tree", several=True)
     add_thinking_options(parser)
     add_sampling_options(parser, seed="0, of the problems as well")
     parser.set_defaults(run=run)

@@ -37,7 +37,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("source", type=Path, metavar="RUN", help="a folder of one strategy that ttc eval wrote")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN-replay)")
-    add_strategy_options(parser, several=True)
+    add_strategy_options(parser, default="majority", several=True)
     parser.set_defaults(run=run)
 
 

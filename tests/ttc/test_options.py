@@ -27,7 +27,7 @@ from ttc.thinking import Thinking
 def parsed(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_engine_options(parser)
-    add_strategy_options(parser, several=True)
+    add_strategy_options(parser, default="direct", several=True)
     add_thinking_options(parser)
     add_sampling_options(parser)
     return parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 ttc train run cipher-grpo --seed 1 --out runs/cipher
 ttc train list
 ttc train replay runs/cipher --step 3
-ttc train rescore runs/cipher --set partial=true
+ttc train rescore runs/cipher --verifier regex
 ttc train report runs/cipher
 ttc train gate runs/cipher
 """

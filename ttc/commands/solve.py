@@ -57,7 +57,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--show-thinking", action="store_true", help="show the chosen thinking on stderr")
     add_recipe_option(parser)
     add_engine_options(parser)
-    add_strategy_options(parser)
+    add_strategy_options(parser, default="direct")
     add_thinking_options(parser)
     add_sampling_options(parser)
     parser.set_defaults(run=run)
