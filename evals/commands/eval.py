@@ -153,7 +153,7 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
     limit = _limit(args.limit)
     return Experiment(
         task=task,
-        items=task.items(limit, seed),
+        items=task.sequence(limit, seed),
         engine=engine,
         scorer=scorer,
         verifier=verifier,
