@@ -92,7 +92,13 @@ def register(subparsers: Any) -> None:
     task.add_argument("--data", metavar="DIR", help="folder with the datasets (default: TTC_DATA, else the hub)")
     runs = parser.add_argument_group("run")
     runs.add_argument("--out", metavar="DIR", help="run folder; an existing one is continued (default: runs/...)")
-    runs.add_argument("--concurrency", type=int, default=DEFAULT_CONCURRENCY, metavar="N", help="problems in flight (default: 64)")
+    runs.add_argument(
+        "--concurrency",
+        type=int,
+        default=DEFAULT_CONCURRENCY,
+        metavar="N",
+        help=f"problems in flight (default: {DEFAULT_CONCURRENCY})",
+    )
     runs.add_argument("--retry-errors", action="store_true", help="run problems again that failed before")
     runs.add_argument(
         "--baseline",
