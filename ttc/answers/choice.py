@@ -5,18 +5,7 @@ from __future__ import annotations
 import re
 
 from ttc.answers.canonical import text_key
-from ttc.answers.extract import (
-    LEAD,
-    MAX_FINAL,
-    Extraction,
-    Hit,
-    cascade,
-    found,
-    last_box,
-    last_hash,
-    last_phrase,
-    last_tag,
-)
+from ttc.answers.extract import LEAD, MAX_FINAL, Extraction, Hit, cascade, found, usual_rules
 
 __all__ = ["choice_key", "choice_letter", "extract_choice"]
 
@@ -74,13 +63,7 @@ def _same_choice(left: str, right: str) -> bool:
     return choice_key(left) == choice_key(right)
 
 
-_CHOICE_RULES = (
-    last_box(_same_choice, _choice_hedge),
-    last_tag(_choice_hedge),
-    last_hash(_choice_hedge),
-    last_phrase(_choice_hedge, _trim_choice),
-    _bare_choice,
-)
+_CHOICE_RULES = usual_rules(_same_choice, _choice_hedge, _trim_choice, _bare_choice)
 
 
 def extract_choice(text: str) -> Extraction:

@@ -256,3 +256,10 @@ def _unless(hedge: Hedge, hit: Extraction) -> Extraction:
     if hit.final is not None and hedge(hit.final):
         return Extraction(None, hit.span, hit.method, "hedge")
     return hit
+
+
+def usual_rules(
+    same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[str], tuple[int, int] | None], bare: Rule
+) -> tuple[Rule, ...]:
+    """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing."""
+    return last_box(same, hedge), last_tag(hedge), last_hash(hedge), last_phrase(hedge, trim), bare

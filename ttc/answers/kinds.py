@@ -28,9 +28,7 @@ from ttc.answers.extract import (
     cascade,
     found,
     last_box,
-    last_hash,
-    last_phrase,
-    last_tag,
+    usual_rules,
 )
 from ttc.answers.grammar import parse
 from ttc.answers.plain import plain
@@ -149,13 +147,7 @@ def _last_number(text: str, start: int) -> Hit:
     return found(text, begin, last.end(), "last_number")
 
 
-_MATH_RULES = (
-    last_box(_same_math, math_hedge),
-    last_tag(math_hedge),
-    last_hash(math_hedge),
-    last_phrase(math_hedge, _trim_math),
-    _bare_math,
-)
+_MATH_RULES = usual_rules(_same_math, math_hedge, _trim_math, _bare_math)
 
 
 def _extract_math(text: str) -> Extraction:
@@ -206,13 +198,7 @@ def _same_text(left: str, right: str) -> bool:
     return text_key(left) == text_key(right)
 
 
-_EXACT_RULES = (
-    last_box(_same_text, _never),
-    last_tag(_never),
-    last_hash(_never),
-    last_phrase(_never, _trim_all),
-    _only_line,
-)
+_EXACT_RULES = usual_rules(_same_text, _never, _trim_all, _only_line)
 
 
 def _extract_exact(text: str) -> Extraction:

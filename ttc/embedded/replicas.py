@@ -31,7 +31,7 @@ from ttc.embedded.routing import Router
 from ttc.embedded.shape import read_config
 from ttc.embedded.text import Text
 from ttc.embedded.wire import Abort, Call, Ended, Generate, Load, Report, Score, Tokens, Used, receive, send
-from ttc.engines._tokens import TokenEngine, check_start
+from ttc.engines._tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.errors import ConfigError, EngineError, TTCError
 
 __all__ = ["Replica", "ReplicatedEngine", "start"]
@@ -211,36 +211,13 @@ def _tell(waiting: _Waiting, reports: Sequence[Report]) -> None:
         waiting.loop.call_soon_threadsafe(waiting.take, reports)
 
 
-class ReplicatedEngine(TokenEngine):
+class ReplicatedEngine(StreamingTokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync over replicas."""
 
     def __init__(self, text: Text, capabilities: Capabilities, replicas: Sequence[Replica]) -> None:
         super().__init__(text, capabilities)
         self._replicas = replicas
         self._router = Router(len(replicas))
-
-    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """See `ttc.core.Engine`."""
-        self._check(prompt, sampling)
-        parts = self._router.split(prompt, draws) if draws else []
-        sent = _plain(prompt)
-        with self._router.running(parts):  # counted before anything is awaited: new weights are refused from here on
-            done = await gather(self._part(sent, sampling, replica, part, on_usage) for replica, part in parts)
-        return [completion for completions in done for completion in completions]
-
-    async def stream(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draw: int,
-        on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None],
-    ) -> Completion:
-        """See `ttc.core.StreamingEngine`."""
-        self._check(prompt, sampling)
-        parts = self._router.split(prompt, range(draw, draw + 1))
-        with self._router.running(parts):
-            return (await self._part(_plain(prompt), sampling, *parts[0], on_usage, on_tokens))[0]
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
@@ -268,6 +245,16 @@ class ReplicatedEngine(TokenEngine):
         loop = asyncio.get_running_loop()
         await gather(_in_thread(loop, replica.close) for replica in self._replicas)
 
+    async def _draws(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
+    ) -> list[Completion]:
+        self._check(prompt, sampling)
+        parts = self._router.split(prompt, draws) if draws else []
+        sent = _plain(prompt)
+        with self._router.running(parts):  # counted before anything is awaited: new weights are refused from here on
+            done = await gather(self._part(sent, sampling, *part, on_usage, on_tokens) for part in parts)
+        return [completion for completions in done for completion in completions]
+
     async def _part(
         self,
         prompt: Prompt,
@@ -275,7 +262,7 @@ class ReplicatedEngine(TokenEngine):
         replica: int,
         draws: range,
         on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None] | None = None,
+        on_tokens: OnTokens | None,
     ) -> list[Completion]:
         call = Generate(prompt, sampling, draws, on_tokens is not None)
         found: list[Completion] = await self._replicas[replica].call(call, on_usage, on_tokens)
