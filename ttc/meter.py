@@ -9,12 +9,16 @@ reported. Independent subtrees take an equal `share` each. Left out: budgets acr
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from ttc.core import Budget, Completion, Path, Price, Usage
+from ttc.core import Budget, Completion, Path, Price, PricedScorer, Prompt, Sampling, Usage
 from ttc.errors import BudgetExceeded
+
+T = TypeVar("T")
 
 FREE = Price()
 """Draws that nobody scores, or by a scorer that cannot tell its price."""
@@ -44,6 +48,15 @@ class Lease:
     def tokens(self) -> int:
         """What all of it may take."""
         return self.price.fixed + self.num_draws * self.each
+
+    def hold(self, sampling: Sampling, fixed: Sampling) -> Sampling:
+        """`sampling` under this lease, with what no strategy chooses taken from `fixed`.
+
+        Mostly it has all of that, since it was made from `fixed`.
+        """
+        if (sampling.seed, sampling.logprobs, sampling.max_tokens) == (fixed.seed, fixed.logprobs, self.max_tokens):
+            return sampling
+        return replace(sampling, seed=fixed.seed, logprobs=fixed.logprobs, max_tokens=self.max_tokens)
 
 
 class Meter:
@@ -125,6 +138,24 @@ class Meter:
             self._priced.add(prompt)
         self._hold(lease, 1)
         return lease
+
+    def price(self, prompt: Prompt, scorer: object) -> Price:
+        """What scoring `prompt` and its draws may take of a token budget; nothing where none has to be kept for it."""
+        if self.budget.tokens is None or not isinstance(scorer, PricedScorer):
+            return FREE
+        return scorer.price(prompt)
+
+    async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, but no longer than the budget in seconds; raises BudgetExceeded when that ends first."""
+        deadline = self.deadline
+        if deadline is None:
+            return await work
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
+                return await work
+        except TimeoutError as exc:
+            self.exhaust()
+            raise BudgetExceeded("budget.seconds is spent") from exc
 
     def settle(self, lease: Lease) -> None:
         """Return a lease; what was really used has been charged through `add`."""

@@ -7,14 +7,13 @@ awaiting task aborts the requests in the engine.
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from ttc import answers, seeds
+from ttc import seeds
+from ttc.closing import close_path
 from ttc.concurrent import gather
 from ttc.core import (
     Answer,
@@ -27,8 +26,6 @@ from ttc.core import (
     Event,
     Message,
     Path,
-    Price,
-    PricedScorer,
     Problem,
     Prompt,
     Sampling,
@@ -38,7 +35,7 @@ from ttc.core import (
 )
 from ttc.errors import BudgetExceeded, ConfigError
 from ttc.meter import FREE, Lease, Meter
-from ttc.thinking import OUT_OF_CALLS, Thinking, controlled, count_sampled_thinking, split_prompt, split_text
+from ttc.thinking import OUT_OF_CALLS, Thinking, controlled, count_sampled_thinking
 
 T = TypeVar("T")
 Shared: TypeAlias = dict[Callable[[], Any], Any]
@@ -188,7 +185,7 @@ class Session:
         done: list[Completion] = []
         while numbers:
             try:
-                price = self._price(prompt, scorer)
+                price = self._meter.price(prompt, scorer)
                 lease = self._meter.lease(
                     len(numbers),
                     sampling.max_tokens,
@@ -206,31 +203,18 @@ class Session:
                 self._meter.release(prompt.path)
             now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
             try:
-                leased = self._leased(sampling, lease)
-                drawn = await self._in_time(self._draw(prompt, leased, now, thinking, lease.max_calls))
+                leased = lease.hold(sampling, self.sampling)
+                drawn = await self._meter.in_time(self._draw(prompt, leased, now, thinking, lease.max_calls))
             finally:
                 self._meter.settle(lease)
             if any(_shortened(completion, lease, sampling) for completion in drawn):
                 self._meter.exhaust()
             if lease.price != FREE:
-                before = self._price(prompt, scorer).fixed
-                wanted = [self._price(prompt.then(completion), scorer).fixed - before for completion in drawn]
+                before = self._meter.price(prompt, scorer).fixed
+                wanted = [self._meter.price(prompt.then(completion), scorer).fixed - before for completion in drawn]
                 self._meter.keep(lease, drawn, wanted)
             done += drawn
         return done
-
-    def _leased(self, sampling: Sampling, lease: Lease) -> Sampling:
-        """`sampling` with what no strategy chooses; mostly it has all of that, since it was made from the session's."""
-        seed, logprobs, max_tokens = self.sampling.seed, self.sampling.logprobs, lease.max_tokens
-        if (sampling.seed, sampling.logprobs, sampling.max_tokens) == (seed, logprobs, max_tokens):
-            return sampling
-        return replace(sampling, seed=seed, logprobs=logprobs, max_tokens=max_tokens)
-
-    def _price(self, prompt: Prompt, scorer: object) -> Price:
-        """What scoring `prompt` and its draws may take of a token budget."""
-        if self._meter.budget.tokens is None or not isinstance(scorer, PricedScorer):
-            return FREE
-        return scorer.price(prompt)
 
     async def _draw(
         self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
@@ -275,7 +259,7 @@ class Session:
         if len(affordable) < len(prompts):
             self._meter.exhaust()
         try:
-            told = iter(await self._in_time(scorer.score(affordable, self._meter.add)))
+            told = iter(await self._meter.in_time(scorer.score(affordable, self._meter.add)))
         finally:
             for prompt in affordable:
                 self._meter.release(prompt.path)
@@ -285,10 +269,7 @@ class Session:
         return scores
 
     def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:
-        """Close a path: split thinking from answer and extract the final answer.
-
-        A completion that was cut has no final answer, whatever its text holds: truncated is not finished.
-        """
+        """Close a path (`ttc.closing`): split thinking from answer and extract the final answer."""
         whole = prompt.then(completion)
         return self.candidate_at(whole, completion.finish_reason, score, completion.usage.generated)
 
@@ -296,28 +277,7 @@ class Session:
         self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
     ) -> Candidate:
         """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
-        text, thinking, inside = self._split(whole)
-        complete = finish_reason == "stop" and not inside
-        final = answers.extract(text, self.problem.kind).final if complete else None
-        known = [value for value in whole.logprobs or () if value is not None]
-        return Candidate(
-            path=whole.path,
-            text=text,
-            thinking=thinking,
-            final=final,
-            finish_reason="stop" if finish_reason == "stop" else "length",
-            num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
-            score=score,
-            logprob=sum(known) if known else None,
-        )
-
-    def _split(self, whole: Prompt) -> tuple[str, str, bool]:
-        """Answer text, thinking text, and whether the path ends inside its thinking."""
-        if whole.token_ids is None:
-            plain = split_text(whole.generated_text, whole.think_state == "open")
-            return plain.answer, plain.thinking, plain.inside
-        parts = split_prompt(whole, self.capabilities)
-        return self._engine.decode(parts.answer), self._engine.decode(parts.thinking), parts.inside
+        return close_path(whole, self._engine, self.problem.kind, finish_reason, score, num_tokens)
 
     def answer(self, chosen: Candidate | None, candidates: Sequence[Candidate], stop_cause: str = "done") -> Answer:
         """Build the strategy's answer from the chosen candidate (None: nothing was found)."""
@@ -337,15 +297,3 @@ class Session:
         """Free what scorers keep for this problem."""
         for scorer in self._scorers:
             scorer.release(self.problem.id)
-
-    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work`, but no longer than the budget in seconds."""
-        deadline = self._meter.deadline
-        if deadline is None:
-            return await work
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                return await work
-        except TimeoutError as exc:
-            self._meter.exhaust()
-            raise BudgetExceeded("budget.seconds is spent") from exc
