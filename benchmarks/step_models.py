@@ -8,7 +8,7 @@ process reward model is trained on either. The same base is trained as a generat
 Measured on twelve solutions to each held-out question, where the permutation tells of each step whether all is right so
 far: judgements right at one half against before training and against always saying right, ranking, and first-error F1;
 and of the labels themselves the share on the right side of one half. Gains are paired, and clustered by question.
-Processor seconds, one thread.
+Processor seconds, one thread. What the saved file holds is not run again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import json
 import random
 import re
 import resource
-import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from transformers.utils import logging as transformers_logging
@@ -32,7 +32,7 @@ from evals.cipher import Cipher, question
 from evals.step_metrics import Judged, first_error, ranking
 from train.corpora.cipher import noisy
 from train.measure import gains
-from train.stage import Result, Setting, Stage
+from train.stage import Result, Setting, Stage, read_result, write_result
 from train.stages.pretrain import pretrain
 from train.stages.prm import prm
 from train.stages.sample import sample
@@ -41,6 +41,7 @@ from train.step_model import StepModel, new_step_model
 from train.step_rows import StepRow
 from ttc.embedded.text import Text
 
+Row: TypeAlias = dict[str, object]
 SYMBOLS, STEPS, NOISE, SOLUTIONS = 64, 8, 0.1, 12
 LANGUAGE = f"cipher:symbols={SYMBOLS},max_steps={STEPS},thinking_share=1,noise={NOISE}"
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS},split=train"
@@ -109,9 +110,7 @@ def shown(before: Sequence[Judged], after: Sequence[Judged], seed: int) -> dict[
     always = [float(label == 1.0) for row in after for label in row.labels if label is not None]
     found = gains("trained", judged(before), judged(after), seed, keys)
     found |= gains("always_right", always, judged(after), seed, keys)
-    found |= {"ranking_before": ranking(before), "ranking_after": ranking(after)}
-    f1 = first_error(after, 0.5, seed=seed).f1
-    return found | {"first_error_f1": f1.value, "first_error_f1_low": f1.low, "first_error_f1_high": f1.high}
+    return found | {"ranking_before": ranking(before), "ranking_after": ranking(after)}
 
 
 def labels_right(path: Path, text: Text) -> Iterator[tuple[str, float]]:
@@ -128,36 +127,34 @@ def labels_right(path: Path, text: Text) -> Iterator[tuple[str, float]]:
             yield key, float((label >= 0.5) == (text.decode(ids[: read + 1]) in truths))
 
 
-def run_seed(seed: int, out: Path) -> list[dict[str, object]]:
-    """All stages of one seed; a row for each model that was trained, and one for each comparison."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    base = Path(_run(pretrain(corpus=LANGUAGE, steps=800), out / "1-base", None, seed).model)
-    rows, labels, steps = list[dict[str, object]](), dict[str, list[tuple[str, float]]](), dict[str, list[Judged]]()
-    text, solutions = Text(base), held_out(seed)
-    exact = rows_of(solutions, text)
+def step_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
+    """Process reward models, by how the continuations of their labels were spread, and the two compared."""
+    labels, steps = dict[str, list[tuple[str, float]]](), dict[str, list[Judged]]()
+    text = Text(base)
+    exact = rows_of(held_out(seed), text)
     untrained = new_step_model(base, "label", DELIMITER, None, seed, "cpu").judged(exact, 0)
     for name, rounds in WAYS.items():
-        clock, folder = _cpu(), out / f"prm-{rounds}"
-        stage = prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=rounds, **FIT)
-        _run(stage, folder, base, seed)
+        folder = out / f"2-prm-{rounds}"
+        _run(prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=rounds, **FIT), folder, base, seed)
         labels[name] = list(labels_right(folder / "labels.jsonl", text))
         steps[name] = _read(folder / "prm", None).judged(exact, 0)
-        rows.append({"model": f"process reward model, {name}", "seed": seed, **shown(untrained, steps[name], seed)})
-        _tell(rows, clock)
-    rows.append({"model": "uncertain first against even", "seed": seed, **_compared(labels, steps, seed)})
-    _tell(rows, _cpu())
-    clock = _cpu()
+        f1 = first_error(steps[name], 0.5, seed=seed).f1
+        told = {"first_error_f1": f1.value, "first_error_f1_low": f1.low, "first_error_f1_high": f1.high}
+        yield {"model": f"process reward model, {name}", **shown(untrained, steps[name], seed), **told}
+    yield {"model": "uncertain first against even", **_compared(labels, steps, seed)}
+
+
+def verifier_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
+    """The generative verifier."""
     _run(sample(task=TASK, n=16), out / "2-sample", base, seed)
-    words = (GOOD, BAD)
-    stage = verifier_lm(rollouts="2-sample", ask=ASK, good=GOOD, bad=BAD, **FIT)
-    _run(stage, out / "3-verifier_lm", base, seed)
-    answers = asked(solutions, text)
-    folders = base, out / "3-verifier_lm" / "verifier"
-    before, after = (_read(folder, words).judged(answers, 0) for folder in folders)
-    rows.append({"model": "generative verifier", "seed": seed, **shown(before, after, seed)})
-    _tell(rows, clock)
-    return rows
+    folder = out / "3-verifier_lm"
+    _run(verifier_lm(rollouts="2-sample", ask=ASK, good=GOOD, bad=BAD, **FIT), folder, base, seed)
+    answers = asked(held_out(seed), Text(base))
+    before, after = (_read(place, (GOOD, BAD)).judged(answers, 0) for place in (base, folder / "verifier"))
+    yield {"model": "generative verifier", **shown(before, after, seed)}
+
+
+PARTS: Mapping[str, Callable[[int, Path, Path], Iterator[Row]]] = {"steps": step_rows, "verifier": verifier_rows}
 
 
 def _compared(
@@ -176,15 +173,26 @@ def _read(folder: Path, words: tuple[str, str] | None) -> StepModel:
 
 
 def _run(stage: Stage, folder: Path, model: Path | None, seed: int) -> Result:
-    folder.mkdir(parents=True, exist_ok=True)
-    return stage.run(Setting(folder, model, seed, "cpu", 1, lambda text: print(text, flush=True)))
+    """Run a stage, or read what it came to."""
+    done = read_result(folder)
+    if done is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        done = stage.run(Setting(folder, model, seed, "cpu", 1, lambda text: print(text, flush=True)))
+        write_result(folder, done)
+    return done
 
 
-def _tell(rows: list[dict[str, object]], clock: float) -> None:
-    last = rows[-1]
-    rows[-1] = {name: round(value, 4) if isinstance(value, float) else value for name, value in last.items()}
-    rows[-1]["cpu_seconds"] = round(_cpu() - clock, 1)
-    print(json.dumps(rows[-1]), flush=True)
+def measure(seed: int, out: Path, part: str, commit: str) -> list[Row]:
+    """One part of one seed; the processor seconds of a row are those since the row before it."""
+    base = Path(_run(pretrain(corpus=LANGUAGE, steps=800), out / "1-base", None, seed).model)
+    rows, clock = list[Row](), _cpu()
+    for row in PARTS[part](seed, out, base):
+        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+        about: Row = {"part": part, "seed": seed, "commit": commit, "cpu_seconds": round(_cpu() - clock, 1)}
+        rows.append({**rounded, **about})
+        print(json.dumps(rows[-1]), flush=True)
+        clock = _cpu()
+    return rows
 
 
 def _cpu() -> float:
@@ -193,7 +201,7 @@ def _cpu() -> float:
 
 
 def main() -> None:
-    """Run all seeds and save."""
+    """Run what the saved file does not hold yet, and save after every part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -202,17 +210,14 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-    about = {
-        "commit": commit.strip(),
-        "date": datetime.now(UTC).date().isoformat(),
-        "language": LANGUAGE,
-        "n": SOLUTIONS,
-    }
-    rows: list[dict[str, object]] = []
-    for number, seed in enumerate(args.seeds, start=1):
-        rows += run_seed(seed, args.out / str(seed))
-        args.save.write_text(json.dumps({**about, "seeds": args.seeds[:number], "rows": rows}, indent=1) + "\n")
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    about = {"date": datetime.now(UTC).date().isoformat(), "language": LANGUAGE, "n": SOLUTIONS}
+    rows: list[Row] = json.loads(args.save.read_text())["rows"] if args.save.is_file() else []
+    for seed in args.seeds:
+        for part in PARTS:
+            if all((row["seed"], row["part"]) != (seed, part) for row in rows):
+                rows += measure(seed, args.out / str(seed), part, commit)
+                args.save.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

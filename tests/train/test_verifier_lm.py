@@ -53,6 +53,12 @@ def test_it_learns_to_tell_right_from_wrong_on_unseen_problems(trained):
     assert result.metrics["ranking"] > 0.95
 
 
+def test_the_rules_that_watch_the_entropy_of_a_policy_do_not_slow_it_down(trained):
+    place, result = trained
+    assert "loss" in result.metrics and "entropy" not in result.metrics
+    assert (place.folder / "alarms.jsonl").read_text() == ""
+
+
 def test_the_scorer_reads_the_probability_of_the_good_word_behind_the_question(trained, cipher_model):
     place, _ = trained
     stated = json.loads((place.folder / "verifier" / "config.json").read_text())["ttc_prm"]

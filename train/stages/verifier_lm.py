@@ -128,7 +128,8 @@ class _VerifierLm:
             if self.imitation:
                 examples += [Example(a.key, a.prompt_ids, (*a.token_ids, end), self.imitation) for a in part if a.right]
             found = updater.step(imitation_batch(examples, pad_id, "sequence", longest))
-            return {name: found[name] for name in ("loss", "grad_norm", "entropy")}
+            # without the entropy, whose rise is an alarm in a policy: one that never said a verdict was sure of others
+            return {name: found[name] for name in ("loss", "grad_norm")}
 
         def evaluate() -> dict[str, float]:
             right = _right(model.judged(asked, pad_id))
