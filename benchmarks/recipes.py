@@ -4,8 +4,10 @@
 
 Every recipe runs whole at nano scale, each in a process of its own with one thread. Told per stage: its own held-out
 metrics before and after, with the interval of the paired gain, and processor seconds; where the recipe asks for it,
-every stage's model on every held-out task, too. The base model of recipes that pretrain alike is trained once and
-copied. A run that was cut goes on where it was; one that ended is not run again.
+every stage's model on every held-out task, too. Accuracy is measured again on eight sampled answers to each held-out
+question, where one completion is an answer: a stage itself draws one, whose luck hides gains of ten points. The base
+model of recipes that pretrain alike is trained once and copied. A run that was cut goes on where it was; one that ended
+is not run again.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from train.recipe import Recipe, packaged, read_recipe
-from train.retention import read_kept
+from train.retention import Retention, measure_retention, read_kept
 from train.run import Options, claim, run_recipe
-from train.stage import DONE, read_result
+from train.stage import DONE, Setting, read_result
 
 BASE, ROW = "1-pretrain", "row.json"
+QUESTIONS, SAMPLES = 128, 8
+"""Most questions of a held-out task, and sampled answers to each."""
 
 
 def read(name: str) -> Recipe:
@@ -53,11 +57,14 @@ def run(name: str, seed: int, out: Path) -> None:
     run_recipe(recipe, options, clock.log)
     if recipe.steps[0].kind == "pretrain" and not bases.exists():
         shutil.copytree(folder / BASE, bases)
-    rows = []
+    spent, rows = clock.seconds(), []
+    again = measured(recipe, folder, seed)
     for number, step in enumerate(recipe.steps, start=1):
-        result = read_result(folder / f"{number}-{step.kind}")
+        name = f"{number}-{step.kind}"
+        result = read_result(folder / name)
         if result is not None:
-            rows.append({"stage": f"{number}-{step.kind}", "stopped": result.stopped, **_gains(result.metrics)})
+            metrics = {**_gains(result.metrics), **again.get(name, {})}
+            rows.append({"stage": name, "stopped": result.stopped, **({"metrics": metrics} if metrics else {})})
     kept = [asdict(row) for row in read_kept(folder)]
     row = {
         "recipe": name,
@@ -65,10 +72,34 @@ def run(name: str, seed: int, out: Path) -> None:
         "commit": _commit(),
         "stages": rows,
         "retention": kept,
-        "cpu_seconds": clock.seconds(),
+        "cpu_seconds": spent,
         "wall_seconds": round(time.perf_counter() - began, 1),
     }
     (folder / ROW).write_text(json.dumps(row) + "\n")
+
+
+def measured(recipe: Recipe, folder: Path, seed: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Stage to `held_out_sampled` of its own task, for stages that have one and made a model."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    asked, models, before = Retention((), QUESTIONS, SAMPLES), dict[str, Path](), Path()
+    for number, step in enumerate(recipe.steps, start=1):
+        name = f"{number}-{step.kind}"
+        result = read_result(folder / name)
+        if result is None:
+            break
+        before = before if step.start is None else models[step.start]
+        after = models[name] = Path(result.model)
+        if "held_out" in step.fields and after.resolve() != before.resolve():
+            setting = Setting(folder, before, seed, "cpu", 1, lambda text: None)
+            first, last = measure_retention(
+                asked, [("", before), (name, after)], [str(step.fields["held_out"])], setting
+            )
+            if last.change is not None:
+                gain = {"gain": last.change.value, "gain_low": last.change.low, "gain_high": last.change.high}
+                values = {"before": first.sampled.value, "after": last.sampled.value, **gain}
+                found[name] = {"held_out_sampled": {part: round(value, 4) for part, value in values.items()}}
+        before = after
+    return found
 
 
 def _commit() -> str:
@@ -118,7 +149,7 @@ def _gains(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
         if end and name == f"{stem}_gain":
             parts = ("before", "after", "gain", "gain_low", "gain_high")
             found[stem] = {part: round(metrics[f"{stem}_{part}"], 4) for part in parts}
-    return {"metrics": found} if found else {}
+    return found
 
 
 def main() -> None:
