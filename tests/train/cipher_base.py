@@ -22,9 +22,11 @@ from train.models import Shape, load_model, load_tokenizer, new_model, save_mode
 from train.optimiser import Optimiser, Schedule
 from train.parts import Parts
 from train.policy import token_logprobs
+from train.recipe import read_recipe
 from train.rewards import Rewarder
 from train.rollout import Collector, group_draws
 from train.rollout_file import RolloutFile
+from train.run import Options, run_recipe
 from train.sync import Syncer
 from train.update import Objective, Updater
 from ttc.core import Sampling
@@ -34,6 +36,7 @@ from ttc.verifiers.exact import exact
 
 SYMBOLS, STEPS = 12, 4
 SAMPLING = Sampling(temperature=1.0, max_tokens=14)
+TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 
 
 def make_base(folder: Path, seed: int = 0, steps: int = 400) -> Path:
@@ -88,3 +91,15 @@ def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, pro
 def secret() -> Cipher:
     """The permutation of the base."""
     return Cipher(SYMBOLS, STEPS, 0)
+
+
+def two_updates(folder: Path, model: Path, extra: str = "") -> Path:
+    """A run of two recorded updates by reinforcement; `extra` is put into its stage."""
+    torch.set_num_threads(1)
+    recipe = folder / "two.toml"
+    recipe.write_text(
+        f'[[stage]]\nkind = "grpo"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nsteps = 2\nlr = 1e-3\n'
+        f"prompts = 8\nn = 4\nheld_out_limit = 4\n{extra}"
+    )
+    run_recipe(read_recipe(str(recipe)), Options(folder / "run", 1, model, "cpu", 1), lambda text: None)
+    return folder / "run"

@@ -1,30 +1,16 @@
 """Updates computed again from their records give the logged numbers, bit for bit; what is not there is refused."""
 
 import pytest
-import torch
 
-from tests.train.cipher_base import STEPS, SYMBOLS
-from train.recipe import read_recipe
+from tests.train.cipher_base import two_updates
 from train.replay import replay_step
-from train.run import Options, run_recipe
 from ttc.errors import ConfigError
-
-TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 
 
 @pytest.fixture(scope="module")
 def run(cipher_model, tmp_path_factory):
     """Two updates by reinforcement."""
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("replay")
-    recipe = folder / "two.toml"
-    recipe.write_text(
-        f'[[stage]]\nkind = "grpo"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nsteps = 2\nlr = 1e-3\n'
-        "prompts = 8\nn = 4\nheld_out_limit = 4\n"
-    )
-    options = Options(folder / "run", 1, cipher_model, "cpu", 1)
-    run_recipe(read_recipe(str(recipe)), options, lambda text: None)
-    return folder / "run"
+    return two_updates(tmp_path_factory.mktemp("replay"), cipher_model)
 
 
 @pytest.mark.parametrize("step", [0, 1])

@@ -4,17 +4,13 @@ import asyncio
 import json
 
 import pytest
-import torch
 
-from tests.train.cipher_base import STEPS, SYMBOLS
-from train.recipe import read_recipe
+from tests.train.cipher_base import two_updates
 from train.rescore import change_lines, differences, judged_again, verifier_of
 from train.rollout_file import read_rollouts
-from train.run import Options, run_recipe
 from ttc.cli import main
 from ttc.errors import ConfigError
 
-TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 NEVER = """
 from ttc.core import Verdict
 
@@ -43,15 +39,7 @@ def never(tmp_path):
 @pytest.fixture(scope="module")
 def run(cipher_model, tmp_path_factory):
     """Two updates by reinforcement, with a shaping part."""
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("rescore")
-    recipe = folder / "two.toml"
-    recipe.write_text(
-        f'[[stage]]\nkind = "grpo"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nsteps = 2\nlr = 1e-3\n'
-        'prompts = 8\nn = 4\nheld_out_limit = 4\nshaping = ["repetition:weight=0.5"]\n'
-    )
-    run_recipe(read_recipe(str(recipe)), Options(folder / "run", 1, cipher_model, "cpu", 1), lambda text: None)
-    return folder / "run"
+    return two_updates(tmp_path_factory.mktemp("rescore"), cipher_model, 'shaping = ["repetition:weight=0.5"]\n')
 
 
 def rescored(run, verifier=None, **params):
