@@ -6,18 +6,15 @@
 
 Each defect (mutants.toml) is one replaced piece of text in a copy of the packages, and the oracle files that should
 notice, which pass without it (that is checked first). With --thorough, one that they let pass is run against all
-oracles before it counts as a survivor. The defects are what is found
-in the field's code and what is easily written by mistake. README.md says how to run a standard tool beside it.
+oracles before it counts as a survivor. The defects are what is found in the field's code and what is easily written by
+mistake. `tests.oracles.tool` asks about the mutants of a standard tool.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,9 +22,9 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-ROOT = pathlib.Path(__file__).parents[2]
-GOAL = 0.95
-TIMEOUT_S = 900
+from tests.oracles.forks import ROOT, copy_packages, import_what_every_fork_needs, in_fork, run_tests, will_change
+
+GOAL, TIMEOUT_S = 0.95, 300
 
 
 @dataclass(frozen=True)
@@ -74,15 +71,10 @@ def _imported(text: str, mutant: Mutant) -> str:
 
 
 def _passes(tests: Sequence[str], copy: pathlib.Path) -> bool:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return False  # a search that no longer ends has been noticed
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"the tests could not run:\n{done.stdout.decode()[-2000:]}{done.stderr.decode()[-2000:]}")
-    return done.returncode == 0
+    code = in_fork(lambda: run_tests(copy, tests), TIMEOUT_S)
+    if code not in (0, 1, None):  # None: a search that no longer ends has been noticed
+        raise RuntimeError(f"the tests could not run: pytest ended with {code} on {' '.join(tests)}")
+    return code == 0
 
 
 def main() -> int:
@@ -94,14 +86,14 @@ def main() -> int:
     args = parser.parse_args()
     chosen = [m for m in load() if not args.only or any(word in m.name for word in args.only)]
     outcomes: dict[str, str] = {}
+    import_what_every_fork_needs()
     with tempfile.TemporaryDirectory() as folder:
-        copy = pathlib.Path(folder)
-        for name in ("ttc", "evals", "tests"):
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copy)
+        copy = pathlib.Path(folder).resolve()
+        copy_packages(copy)
         sets = {tuple(mutant.asked): mutant.name for mutant in chosen}
         if broken := [name for asked, name in sets.items() if not _passes(asked, copy)]:
             raise SystemExit(f"their tests fail without any defect: {', '.join(broken)}")
+        will_change(copy, [mutant.file for mutant in chosen])
         for mutant in chosen:
             started = time.perf_counter()
             outcomes[mutant.name] = run(mutant, copy, args.thorough)

@@ -27,7 +27,7 @@ from ttc.cli import main
 from ttc.core import Budget, Sampling
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
-from ttc.planning import Plan, State, follow, load_plan, policy_at, save_plan, state_of
+from ttc.planning import Mixture, Plan, Policy, State, follow, load_plan, policy_at, save_plan, state_of
 from ttc.solve import solve
 from ttc.strategies.auto import auto
 from ttc.strategies.direct import direct
@@ -161,6 +161,12 @@ def test_the_mixture_spends_its_tokens_and_nothing_that_spends_no_more_is_more_o
     spent = (1 - found.fraction) * lean[1] + found.fraction * rich[1]
     assert spent <= tokens + 1e-6
     assert right >= max(value for value, cost in (play(plan, go) for go in every_policy()) if cost <= tokens) - 1e-6
+
+
+def test_the_share_of_a_mixture_that_follows_the_richer_policy_is_its_fraction() -> None:
+    lean, rich = Policy((), ()), Policy((frozenset({"8.2"}),), ())
+    mixture = Mixture(lean, rich, 0.3)
+    assert [mixture.pick(u) is rich for u in (0.0, 0.2999, 0.3, 0.9)] == [True, True, False, False]
 
 
 def test_states_tell_agreement_and_with_a_scorer_how_good_the_best_is() -> None:

@@ -73,6 +73,13 @@ def test_every_pair_is_asked_in_both_orders_and_equal_answers_do_not_meet() -> N
     assert answer.final == "1"
 
 
+def test_no_question_is_asked_with_the_seed_of_another_or_of_an_answer() -> None:
+    answer = asyncio.run(solve(ask("k1"), engine=contest(0.5, 0.7), strategy=partial(knockout, n=8, k=3), seed=3))
+    paths = [event.path for event in answer.trace if event.kind == "generate"]
+    assert len(paths) > 8 and len(set(paths)) == len(paths)
+    assert all(path[0] >= 8 for path in paths if len(path) > 1)
+
+
 def test_a_comparator_that_always_says_a_decides_nothing() -> None:
     def script(prompt, path, key):
         return "Verdict: A" if "<answer_a>" in prompt.messages[-1].content else ["\\boxed{10}", "\\boxed{2}"][path[0]]

@@ -160,6 +160,15 @@ def test_resampling_hands_on_the_weight_that_it_was_given(scores, rng) -> None:
             assert math.isclose(after, math.fsum(map(math.exp, logs)), rel_tol=1e-6)
 
 
+def test_a_population_is_left_alone_while_enough_of_its_paths_count() -> None:
+    for policy in (particle(ess=0.5), entropic(ess=0.5, floor=0.0, horizon=1)):
+        even, uneven = [0.0, -0.1, 0.0, -0.2], [0.0, -9.0, -9.0, -9.0]
+        kept = policy.resample(even, 4, 1, lambda i: 0.4)
+        assert kept.counts == (1, 1, 1, 1) and list(kept.log_weights) == even
+        assert policy.resample(uneven, 4, 1, lambda i: 0.4).counts == (4, 0, 0, 0)
+        assert sum(policy.resample(even, 6, 1, lambda i: 0.4).counts) == 6
+
+
 def test_a_path_without_a_score_or_with_none_left_weighs_nothing() -> None:
     policy = particle()
     assert policy.increment(0.0) == policy.increment(-math.inf) == -math.inf

@@ -22,6 +22,7 @@ from ttc.strategies.aggregate import aggregate
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.refine import refine
+from ttc.strategies.tools import tools
 from ttc.strategies.tree import tree
 
 
@@ -100,6 +101,23 @@ def test_refinement_by_a_scorer_quotes_the_step_it_doubts_most() -> None:
     assert scripted(script, partial(refine, feedback="scorer", threshold=0.1, scorer=Steps())).final == "1"
 
 
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_the_last_revision_is_not_judged_as_nothing_would_come_of_it(rounds: int) -> None:
+    class Doubtful:
+        judged = 0
+
+        async def score(self, prompts, on_usage):
+            self.judged += len(prompts)
+            return [Score(0.1, (0.1,)) for _ in prompts]
+
+        def release(self, problem_id: str) -> None:
+            pass
+
+    critic = Doubtful()
+    answer = scripted(lambda *_: r"so \boxed{1}", partial(refine, feedback="scorer", scorer=critic, rounds=rounds))
+    assert (len(answer.candidates), critic.judged) == (rounds + 1, rounds)
+
+
 def test_an_answer_that_was_lost_in_a_revision_does_not_replace_one_that_was_found() -> None:
     def script(prompt: Prompt, path, key) -> str:
         return "1+1=3 \\boxed{3}" if len(path) == 1 else "I cannot say more about it, sorry."
@@ -113,6 +131,7 @@ def test_an_answer_that_was_lost_in_a_revision_does_not_replace_one_that_was_fou
         ("12+30*2=72, so 72/3=25", ["72/3=25"]),
         ("Step 1. 3+4=8", ["3+4=8"]),
         ("2x + 3*4 = 20 and x+3*4=20", []),
+        ("10/3=3.5 and 10/3=3.38", ["10/3=3.5", "10/3=3.38"]),
         ("10/3=3.33 and 10/3 = 3.3 and 10/3=3", ["10/3=3"]),
         ("(1+2)*3=10; 7-(-2)=9", ["(1+2)*3=10"]),
         ("2+3=5+1=6", []),
@@ -234,6 +253,10 @@ def test_the_dice_of_a_selection_are_keyed_by_seed_and_problem_and_not_by_time()
     drawn = answers(partial(best_of_n, scorer=constant(), n=4, select="soft"), 40, p=0.0, steps=1)
     places = {next(c.path for c in answer.candidates if c.final == answer.final) for answer in drawn}
     assert len(places) > 1
+
+
+def test_tools_take_one_episode_unless_told_otherwise() -> None:
+    assert [len(say([r"\boxed{4}"], partial(tools, **more)).candidates) for more in ({}, {"n": 3})] == [1, 3]
 
 
 def test_a_candidate_without_a_score_is_never_argmax() -> None:

@@ -16,10 +16,11 @@ from tests.oracles.tools import accuracy, answers, near, say
 from tests.ttc.conformance import essence
 from tests.ttc.questions import ask
 from ttc.aggregate import aggregate
-from ttc.core import Answer, Sampling, Score
+from ttc.core import Answer, Prompt, Sampling, Score
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
+from ttc.search.policies.puct import Puct, _Place, puct
 from ttc.search.policies.rebase import rebase
 from ttc.solve import solve
 from ttc.strategies.best_of_n import best_of_n
@@ -185,6 +186,21 @@ def test_puct_gives_n_leaves_shares_prefixes_and_widens_no_node_beyond_m() -> No
                 children.setdefault(event.path[:-1], set()).add(event.path[-1])
         assert max(map(len, children.values())) <= 3
         assert answer.usage.generated < sum(c.num_tokens for c in answer.candidates)
+
+
+def test_puct_counts_a_places_own_score_as_one_leaf_and_weighs_it_as_its_formula_says() -> None:
+    root = Prompt((1,), "q")
+    place = _Place(root, 0, 1, value=0.8)
+    assert place.mean == 0.8
+    place.visits, place.total = 3, 0.4
+    assert math.isclose(place.mean, 0.3)
+    top = _Place(root, 0, 0, visits=4, total=2.0)
+    assert math.isclose(top.mean, 0.5) and _Place(root, 0, 0).mean == 0.0
+    search = puct(beam_width=4, c=2.0)
+    assert isinstance(search, Puct)
+    for visits_above, visits, bonus in ((0, 0, 0.5), (1, 0, 0.5), (9, 0, 1.5), (9, 2, 0.5), (16, 1, 1.0)):
+        above = _Place(root, 0, 0, visits=visits_above)
+        assert math.isclose(search._merit(above, 0.25, visits), 0.25 + bonus)
 
 
 def test_puct_explores_more_with_a_larger_c() -> None:

@@ -20,7 +20,7 @@ from ttc.strategies.majority import majority
 
 
 def test_the_beta_rule_stops_where_the_paper_says() -> None:
-    assert beta_posterior([4]) == 0.96875 and beta_posterior([3]) == 0.9375
+    assert beta_posterior([4]) == 0.96875 and beta_posterior([3]) == 0.9375 and beta_posterior([]) == 0.5
     needed = [next(a for a in range(b, 99) if beta_posterior([a, b]) >= 0.95) for b in range(8)]
     assert needed == [4, 6, 8, 9, 11, 12, 14, 15]
 
@@ -171,6 +171,8 @@ def test_cut_draws_have_no_say_and_silence_is_no_agreement() -> None:
     cut = r"\boxed{1} " + "x" * 60
     answer = say([cut, cut, "y" * 20 + r"\boxed{3}"], partial(first_finished, n=3, m=3, chunk=16), sampling=SHORT)
     assert answer.final == "3" and [c.finish_reason for c in answer.candidates] == ["length", "length", "stop"]
+    assert [c.num_tokens for c in answer.candidates[:2]] == [40, 40]
+    assert answer.usage.generated == 80 + 20 + len(r"\boxed{3}") + 1  # the end of a text is a token
     silent = "I cannot find a way to do this at all."
     for rule in ("window", "beta", "dirichlet"):
         kept = say([silent] * 7 + [r"\boxed{4}"], partial(adaptive, n=8, rule=rule, window=3))

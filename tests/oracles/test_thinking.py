@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,9 +15,12 @@ from tests.ttc.conformance import talkative
 from tests.ttc.questions import ask
 from ttc.core import Answer
 from ttc.engines import _chartext as chartext
+from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
+from ttc.errors import ConfigError
 from ttc.solve import solve
 from ttc.strategies.budget_forcing import budget_forcing
+from ttc.strategies.confidence import confidence
 from ttc.strategies.direct import direct
 from ttc.strategies.early_exit import early_exit
 from ttc.strategies.majority import majority
@@ -119,3 +123,24 @@ def test_probes_are_charged_and_are_no_part_of_the_trace() -> None:
     probes = sum(e.data["num_tokens"] for e in grown if e.path != (0,))
     assert main == whole.usage.generated and probes > 0
     assert answer.usage.generated == main + probes
+
+
+def test_an_answer_that_begins_by_itself_is_neither_probed_nor_drawn_beyond_its_end() -> None:
+    script = replies({"q": ["hm</think>" + "so it is " * 9 + r"\boxed{4}"]})
+    answers = [
+        asyncio.run(solve(ask("q"), engine=ScriptedEngine(script, thinking=True), strategy=strategy, seed=1))
+        for strategy in (direct, partial(early_exit, chunk=16))
+    ]
+    assert answers[0].final == answers[1].final == "4" and answers[0].text == answers[1].text
+    assert answers[0].usage.generated == answers[1].usage.generated and len(answers[1].candidates) == 1
+
+
+@pytest.mark.parametrize("strategy", [partial(early_exit, rule="confidence"), confidence])
+def test_what_reads_probabilities_is_refused_by_an_engine_that_reports_none(strategy) -> None:
+    class Silent(ScriptedEngine):
+        @property
+        def capabilities(self):
+            return replace(super().capabilities, logprobs=False)
+
+    with pytest.raises(ConfigError, match="log-probabilities"):
+        asyncio.run(solve(ask("q"), engine=Silent(lambda *_: "x"), strategy=strategy, seed=1))

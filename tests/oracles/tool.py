@@ -6,30 +6,30 @@
 The mutants are cosmic-ray's own: every operator at every place of `ttc/search`, `ttc/strategies`, `ttc/selection.py`,
 `ttc/voting.py` and `ttc/planning.py`. A sample of them is drawn, and the share that is killed gets its exact binomial
 interval. In place of the tool's runner, which starts an interpreter for each mutant, a process that has imported pytest
-and nothing of this toolkit forks for each; the oracles asked are those that `mutants.toml` names for the file. Left
-out: `|` (here it joins types in annotations, which nothing evaluates), and files that no oracle is about.
+and nothing of this toolkit forks for each; all oracles that call the mutant's function are asked, the quickest first,
+up to `--patience` seconds of them. Left out: `|` (here it joins types in annotations, which nothing evaluates), the
+star of keyword parameters, which it takes for a product, and files that no oracle calls anything of.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
-import os
+import math
 import pathlib
 import random
-import shutil
-import signal
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
-from tests.oracles.mutants import ROOT, load
+from tests.oracles.forks import copy_packages, import_what_every_fork_needs, in_fork, run_tests, will_change
+from tests.oracles.reach import Reach, Recorder, affordable, owner, read
 
 PATHS = ("ttc/search", "ttc/strategies", "ttc/selection.py", "ttc/voting.py", "ttc/planning.py")
-TESTS = {"ttc/planning.py": {"allocation"}, "ttc/strategies/auto.py": {"allocation"}}
-GOAL, TIMEOUT_S, BROKEN = 0.8, 600, 99
+GOAL = 0.8
 SKIPPED = ("BitOr",)
 
 
@@ -43,12 +43,12 @@ class Change:
     line: int
 
 
-def changes(file: str) -> Iterator[Change]:
+def changes(root: pathlib.Path, file: str) -> Iterator[Change]:
     """Every mutant of a file, in the tool's order."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator, operator_names
 
-    tree = get_ast((ROOT / file).read_text(encoding="utf-8"))
+    tree = get_ast((root / file).read_text(encoding="utf-8"))
     nodes = list(ast_nodes(tree))
     for name in operator_names():
         operator = get_operator(name)
@@ -59,92 +59,107 @@ def changes(file: str) -> Iterator[Change]:
             yield Change(file, name, occurrence, line)
 
 
-def mutated(change: Change) -> str | None:
+def mutated(code: str, change: Change) -> str | None:
     """The text of the file with the change; None where the tool finds nothing to change."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
-    code = (ROOT / change.file).read_text(encoding="utf-8")
     found: str | None = mutate_code(code, get_operator(change.operator)(), change.occurrence)
     return None if found == code else found
 
 
-def asked() -> dict[str, list[str]]:
-    """The oracle files to ask about each source file."""
-    tests: dict[str, set[str]] = {name: set(more) for name, more in TESTS.items()}
-    for mutant in load():
-        tests.setdefault(mutant.file, set()).update(mutant.tests.split())
-    return {file: [f"tests/oracles/test_{name}.py" for name in sorted(names)] for file, names in tests.items()}
+def comparable(before: str, after: str) -> bool:
+    """Whether the change keeps every signature; the tool takes the bare star of keyword parameters for a product."""
+    try:
+        return _keywords(before) == _keywords(after)
+    except SyntaxError:
+        return False
 
 
-def passes(copy: pathlib.Path, tests: list[str]) -> bool:
-    """Whether the tests pass in the copy; in a fork, so that every mutant meets fresh modules."""
-    child = os.fork()
-    if child == 0:
-        try:
-            _run_tests(copy, tests)
-        finally:  # whatever happens, the child must not go on as its parent
-            os._exit(BROKEN)
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            if code == BROKEN:
-                raise RuntimeError(f"the tests could not be started: {' '.join(tests)}")
-            return code == 0
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False  # a search that no longer ends has been noticed
+def _keywords(text: str) -> list[list[str]]:
+    signatures = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.arguments))
+    return [[argument.arg for argument in node.kwonlyargs] for node in signatures]
 
 
-def _run_tests(copy: pathlib.Path, tests: list[str]) -> None:
-    import pytest
-
-    os.chdir(copy)
-    sys.path.insert(0, str(copy))
-    for name in [name for name in sys.modules if name.split(".")[0] in ("ttc", "evals", "tests")]:
-        del sys.modules[name]
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-    early = "ignore::pytest.PytestAssertRewriteWarning"  # hypothesis was imported before pytest could rewrite it
-    os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-W", early, "--no-header", *tests])))
+def learn(copy: pathlib.Path, files: Sequence[str], save: pathlib.Path) -> Reach:
+    """Run all oracles once without a mutant, unless `save` knows them, and see that each can be asked by its name."""
+    if not save.is_file() and in_fork(lambda: run_tests(copy, ["tests/oracles"], [Recorder(copy, save)]), 3600) != 0:
+        raise SystemExit("the oracles fail without any mutant")
+    reach = read(save)
+    if in_fork(lambda: run_tests(copy, ["--collect-only", *reach.seconds]), 600) != 0:
+        raise SystemExit("the oracles cannot be asked by their names")
+    will_change(copy, files)
+    return reach
 
 
-def explore(chosen: list[Change], copy: pathlib.Path, save: pathlib.Path | None, total: int) -> float:
-    """Run the chosen mutants; print and save what became of each."""
-    tests, rows = asked(), []
-    if broken := [file for file in {change.file for change in chosen} if not passes(copy, tests[file])]:
-        raise SystemExit(f"the tests of {', '.join(broken)} fail without any mutant")
+def judge(change: Change, copy: pathlib.Path, reach: Reach, patience: float) -> dict[str, Any] | None:
+    """What becomes of one mutant; None where the tool finds nothing to change, or changes no operator."""
+    target = copy / change.file
+    before = target.read_text(encoding="utf-8")
+    text = mutated(before, change)
+    if text is None or not comparable(before, text):
+        return None
+    tests = affordable(reach.tests(change.file, owner(before, change.line)), reach, patience)
+    seconds = sum(reach.seconds[test] for test in tests)
+    target.write_text(text, encoding="utf-8")
+    try:
+        # A search that no longer ends has been noticed.
+        survived = not tests or in_fork(lambda: run_tests(copy, tests), 10 + 4 * seconds) == 0
+    finally:
+        target.write_text(before, encoding="utf-8")
+    return {**asdict(change), "asked": len(tests), "outcome": "survived" if survived else "killed"}
+
+
+def explore(
+    chosen: Sequence[Change],
+    known: Mapping[Change, Any],
+    ask: Callable[[Change], dict[str, Any] | None],
+    save: Callable[[list[Any]], None],
+) -> float:
+    """Run the chosen mutants whose outcome is not known; print what became of each, and save after each."""
+    rows: list[Any] = []
     for number, change in enumerate(chosen, start=1):
-        text = mutated(change)
-        if text is None:
-            continue
-        target = copy / change.file
-        before = target.read_text(encoding="utf-8")
-        target.write_text(text, encoding="utf-8")
-        try:
-            outcome = "survived" if passes(copy, tests[change.file]) else "killed"
-        finally:
-            target.write_text(before, encoding="utf-8")
-        rows.append({**asdict(change), "outcome": outcome})
-        killed = sum(row["outcome"] == "killed" for row in rows)
-        sys.stdout.write(f"{number} {outcome:9s} {change.file}:{change.line} {change.operator}\n")
-        sys.stdout.flush()
-        if save:
-            low, high = interval(killed, len(rows))
-            result = {"tool": "cosmic-ray", "mutants_in_all": total, "run": len(rows), "killed": killed / len(rows)}
-            save.write_text(json.dumps({**result, "low": low, "high": high, "mutants": rows}, indent=1) + "\n")
-    return sum(row["outcome"] == "killed" for row in rows) / max(len(rows), 1)
+        row = known.get(change) or ask(change)
+        if row is not None:
+            rows.append(row)
+            save(rows)
+            sys.stdout.write(f"{number} {row['outcome']:9s} {change.file}:{change.line} {change.operator}\n")
+            sys.stdout.flush()
+    return _killed(rows)
+
+
+def recall(path: pathlib.Path | None, again: bool) -> dict[Change, Any]:
+    """What a saved outcome tells of mutants; with `again`, only of those that were killed."""
+    if path is None or not path.is_file():
+        return {}
+    names = [field.name for field in fields(Change)]
+    rows = json.loads(path.read_text(encoding="utf-8"))["mutants"]
+    return {
+        Change(*(row[name] for name in names)): row
+        for row in rows
+        if row["outcome"] == "killed" or not again
+    }
 
 
 def interval(hits: int, num: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927)."""
-    z, share = 1.96, hits / num
-    middle, reach = share + z**2 / (2 * num), z * (share * (1 - share) / num + z**2 / (4 * num**2)) ** 0.5
-    return (middle - reach) / (1 + z**2 / num), (middle + reach) / (1 + z**2 / num)
+    """Return the exact 95 % interval of a share (Clopper, Pearson 1934), by bisection of the binomial tails."""
+
+    def tail(share: float, low: int, high: int) -> float:
+        return sum(math.comb(num, k) * share**k * (1 - share) ** (num - k) for k in range(low, high + 1))
+
+    def solve(rises: Callable[[float], bool]) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (low, middle) if rises(middle) else (middle, high)
+        return high
+
+    lower = solve(lambda share: tail(share, hits, num) >= 0.025) if hits else 0.0
+    return lower, solve(lambda share: tail(share, 0, hits) <= 0.025) if hits < num else 1.0
+
+
+def _killed(rows: Sequence[Any]) -> float:
+    return sum(row["outcome"] == "killed" for row in rows) / max(len(rows), 1)
 
 
 def main() -> int:
@@ -153,24 +168,31 @@ def main() -> int:
     parser.add_argument("--num", type=int, default=400, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[""], help="words of file names")
-    parser.add_argument("--json", type=pathlib.Path, help="where to save the outcome")
+    parser.add_argument("--patience", type=float, default=30.0, help="seconds of tests a mutant")
+    parser.add_argument("--json", type=pathlib.Path, help="where to save the outcome; one that is there is continued")
+    parser.add_argument("--reach", type=pathlib.Path, help="where to keep which oracle calls what, for another run")
+    parser.add_argument("--again", action="store_true", help="ask again about the saved survivors")
     args = parser.parse_args()
-    import hypothesis  # noqa: F401  what every fork needs, but nothing of the toolkit
-    import numpy  # noqa: F401
-    import pytest  # noqa: F401
-
-    sys.dont_write_bytecode = True
-    known = asked()
-    files = [str(file.relative_to(ROOT)) for path in PATHS for file in _python(ROOT / path)]
-    asked_for = [file for file in files if file in known and any(word in file for word in args.only)]
-    every = [change for file in asked_for for change in changes(file)]
-    chosen = random.Random(args.seed).sample(every, min(args.num, len(every)))
+    import_what_every_fork_needs()
     with tempfile.TemporaryDirectory() as folder:
-        copy = pathlib.Path(folder)
-        for name in ("ttc", "evals", "tests"):
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copy)
-        killed = explore(chosen, copy, args.json, len(every))
+        copy = pathlib.Path(folder).resolve()
+        copy_packages(copy)
+        files = [str(file.relative_to(copy)) for path in PATHS for file in _python(copy / path)]
+        reach = learn(copy, files, args.reach or copy / "reach.json")
+        missing = sorted(set(files) - reach.files())
+        asked = [file for file in files if file not in missing and any(word in file for word in args.only)]
+        every = [change for file in asked for change in changes(copy, file)]
+        chosen = random.Random(args.seed).sample(every, min(args.num, len(every)))
+
+        def save(rows: list[Any]) -> None:
+            low, high = interval(sum(row["outcome"] == "killed" for row in rows), len(rows))
+            result = {"tool": "cosmic-ray", "seed": args.seed, "mutants_in_all": len(every), "run": len(rows)}
+            result |= {"killed": _killed(rows), "low": low, "high": high, "patience_s": args.patience}
+            if args.json:
+                args.json.write_text(json.dumps({**result, "not_called": missing, "mutants": rows}, indent=1) + "\n")
+
+        known = recall(args.json, args.again)
+        killed = explore(chosen, known, lambda change: judge(change, copy, reach, args.patience), save)
     sys.stdout.write(f"killed {100 * killed:.0f} % of {len(chosen)} drawn from {len(every)}\n")
     return int(killed < GOAL)
 
