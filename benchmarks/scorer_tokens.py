@@ -205,8 +205,8 @@ def counted(url: str) -> int:
     return int(found["prompt_tokens"] - found["prefix_cache_hits"])
 
 
-def measure(kind: str, folder: Path, form: Form) -> list[dict[str, Any]]:
-    """One row per backend, and per way to ask a server, for one form of the model."""
+def measure(kind: str, folder: Path, form: Form, backends: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per backend, and per way to ask a server, for one form of the model; only those of `backends`."""
     found, rows = searches(form.delimiter), []
     local = prm(str(folder), adapter=form.adapter, device="cpu")
     reference: list[float] = []
@@ -225,8 +225,9 @@ def measure(kind: str, folder: Path, form: Form) -> list[dict[str, Any]]:
 
     whole = unique(local, found)
     add("embedded", local)
-    add("vllm", prm(str(folder), adapter=form.adapter, backend="vllm", max_context=2048, kv_cache_bytes=1 << 30))
-    for way in form.ways:
+    if "vllm" in backends:
+        add("vllm", prm(str(folder), adapter=form.adapter, backend="vllm", max_context=2048, kv_cache_bytes=1 << 30))
+    for way in [way for way in form.ways if way in backends]:
         with vllm_server(folder, *WAYS[way]) as url:
             add(way, prm(str(folder), adapter=form.adapter, backend="http", base_url=url), url)
     return rows
@@ -237,18 +238,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
-    parser.add_argument("--save", type=Path)
+    parser.add_argument("--backends", nargs="+", choices=["vllm", *WAYS], default=["vllm", *WAYS])
+    parser.add_argument("--save", type=Path, help="rows that are there of other forms and backends are kept")
     args = parser.parse_args()
     rows = []
     for kind in args.forms:
         with tempfile.TemporaryDirectory() as scratch:
             folder = random_model(args.tokenizer, Path(scratch), FORMS[kind])
-            rows += measure(kind, folder, FORMS[kind])
+            rows += measure(kind, folder, FORMS[kind], args.backends)
     if args.save is not None:
         servers = resource.getrusage(resource.RUSAGE_CHILDREN)
         used = time.process_time() + servers.ru_utime + servers.ru_stime
-        conditions = {**facts(), "block_size": 32, "cpu_seconds": round(used)}
-        args.save.write_text(json.dumps({**conditions, "rows": rows}, indent=1) + "\n")
+        old = json.loads(args.save.read_text(encoding="utf-8")) if args.save.exists() else {"rows": []}
+        measured = {(row["model"], row["backend"]) for row in rows}
+        kept = [row for row in old["rows"] if (row["model"], row["backend"]) not in measured]
+        size = {"problems": PROBLEMS, "depth": DEPTH, "children": CHILDREN, "kept": KEPT, "block_size": 32}
+        conditions = {**facts(), **size, "cpu_seconds": round(used) + old.get("cpu_seconds", 0)}
+        args.save.write_text(json.dumps({**conditions, "rows": [*kept, *rows]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
