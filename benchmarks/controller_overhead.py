@@ -245,13 +245,16 @@ def _show(one: dict[str, float]) -> str:
 def main() -> None:
     """Measure and print, or save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=1000)
+    parser.add_argument("--problems", type=int, default=1000, help="on the scripted engine; 0 leaves it out")
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--embedded", type=int, default=0, metavar="N", help="problems on the packaged model, too")
     parser.add_argument("--repeats", type=int, default=3, help="of the packaged model, with and without in turn")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--json", type=Path, help="where to save the result, beside what the file has of the other kind"
+    )
     args = parser.parse_args()
-    rows = [row(name, *how, args.problems, args.in_flight) for name, how in STRATEGIES.items()]
+    found = json.loads(args.json.read_text()) if args.json and args.json.is_file() else {}
+    rows = [row(name, *how, args.problems, args.in_flight) for name, how in STRATEGIES.items() if args.problems]
     for one in rows:
         print(
             f"{one['strategy']:9s} {one['ms_per_step']:.3f} ms a step, of it {one['engine_ms_per_step']:.3f} the fake "
@@ -267,7 +270,8 @@ def main() -> None:
         )
     if args.json:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        found = {"commit": commit.stdout.strip(), "rows": rows, "embedded": model}
+        measured_now = {"rows": rows, "embedded": model}
+        found |= {"commit": commit.stdout.strip()} | {name: value for name, value in measured_now.items() if value}
         args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -64,7 +64,7 @@ class Resampler(Protocol):
 
 @runtime_checkable
 class Searcher(Protocol):
-    """Grows a tree in its own order."""
+    """Grows a tree in its own order. One serves all problems of a run at once, so it keeps nothing in itself."""
 
     async def search(self, session: Session, root: Prompt, n: int, growth: Growth) -> list[Node]:
         """Return at most n leaves in path order, cut paths included."""
