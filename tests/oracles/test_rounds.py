@@ -246,6 +246,19 @@ def test_population_weights_decide_where_scores_would_not() -> None:
     assert chosen == {"weighted": "2", "population": "1"}
 
 
+def test_paths_that_nobody_resampled_weigh_the_same() -> None:
+    options = [r"a \boxed{1}", r"b \boxed{2}", r"a \boxed{1}"]
+    answer = say(options, partial(tree, scorer=Fixed(), n=3, policy="beam", beam_width=3, select="population"))
+    assert answer.final == "1" and len(answer.candidates) == 3
+
+    class Hopeless(Fixed):
+        async def score(self, prompts, on_usage):
+            return [Score(0.0) for _ in prompts]
+
+    lost = partial(tree, scorer=Hopeless(), n=3, policy="particle", select="population")
+    assert say(options, lost).final == "1"
+
+
 def test_the_dice_of_a_selection_are_keyed_by_seed_and_problem_and_not_by_time() -> None:
     strategy = partial(best_of_n, scorer=Fixed(), n=3, select="soft", beta=1.0)
     options = [r"a \boxed{1}", r"b \boxed{2}", r"c \boxed{3}"]

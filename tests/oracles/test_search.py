@@ -23,6 +23,7 @@ from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.search.policies.puct import Puct, _Place, puct
 from ttc.search.policies.rebase import rebase
 from ttc.solve import solve
+from ttc.strategies._drawing import draw_wave
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.tree import tree
 
@@ -150,6 +151,17 @@ def test_exactly_n_paths_are_live_less_those_that_have_ended_and_no_leaf_grows_a
 def test_who_finishes_first_has_no_say(policy: str) -> None:
     first, second = ([essence(a) for a in uneven(policy, jitter=seed)] for seed in (1, 2))
     assert first == second
+
+
+def test_subtrees_that_are_drawn_bit_by_bit_are_those_of_one_search() -> None:
+    scorer = simulated_scorer(noise=1.0)
+    engine = {"p": 0.8, "steps": 4, "cv": 1.0}
+    waves = [partial(draw_wave, start=a, end=b, width=3, scorer=scorer) for a, b in ((0, 1), (1, 3), (3, 4))]
+    drawn = [answers(wave, 3, **engine) for wave in waves]
+    whole = answers(partial(tree, scorer=scorer, n=12, policy="dvts", beam_width=3), 3, **engine)
+    for at, answer in enumerate(whole):
+        assert [c for wave in drawn for c in wave[at].candidates] == list(answer.candidates)
+        assert sum(wave[at].usage.tokens for wave in drawn) == answer.usage.tokens
 
 
 @pytest.mark.parametrize("policy", ["beam", "particle"])

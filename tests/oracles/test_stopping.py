@@ -69,6 +69,12 @@ def test_an_unseen_label_never_makes_the_leader_surer(counts: list[int]) -> None
     assert dirichlet_posterior([*ordered, 1]) <= dirichlet_posterior(ordered) + 1e-6
 
 
+@pytest.mark.parametrize("count", [1, 5, 30, 150])
+@pytest.mark.parametrize("classes", [3, 4, 6])
+def test_dirichlet_gives_equal_classes_equal_chances(count: int, classes: int) -> None:
+    assert math.isclose(dirichlet_posterior([count] * classes), 1 / classes, abs_tol=1e-6)
+
+
 def test_dirichlet_agrees_with_gamma_sampling() -> None:
     import random
 

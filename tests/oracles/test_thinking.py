@@ -135,6 +135,14 @@ def test_an_answer_that_begins_by_itself_is_neither_probed_nor_drawn_beyond_its_
     assert answers[0].usage.generated == answers[1].usage.generated and len(answers[1].candidates) == 1
 
 
+@pytest.mark.parametrize(("threshold", "stop_cause"), [(0.6, "confidence"), (0.61, "done")])
+def test_a_confident_probe_ends_the_trace_and_an_unsure_one_does_not(threshold: float, stop_cause: str) -> None:
+    """Every token of the engine has the probability exp(-0.5), 0.607."""
+    answer = think("q5", partial(early_exit, rule="confidence", threshold=threshold, chunk=9, probe_tokens=24))
+    probes = {event.path for event in answer.trace if event.kind == "generate" and event.path != (0,)}
+    assert answer.stop_cause == stop_cause and (len(probes) == 1) == (stop_cause == "confidence")
+
+
 @pytest.mark.parametrize("strategy", [partial(early_exit, rule="confidence"), confidence])
 def test_what_reads_probabilities_is_refused_by_an_engine_that_reports_none(strategy) -> None:
     class Silent(ScriptedEngine):
