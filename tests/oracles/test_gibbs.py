@@ -90,6 +90,19 @@ def test_the_kept_paths_follow_the_exact_posterior_with_only_three_particles() -
         assert abs(counts[path] / len(kept) - chance) < error, path
 
 
+def test_the_weights_of_the_leaves_are_the_shares_that_they_had_in_every_round() -> None:
+    rounds = 20
+
+    async def go() -> None:
+        session = Session(ask("q"), ScriptedEngine(script), seed=3, sampling=Sampling(max_tokens=64))
+        growth = Growth(Liking(), session.sampling, ("\n\n",), 16, 10, "last")
+        leaves = await gibbs(rounds=rounds).search(session, session.render(), WIDTH * rounds, growth)
+        assert math.isclose(math.fsum(math.exp(leaf.log_weight) for leaf in leaves), rounds, rel_tol=1e-9)
+        assert len({leaf.prompt.path for leaf in leaves}) == len(leaves)
+
+    asyncio.run(go())
+
+
 def test_no_path_is_drawn_twice_and_a_schedule_changes_nothing() -> None:
     def leaves(jitter: int | None):
         engine = ScriptedEngine(script, jitter=jitter)

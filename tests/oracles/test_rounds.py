@@ -272,5 +272,13 @@ def test_tools_take_one_episode_unless_told_otherwise() -> None:
     assert [len(say([r"\boxed{4}"], partial(tools, **more)).candidates) for more in ({}, {"n": 3})] == [1, 3]
 
 
+def test_a_call_is_answered_by_the_tool_and_what_the_model_would_have_said_of_it_is_not_drawn() -> None:
+    def script(prompt: Prompt, path, key) -> str:
+        return r"so \boxed{42}" if "<result>42</result>" in prompt.text else "<calculator>6*7</calculator> is 41"
+
+    answer = scripted(script, tools)
+    assert answer.final == "42" and "41" not in answer.text
+
+
 def test_a_candidate_without_a_score_is_never_argmax() -> None:
     assert choose(ballots(["1", "2"], [None, -5.0]), "math", "argmax").final == "2"  # type: ignore[union-attr]

@@ -51,6 +51,11 @@ def test_the_window_rule_draws_as_its_closed_form_says(p: float, expected: float
     assert abs(mean - expected) < 4 * spread / math.sqrt(runs) and all(d % w == 0 for d in drawn)
 
 
+def test_adaptive_looks_after_every_wave_and_draws_no_more_than_it_may() -> None:
+    sizes = {len(a.candidates) for a in answers(partial(adaptive, n=10, wave=4), 40, p=0.7, steps=1, num_wrong=1)}
+    assert sizes == {4, 8, 10}
+
+
 def test_adaptive_draws_are_the_first_of_the_majoritys() -> None:
     few, all_of_them = (answers(partial(s, n=12), 6, p=0.8) for s in (adaptive, majority))
     for one, other in zip(few, all_of_them, strict=True):
