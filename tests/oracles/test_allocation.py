@@ -173,6 +173,7 @@ def test_states_tell_agreement_and_with_a_scorer_how_good_the_best_is() -> None:
     assert state_of(ballots(["1", "1", "1", "1"]), "number", ()) == "8.4"
     assert state_of(ballots(["1", "1", "2", "3"]), "number", ()) == "4.1"
     assert state_of(ballots([None, None]), "number", ()) == "0.0"
+    assert state_of(ballots(["1"] * 64), "number", ()) == "8.6"
     assert state_of(ballots(["1", "2"], [0.9, 0.1]), "number", (0.5, 0.8)) == "3.3.2"
     assert state_of(ballots(["1", "2", "2"], [0.6, 0.4, 0.4]), "number", (0.5, 0.8)) == "2.2.1"
     assert state_of(ballots([None], [None]), "number", (0.5,)) == "0.0.0"

@@ -136,7 +136,10 @@ BAD = {
     "m": [(first_finished, {"n": 2, "m": 3}), (first_finished, {"m": 0}), (no_think_then_think, {"m": 0})],
     "chunk": [(first_finished, {"chunk": 0}), (confidence, {"chunk": 0}), (early_exit, {"chunk": 0})],
     "probe_tokens": [(early_exit, {"probe_tokens": 0})],
-    "threshold": [(adaptive, {"threshold": 0.5}), (adaptive, {"threshold": 1.0}), (early_exit, {"threshold": 0.0})],
+    "threshold": [
+        *((adaptive, {"threshold": value}) for value in (0.5, 1.0, 1.5)),
+        (early_exit, {"threshold": 0.0}),
+    ],
     "keep": [(confidence, {"keep": 0.0}), (confidence, {"warmup": 0}), (confidence, {"n": 4, "warmup": 5})],
     "agreement": [(no_think_then_think, {"agreement": 0.0}), (no_think_then_think, {"agreement": 1.1})],
     "k": [(knockout, {"k": 0}), (aggregate, {"n": 2, "k": 3}), (aggregate, {"k": 0})],

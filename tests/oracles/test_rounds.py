@@ -135,6 +135,7 @@ def test_an_answer_that_was_lost_in_a_revision_does_not_replace_one_that_was_fou
         ("10/3=3.33 and 10/3 = 3.3 and 10/3=3", ["10/3=3"]),
         ("(1+2)*3=10; 7-(-2)=9", ["(1+2)*3=10"]),
         ("2+3=5+1=6", []),
+        ("431/125=3.4", []),
         ("1/0=5", []),
     ],
 )

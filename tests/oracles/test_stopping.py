@@ -139,6 +139,12 @@ def test_consensus_ends_the_drawing_and_keeping_all_is_a_plain_confidence_vote()
     assert all(math.isclose(c.score or 0, math.exp(-0.5)) for c in split.candidates)
 
 
+def test_a_consensus_is_looked_for_after_every_wave() -> None:
+    options = [rf"\boxed{{{final}}}" for final in (4, 5, 4, 5, *[4] * 12)]
+    answer = say(options, partial(confidence, n=16, warmup=4, wave=2, group=4, keep=1.0, consensus=0.66))
+    assert len(answer.candidates) == 6 and answer.stop_cause == "consensus"
+
+
 LENGTHS = [30, 10, 19, 12, 44, 25]
 
 

@@ -135,6 +135,16 @@ def test_an_answer_that_begins_by_itself_is_neither_probed_nor_drawn_beyond_its_
     assert answers[0].usage.generated == answers[1].usage.generated and len(answers[1].candidates) == 1
 
 
+def test_a_model_that_does_not_think_in_a_block_exits_into_its_answer() -> None:
+    def script(prompt, path, key):
+        return "4}" if prompt.generated_text.endswith("boxed{") else "so it goes on and on " * 9
+
+    strategy = partial(early_exit, chunk=16, repeats=2)
+    answer = asyncio.run(solve(ask("q"), engine=ScriptedEngine(script), strategy=strategy, seed=1))
+    assert answer.final == "4" and answer.stop_cause == "stable"
+    assert answer.text.endswith("\n\nThe answer is \\boxed{4}") and answer.text.count("boxed") == 1
+
+
 @pytest.mark.parametrize(("threshold", "stop_cause"), [(0.6, "confidence"), (0.61, "done")])
 def test_a_confident_probe_ends_the_trace_and_an_unsure_one_does_not(threshold: float, stop_cause: str) -> None:
     """Every token of the engine has the probability exp(-0.5), 0.607."""
