@@ -19,7 +19,7 @@ from typing import Any
 from ttc.choices import PartChoice, StrategyChoice
 from ttc.config import build, overrides
 from ttc.core import Budget, Engine, Problem, Sampling
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, PromptTooLong
 from ttc.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
 from ttc.search.policy import make_policy
 from ttc.specs import label_of, parse_spec, split_model, split_specs
@@ -204,10 +204,19 @@ def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinkin
 
     Where thinking control may inject text, room for it is kept. A prompt that leaves no room at all is left to the
     engine to refuse.
+
+    Raises:
+        PromptTooLong: there is room for an answer, but none beside the text that thinking control may inject.
     """
     prompt = engine.render(problem.messages, thinking.template)
     used = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
-    room = engine.capabilities.max_context - used - (INJECTION_RESERVE if thinking.active else 0)
+    context = engine.capabilities.max_context
+    room = context - used - (INJECTION_RESERVE if thinking.active else 0)
+    if thinking.active and room < 1 <= context - used:
+        raise PromptTooLong(
+            f"{used} prompt tokens and {INJECTION_RESERVE} kept free for the end of a thinking budget fill the context "
+            f"of {context}: shorten the prompt, or do without --max-thinking, --min-thinking and --waits"
+        )
     return replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
 
 

@@ -25,12 +25,14 @@ from ttc.values import nearest
 
 __all__ = ["add_recipe_option", "recipe_arguments"]
 
-OPTION = "--config"
+OPTION, DEST = "--config", "recipe"
 
 
 def add_recipe_option(parser: argparse.ArgumentParser) -> None:
     """Add --config to the parser of a command."""
-    parser.add_argument(OPTION, metavar="FILE", help="recipe: a TOML file whose keys are options of this command")
+    parser.add_argument(
+        OPTION, dest=DEST, metavar="FILE", help="recipe: a TOML file whose keys are options of this command"
+    )
 
 
 def recipe_arguments(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
@@ -40,7 +42,7 @@ def recipe_arguments(arguments: Sequence[str], parser: argparse.ArgumentParser) 
         ConfigError: the file cannot be read, or a key is no option of the command.
     """
     options = parser._option_string_actions
-    if OPTION not in options:
+    if OPTION not in options or options[OPTION].dest != DEST:  # a file of another kind, which the command reads itself
         return list(arguments)
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument(OPTION, nargs="?")

@@ -36,7 +36,7 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", type=Path, metavar="RUN", help="a folder of one strategy that ttc eval wrote")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN-replay)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN-replay, a folder each)")
     add_strategy_options(parser, default="majority", several=True)
     parser.set_defaults(run=run)
 
@@ -48,10 +48,11 @@ def run(args: argparse.Namespace) -> int:
     source = open_source(args.source)
     choices = [_sized(choice, source.num_samples) for choice in resolve_strategies(args, default="majority")]
     budget = resolve_budget(args)
+    apart = args.out is None or len(choices) > 1
     out = args.out or args.source.with_name(f"{args.source.resolve().name}-replay")
     entries = []
     for choice in choices:
-        folder = out / re.sub(r"[^A-Za-z0-9._-]+", "-", choice.label) if len(choices) > 1 else out
+        folder = out / re.sub(r"[^A-Za-z0-9._-]+", "-", _label(choice, args.n)) if apart else out
         entry, _ = asyncio.run(replay_run(source, choice, folder, budget))
         entries.append({**entry, "records": os.path.relpath(folder, out)})
     out.mkdir(parents=True, exist_ok=True)
@@ -59,6 +60,11 @@ def run(args: argparse.Namespace) -> int:
     print(render_table(entries))
     print(f"replayed into {out}; report it: ttc report {out}", file=sys.stderr)
     return 0
+
+
+def _label(choice: StrategyChoice, n: int | None) -> str:
+    """The strategy's name with its parameters, those of --n included."""
+    return choice.label if n is None or choice.params.get("n") != n else f"{choice.label}-n{n}"
 
 
 def _sized(choice: StrategyChoice, num_samples: int) -> StrategyChoice:

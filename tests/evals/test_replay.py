@@ -138,3 +138,10 @@ def test_a_folder_of_several_runs_is_refused_with_their_names(tmp_path: Path) ->
         evaluate(tmp_path / "both" / name, name)
     with pytest.raises(ConfigError, match=r"several runs; name one of them: .*direct.*majority"):
         replayed(tmp_path / "both", tmp_path / "out", "majority")
+
+
+def test_replays_of_one_run_do_not_stand_in_each_others_way(pool: Path) -> None:
+    for arguments in (["majority"], ["majority", "--n", "2"], ["direct"], ["majority"]):
+        assert main(["replay", str(pool), "--strategy", *arguments]) == 0
+    found = pool.with_name(f"{pool.name}-replay")
+    assert {path.name for path in found.iterdir() if path.is_dir()} == {"majority", "majority-n2", "direct"}

@@ -197,6 +197,15 @@ def test_a_recipe_with_an_unknown_key_names_the_nearest(
     assert "unknown key 'stratgy'; did you mean 'strategy'" in capsys.readouterr().err
 
 
+def test_the_file_of_a_server_is_read_by_the_server(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('[models.m]\nengine = "embeded"\n')
+    assert main(["serve", "--config", str(file)]) == 2
+    assert "unknown engine 'embeded'; did you mean 'embedded'" in capsys.readouterr().err
+
+
 def test_tracebacks_are_shown_only_on_request() -> None:
     assert "Traceback" not in ttc("solve", "1", "--strategy", "nope").stderr
     assert "Traceback" in ttc("solve", "1", "--strategy", "nope", TTC_DEBUG="1").stderr

@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
+from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
 from ttc.embedded.limits import Limits
+from ttc.engines._tokens import check_room
 from ttc.engines.embedded import embedded
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 
@@ -433,3 +435,18 @@ def test_batch_invariance_is_refused_for_another_architecture(tmp_path) -> None:
     with pytest.raises(ConfigError, match="batch_invariant"):
         embedded(str(tmp_path), batch_invariant=True)
     asyncio.run(embedded(str(tmp_path), batch_invariant=True, max_context=256).close())
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    for file in nano.path("teacher").iterdir():
+        if not file.name.startswith("tokenizer"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(ConfigError, match=r"holds no tokenizer \(tokenizer\.json\)"):
+        embedded(str(tmp_path))
+
+
+def test_a_prompt_that_fills_the_context_is_not_told_to_ask_for_less():
+    with pytest.raises(PromptTooLong, match=r"context of 8: shorten the prompt$"):
+        check_room(13, 1, 8)
+    with pytest.raises(PromptTooLong, match=r"lower sampling\.max_tokens to 3, or shorten"):
+        check_room(5, 9, 8)

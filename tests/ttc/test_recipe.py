@@ -59,3 +59,10 @@ def test_a_bad_recipe_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         recipe_arguments(["eval", "--config", recipe(tmp_path, text)], parser)
+
+
+def test_a_file_that_a_command_reads_itself_is_no_recipe(tmp_path: pathlib.Path) -> None:
+    own = argparse.ArgumentParser()
+    own.add_argument("--config")
+    given = ["serve", "--config", recipe(tmp_path, "[models.m]\nengine = 'simulated'\n")]
+    assert recipe_arguments(given, own) == given

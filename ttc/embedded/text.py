@@ -32,6 +32,8 @@ class Text:
         self._fast: Any = self._tokenizer.backend_tokenizer
         self._folder = folder
         vocab = self._tokenizer.get_vocab()
+        if vocab.keys() <= set(self._tokenizer.all_special_tokens):  # what transformers makes of a folder without files
+            raise ConfigError(f"{folder} holds no tokenizer (tokenizer.json)")
         self.size = max(vocab.values(), default=-1) + 1
         both = OPEN in vocab and CLOSE in vocab
         self.think_open: tuple[int, ...] = (vocab[OPEN],) if both else ()

@@ -105,10 +105,9 @@ def check_seed(sampling: Sampling) -> None:
 def check_room(length: int, wanted: int, limit: int) -> None:
     """Raise PromptTooLong when `wanted` tokens after `length` pass the context of `limit`."""
     if length + wanted > limit:
-        raise PromptTooLong(
-            f"{length} prompt tokens + {wanted} requested tokens exceed the context of {limit}: "
-            f"lower sampling.max_tokens to {max(limit - length, 0)} or shorten the prompt"
-        )
+        cure = f"lower sampling.max_tokens to {limit - length}, or " if length < limit else ""
+        asked = f"{length} prompt tokens + {wanted} requested tokens"
+        raise PromptTooLong(f"{asked} exceed the context of {limit}: {cure}shorten the prompt")
 
 
 def check_start(length: int, start: int) -> None:
