@@ -4,7 +4,8 @@
 
 The language is the cipher walk (`evals.cipher`), each step wrong with probability 0.1. A base model is pretrained, and
 its own solutions are labelled by equally many continuations, spread evenly or to the least certain prefixes first; a
-process reward model is trained on either. The same base is trained as a generative verifier on its judged answers.
+process reward model is trained on either, and on the even ones read as hard labels: right where any continuation is.
+The same base is trained as a generative verifier on its judged answers.
 Measured on twelve solutions to each held-out question, where the permutation tells of each step whether all is right so
 far: judgements right at one half against before training and against always saying right, ranking, and first-error F1;
 and of the labels themselves the share on the right side of one half. Gains are paired, and clustered by question.
@@ -129,19 +130,48 @@ def labels_right(path: Path, text: Text) -> Iterator[tuple[str, float]]:
 
 def step_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
     """Process reward models, by how the continuations of their labels were spread, and the two compared."""
-    labels, steps = dict[str, list[tuple[str, float]]](), dict[str, list[Judged]]()
+    found = []
+    for name, rounds in WAYS.items():
+        stage = prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=rounds, **FIT)
+        found.append(_trained(stage, out / f"2-prm-{rounds}", base, seed))
+        yield {"model": f"process reward model, {name}", **found[-1].told}
+    yield {"model": "uncertain first against even", **_compared(*found, seed)}
+
+
+def hard_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
+    """A process reward model of the even continuations, read as hard labels, and what that changes."""
+    stage = prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=1, **FIT)
+    soft, folder = _trained(stage, out / "2-prm-1", base, seed), out / "2-prm-hard"
+    if not folder.is_dir():
+        folder.mkdir()
+        rows = map(json.loads, (out / "2-prm-1" / "labels.jsonl").read_text().splitlines())
+        lines = [json.dumps([*row, [float(label > 0) for label in labels]]) for *row, labels in rows]
+        (folder / "labels.jsonl").write_text("\n".join(lines) + "\n")
+    hard = _trained(stage, folder, base, seed)
+    yield {"model": "process reward model, even, hard labels", **hard.told}
+    yield {"model": "hard labels against soft", **_compared(soft, hard, seed)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """A process reward model's labels, each with its question and whether it is right, its judgements, its numbers."""
+
+    labels: Sequence[tuple[str, float]]
+    steps: Sequence[Judged]
+    told: Row
+
+
+def _trained(stage: Stage, folder: Path, base: Path, seed: int) -> _Trained:
+    """Train on the labels in `folder`, or make them first."""
+    _run(stage, folder, base, seed)
     text = Text(base)
     exact = rows_of(held_out(seed), text)
-    untrained = new_step_model(base, "label", DELIMITER, None, seed, "cpu").judged(exact, 0)
-    for name, rounds in WAYS.items():
-        folder = out / f"2-prm-{rounds}"
-        _run(prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=rounds, **FIT), folder, base, seed)
-        labels[name] = list(labels_right(folder / "labels.jsonl", text))
-        steps[name] = _read(folder / "prm", None).judged(exact, 0)
-        f1 = first_error(steps[name], 0.5, seed=seed).f1
-        told = {"first_error_f1": f1.value, "first_error_f1_low": f1.low, "first_error_f1_high": f1.high}
-        yield {"model": f"process reward model, {name}", **shown(untrained, steps[name], seed), **told}
-    yield {"model": "uncertain first against even", **_compared(labels, steps, seed)}
+    before = new_step_model(base, "label", DELIMITER, None, seed, "cpu").judged(exact, 0)
+    after = _read(folder / "prm", None).judged(exact, 0)
+    f1 = first_error(after, 0.5, seed=seed).f1
+    told = {"first_error_f1": f1.value, "first_error_f1_low": f1.low, "first_error_f1_high": f1.high}
+    labels = list(labels_right(folder / "labels.jsonl", text))
+    return _Trained(labels, after, {**shown(before, after, seed), **told})
 
 
 def verifier_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
@@ -154,18 +184,20 @@ def verifier_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
     yield {"model": "generative verifier", **shown(before, after, seed)}
 
 
-PARTS: Mapping[str, Callable[[int, Path, Path], Iterator[Row]]] = {"steps": step_rows, "verifier": verifier_rows}
+PARTS: Mapping[str, Callable[[int, Path, Path], Iterator[Row]]] = {
+    "steps": step_rows,
+    "hard": hard_rows,
+    "verifier": verifier_rows,
+}
 
 
-def _compared(
-    labels: dict[str, list[tuple[str, float]]], steps: dict[str, list[Judged]], seed: int
-) -> dict[str, float]:
-    """Even against uncertain first: of the same prefixes the labels, of the same steps the judgements."""
-    (first, second), keys = labels.values(), [key for key, _ in labels["even"]]
-    found = gains("labels", [right for _, right in first], [right for _, right in second], seed, keys)
-    clusters = [row.cluster for row in steps["even"] for _ in row.labels]
-    found |= gains("judgements", judged(steps["even"]), judged(steps["uncertain first"]), seed, clusters)
-    return found | {"labels": float(len(keys))}
+def _compared(first: _Trained, second: _Trained, seed: int) -> Row:
+    """The second against the first: of the same prefixes the labels, of the same steps the judgements."""
+    rights = [[right for _, right in one.labels] for one in (first, second)]
+    found = gains("labels", *rights, seed, [key for key, _ in first.labels])
+    clusters = [row.cluster for row in first.steps for _ in row.labels]
+    found |= gains("judgements", judged(first.steps), judged(second.steps), seed, clusters)
+    return {**found, "labels": len(first.labels)}
 
 
 def _read(folder: Path, words: tuple[str, str] | None) -> StepModel:
