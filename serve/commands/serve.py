@@ -17,6 +17,7 @@ from typing import Any
 from ttc.concurrent import new_event_loop
 from ttc.config import overrides
 from ttc.errors import ConfigError, MissingExtra
+from ttc.memory import keep_little
 
 OPTIONS = ("engine", "scorer", "limits", "thinking")
 
@@ -54,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
     from serve.catalogue import Catalogue
     from serve.config import load_config
     from serve.defaults import from_options
-    from serve.memory import keep_little
     from serve.server import serve
 
     for package in ("fastapi", "uvicorn"):

@@ -1,4 +1,4 @@
-"""What the server's process settles about memory, seen in processes of their own, since it holds for a whole one."""
+"""What a process settles about memory, seen in processes of their own, since it holds for a whole one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 SIZE = 8 << 20
 SCRIPT = f"""
 import ctypes, json, os
-from serve.memory import keep_little
+from ttc.memory import keep_little
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]
@@ -35,7 +35,7 @@ glibc = pytest.mark.skipif(
 
 
 def settled(**environ: str) -> dict[str, object]:
-    """What SCRIPT prints, where the operator has set `environ`."""
+    """What SCRIPT prints, where the user has set `environ`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "ONEDNN"))}
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**clean, **environ})
@@ -50,7 +50,7 @@ def test_large_blocks_go_back_to_the_system_however_many_were_freed_before() -> 
 
 
 @glibc
-def test_what_the_operator_has_set_stays() -> None:
+def test_what_the_user_has_set_stays() -> None:
     found = settled(GLIBC_TUNABLES="glibc.malloc.mmap_threshold=33554432", ONEDNN_PRIMITIVE_CACHE_CAPACITY="5")
     assert (found["taken"], found["kernels"]) == (0, "5")
     assert settled(MALLOC_MMAP_THRESHOLD_="33554432")["taken"] == 0

@@ -1,10 +1,10 @@
-"""What a server's process keeps of memory that it does not use: few compiled kernels, and no large freed blocks.
+"""What a process keeps of memory that it does not use: few compiled kernels, and no large freed blocks.
 
 torch keeps a compiled kernel for every shape of a matrix product it has met, by default the last 1,024, which came to
 a gigabyte. glibc takes a block from the heap once one of its size has been freed, up to 32 MiB, and returns the heap
-only from its end: a server then stays as large as it was at its widest, by some percent more or less after every burst.
+only from its end: a process stays as large as it was at its widest, by some percent more or less after a burst.
 Here blocks of 4 MiB or more are always the system's own pages, which go back at once. No more CPU time was measured for
-either. What the operator has set in the environment stays; where the C library is not glibc, only the first holds.
+either. What the user has set in the environment stays; where the C library is not glibc, only the first holds.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 __all__ = ["KERNELS", "keep_little"]
 
 KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
-"""A server meets a new shape at every step, so kernels are seldom met again."""
+"""Decoding meets a new shape at every step, so kernels are seldom met again."""
 
 MALLOPT = {
     "MALLOC_MMAP_THRESHOLD_": (-3, 1 << 22),  # its default grows with what is freed, and any value ends that
     "MALLOC_TRIM_THRESHOLD_": (-1, 1 << 26),  # which would also leave this at 128 KiB: pages go back and forth
     "MALLOC_ARENA_MAX": (-8, 2),
 }
-"""Numbers of glibc's `mallopt` and their values, by the variable that an operator would set."""
+"""Numbers of glibc's `mallopt` and their values, by the variable that a user would set."""
 
 
 def keep_little() -> None:
