@@ -39,8 +39,8 @@ conformance: $(VENV)/.stamp-base
 	$(PIP) --editable '.[serve]'
 	bash tests/serve/conformance/run.sh $(BIN)
 
-# Seeds defects into the search code and shows that the oracles notice each (about ten minutes), then a sample of the
-# mutants of a standard tool, which is no dependency (hours).
+# Seeds defects into the search code and shows that the oracles notice each (two minutes of a core), then a sample of the
+# mutants of a standard tool, which is no dependency (half an hour).
 mutants: $(VENV)/.stamp-test
 	$(BIN)/python -m tests.oracles.mutants
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --target build/cosmic-ray cosmic-ray==8.7.0
