@@ -291,3 +291,11 @@ def test_a_server_that_the_environment_names_is_asked_for_its_models(
     check = foreign.openai(False)
     assert check.state == "broken"
     assert "does not answer" in check.detail
+
+
+@pytest.mark.parametrize(("found", "state"), [(None, "missing"), ("2.60.0", "ready"), ("1.0.0", "broken")])
+def test_ray_is_started_only_when_asked(monkeypatch: pytest.MonkeyPatch, found: str | None, state: str) -> None:
+    monkeypatch.setattr(foreign, "version", lambda package: found)
+    check = foreign.ray_workers(False)
+    assert check.state == state and check.command is not None
+    assert ("[ray]" in check.command) == (state != "ready")

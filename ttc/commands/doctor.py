@@ -2,7 +2,7 @@
 
 What is quick is tried for real (the packaged model answers, the packaged reward model scores), and no check can raise:
 one that fails says why and what to do about it. Engines of other packages (vLLM, SGLang) are imported in a process of
-their own; `--try` has them load the packaged model, too. Nothing is downloaded.
+their own; `--try` has them, and Ray, load the packaged model, too. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUPS: tuple[tuple[str, Callable[[bool], list[Check]]], ...] = (
 def register(subparsers: Any) -> None:
     """Add `ttc doctor`."""
     parser = subparsers.add_parser("doctor", help="what works here, and what to type next", description=__doc__)
-    parser.add_argument("--try", dest="try_all", action="store_true", help="start vLLM and SGLang, too (minutes)")
+    parser.add_argument("--try", dest="try_all", action="store_true", help="start vLLM, SGLang and Ray, too (minutes)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
 

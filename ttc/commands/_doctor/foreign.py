@@ -111,7 +111,25 @@ def openai(try_it: bool) -> Check:
     return Check("engines", "openai", "ok", f"{client}; {url} serves {', '.join(names) or 'nothing'}")
 
 
-FOREIGN: Mapping[str, Callable[[bool], Check]] = {"openai": openai, "sglang": sglang, "vllm": vllm}
+def ray_workers(try_it: bool) -> Check:
+    """Check Ray: its runtime takes seconds and hundreds of MB, so it is started only when asked."""
+    found = version("ray")
+    if found is None:
+        return Check("engines", "ray_workers", "missing", "ray is not installed", install("ray"))
+    if wrong := problem(requirement("ray"), found):
+        return Check("engines", "ray_workers", "broken", f"ray {wrong}", install("ray"))
+    if try_it:
+        return _tried("ray_workers", f"ray {found}")
+    command = _solve("ray_workers", "--set", "engine.workers=2")
+    return Check("engines", "ray_workers", "ready", f"ray {found}; starts processes, here or on RAY_ADDRESS", command)
+
+
+FOREIGN: Mapping[str, Callable[[bool], Check]] = {
+    "openai": openai,
+    "ray_workers": ray_workers,
+    "sglang": sglang,
+    "vllm": vllm,
+}
 """Engine to its check; the argument says whether to load a model."""
 
 
