@@ -51,15 +51,17 @@ def placed(page: str, found: Mapping[str, str]) -> str:
 
 
 def _runs(rows: Sequence[Row]) -> str:
-    """Which code measured which seeds of which claims."""
-    runs: dict[tuple[str, str], dict[int, list[str]]] = {}
+    """Which code measured which claims on which seeds, a line per run."""
+    runs: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in rows:
-        runs.setdefault((row["commit"], row["date"]), {}).setdefault(row["seed"], []).append(row["claim"])
+        runs.setdefault((row["date"], row["commit"]), {}).setdefault(row["claim"], []).append(str(row["seed"]))
     lines = []
-    for (commit, date), seeds in runs.items():
-        whole = all(len(claims) == len(COLUMNS) for claims in seeds.values())
-        what = "all claims" if whole else ", ".join(sorted({name for claims in seeds.values() for name in claims}))
-        lines.append(f"- commit {commit}, {date}: seeds {', '.join(map(str, sorted(seeds)))}, {what}.")
+    for (date, commit), claims in runs.items():
+        by_seeds: dict[str, list[str]] = {}
+        for claim, seeds in claims.items():
+            by_seeds.setdefault(" ".join(seeds), []).append(claim)
+        told = "; ".join(f"{', '.join(sorted(own))} on {seeds}" for seeds, own in by_seeds.items())
+        lines.append(f"- {date}, commit {commit}: {told}.")
     return "\n".join(lines)
 
 
@@ -103,7 +105,9 @@ _ARMS = {
     "on-policy": _both("on_policy"),
     "lead of on-policy": _gap("lead"),
     "trained tokens": _plain(lambda row: f"{row['trained_tokens']['on_policy']:,}"),
-    "problems": _plain(lambda row: f"{row['problems']['imitation']:,}, {row['problems']['on_policy']:,}"),
+    "problems": _plain(
+        lambda row: f"{min(row['problems']['imitation'], row['imitated_rows']):,}, {row['problems']['on_policy']:,}"
+    ),
     "CPU-s": _plain(lambda row: f"{row['cpu_seconds']['imitation']:.0f}, {row['cpu_seconds']['on_policy']:.0f}"),
 }
 COLUMNS: Mapping[str, Mapping[str, Callable[[Row], str]]] = {

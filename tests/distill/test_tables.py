@@ -1,0 +1,25 @@
+"""The tables of the documentation are those of the saved results."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.distill.table import placed, tables
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_tables_of_the_documentation_are_made_from_the_saved_results():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "distill.json").read_text())["rows"]
+    page = (ROOT / "distill" / "README.md").read_text()
+    assert page.count("<!-- table ") == len(tables(rows))
+    assert placed(page, tables(rows)) == page
+
+
+def test_a_table_takes_its_own_place_only_and_one_that_was_not_measured_is_missed():
+    page = "a\n<!-- table one -->\nold\n<!-- end -->\nb\n<!-- table two -->\n<!-- end -->\n"
+    new = "a\n<!-- table one -->\nI\n<!-- end -->\nb\n<!-- table two -->\nII\n<!-- end -->\n"
+    assert placed(page, {"one": "I", "two": "II"}) == new
+    with pytest.raises(KeyError):
+        placed(page, {"one": "I"})
