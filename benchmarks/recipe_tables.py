@@ -15,6 +15,7 @@ TITLES: Mapping[str, str] = {
     "held_out_sampled": "held-out accuracy, sampled",
     "ranked": "held-out pairs ranked right",
     "ranked_mean": "held-out pairs ranked right",
+    "steps_right": "steps judged right",
     "good": "answers without fault, first and revised",
     "agreement": "judgements the rules agree with",
     "likelihood": "probability of held-out tokens",
@@ -26,21 +27,23 @@ TITLES: Mapping[str, str] = {
 
 
 def stages(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One line per stage that was measured; the base that recipes share has one line in all."""
-    yield "| recipe | stage | metric, % | before | after | gain (95 %) | CPU s |"
-    yield "|---|---|---|---|---|---|---|"
+    """One line per stage that was measured; a base that recipes share has one line in all."""
+    yield "| recipe | seed | stage | metric, % | before | after | gain (95 %) | CPU s |"
+    yield "|---|---|---|---|---|---|---|---|"
     shown: set[str] = set()
     for row in rows:
         for stage in row["stages"]:
-            name, spent = stage["stage"], row["cpu_seconds"].get(stage["stage"], 0.0)
-            metrics = [metric for metric in TITLES if metric in stage.get("metrics", {})]
-            if name == "1-pretrain":
-                spent = max(other["cpu_seconds"].get(name, 0.0) for other in rows)
-            for metric in metrics if name.endswith("nano") else metrics[:1]:
-                line = f"{name} | {_line(metric, stage['metrics'][metric])} | {spent:.0f} |"
-                if name != "1-pretrain" or line not in shown:
-                    yield f"| {'all, the base' if name == '1-pretrain' else row['recipe']} | {line}"
-                shown.add(line)
+            name, metrics = stage["stage"], stage.get("metrics", {})
+            bases = [other for other in rows if name == "1-pretrain" and other["seed"] == row["seed"]]
+            sharing = [other for other in bases if other["stages"][0].get("metrics", metrics) == metrics]
+            spent = max(other["cpu_seconds"].get(name, 0.0) for other in [row, *sharing])
+            told = [metric for metric in TITLES if metric in metrics]
+            for metric in told if name.endswith("nano") else told[:1]:
+                line = f"{row['seed']} | {name} | {_line(metric, metrics[metric])} | {spent:.0f} |"
+                if line not in shown:
+                    yield f"| {'all, the base' if len(sharing) > 1 else row['recipe']} | {line}"
+                if sharing:
+                    shown.add(line)
 
 
 def _line(metric: str, found: Mapping[str, float]) -> str:
@@ -52,7 +55,7 @@ def kept(row: Mapping[str, Any]) -> Iterator[str]:
     """Every model of one recipe on every task: sampled accuracy, its change and the win rate over the model before."""
     found = {(one["stage"], one["task"]): one for one in row["retention"]}
     tasks = list(dict.fromkeys(task for _, task in found))
-    yield f"| {row['recipe']}, after | {' | '.join(tasks)} |"
+    yield f"| {row['recipe']}, seed {row['seed']}, after | {' | '.join(tasks)} |"
     yield f"|---|{'---|' * len(tasks)}"
     for stage in dict.fromkeys(stage for stage, _ in found):
         yield f"| {stage} | {' | '.join(_cell(found[stage, task]) for task in tasks)} |"

@@ -60,11 +60,11 @@ def run(name: str, seed: int, out: Path) -> None:
     spent, rows = clock.seconds(), []
     again = measured(recipe, folder, seed)
     for number, step in enumerate(recipe.steps, start=1):
-        name = f"{number}-{step.kind}"
-        result = read_result(folder / name)
+        stage = f"{number}-{step.kind}"
+        result = read_result(folder / stage)
         if result is not None:
-            metrics = {**_gains(result.metrics), **again.get(name, {})}
-            rows.append({"stage": name, "stopped": result.stopped, **({"metrics": metrics} if metrics else {})})
+            metrics = {**_gains(result.metrics), **again.get(stage, {})}
+            rows.append({"stage": stage, "stopped": result.stopped, **({"metrics": metrics} if metrics else {})})
     kept = [asdict(row) for row in read_kept(folder)]
     row = {
         "recipe": name,

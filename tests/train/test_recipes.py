@@ -7,30 +7,31 @@ from train.retention import read_kept
 from train.run import Options, run_recipe, stage_folders
 from train.stage import read_result
 
-NANO = [name for name, path in packaged().items() if "nano" in path.read_text()]
+SCALES = {name: "nano" if "nano" in path.read_text() else None for name, path in packaged().items()}
 NAMED = {"r1-zero", "r1", "dapo", "dr-grpo", "kimi-k1.5", "qwen3-fusion", "tulu3", "qwen2.5", "instructgpt",
-         "constitutional", "iterative-dpo", "async-agentic", "nano"}  # fmt: skip
+         "constitutional", "iterative-dpo", "async-agentic", "nano", "math-shepherd"}  # fmt: skip
 
 
 def test_the_recipes_that_are_promised_are_there():
     assert set(packaged()) >= NAMED
 
 
-@pytest.mark.parametrize("name", NANO)
-def test_at_nano_scale_a_recipe_starts_from_nothing_and_no_stage_needs_a_file_of_the_user(name):
+@pytest.mark.parametrize("name", SCALES)
+def test_at_its_smallest_scale_a_recipe_starts_from_nothing_and_no_stage_needs_a_file_of_the_user(name):
     has_model = False
-    for step in read_recipe(name, scale="nano").steps:
+    for step in read_recipe(name, scale=SCALES[name]).steps:
         step.stage.check(has_model)
         assert "data" not in step.fields
         has_model = True
 
 
-@pytest.mark.parametrize("name", NANO)
+@pytest.mark.parametrize("name", SCALES)
 def test_stages_of_a_run_that_are_named_come_before_and_make_what_is_read(name):
     makes = {"rollouts": {"sample", "revise", "feedback", "grpo"}, "leave_out": {"sample"}, "judge": None,
-             "critic": {"reward_model"}, "reference": None, "reward_model": {"reward_model"}}  # fmt: skip
+             "critic": {"reward_model"}, "reference": None, "reward_model": {"reward_model"},
+             "process_reward": {"prm"}}  # fmt: skip
     before: list[str] = []
-    for number, step in enumerate(read_recipe(name, scale="nano").steps, start=1):
+    for number, step in enumerate(read_recipe(name, scale=SCALES[name]).steps, start=1):
         for field, kinds in makes.items():
             given = step.fields.get(field, ())
             for place in (given,) if isinstance(given, str) else given:
