@@ -154,6 +154,9 @@ BAD = {
     "verify_every": [(tree, {"verify_every": 0, "scorer": simulated_scorer()})],
     "policy": [(tree, {"policy": "beem", "scorer": simulated_scorer()})],
     "ess": [(tree, {"policy": "particle:ess=2", "scorer": simulated_scorer()})],
+    "beam_width": [
+        (tree, {"policy": f"{name}:beam_width=0", "scorer": simulated_scorer()}) for name in ("beam", "dvts", "puct")
+    ],
     "temperature must": [(tree, {"policy": "rebase:temperature=0", "scorer": simulated_scorer()})],
     "floor": [(tree, {"policy": "entropic:floor=2", "scorer": simulated_scorer()})],
     "c must": [(tree, {"policy": "puct:c=-1", "scorer": simulated_scorer()})],

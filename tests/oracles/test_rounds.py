@@ -200,10 +200,11 @@ def test_best_of_n_and_tree_aggregate_steps_as_they_are_told(more, final: str) -
     assert say(options, partial(tree, scorer=Fixed(), n=3, select="argmax", **more)).final == final
 
 
-def test_a_path_may_have_max_depth_steps_and_no_more() -> None:
+@pytest.mark.parametrize("policy", ["dvts", "puct", "gibbs:rounds=1"])
+def test_a_path_may_have_max_depth_steps_and_no_more(policy: str) -> None:
     text = "a \\boxed{1}\n\n" * 3 + r"\boxed{1}"
-    assert say([text], partial(tree, scorer=Fixed(), n=2, max_depth=4)).final == "1"
-    cut = say([text], partial(tree, scorer=Fixed(), n=2, max_depth=3))
+    assert say([text], partial(tree, scorer=Fixed(), n=2, max_depth=4, policy=policy)).final == "1"
+    cut = say([text], partial(tree, scorer=Fixed(), n=2, max_depth=3, policy=policy))
     assert cut.final is None and {len(c.path) for c in cut.candidates} == {3}
 
 
@@ -283,3 +284,5 @@ def test_a_call_is_answered_by_the_tool_and_what_the_model_would_have_said_of_it
 
 def test_a_candidate_without_a_score_is_never_argmax() -> None:
     assert choose(ballots(["1", "2"], [None, -5.0]), "math", "argmax").final == "2"  # type: ignore[union-attr]
+    for lost in (None, float("inf"), float("nan")):
+        assert choose(ballots(["1", "2"], [lost, -5.0]), "math", "soft").final == "2"  # type: ignore[union-attr]
