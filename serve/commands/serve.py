@@ -19,8 +19,6 @@ from ttc.config import overrides
 from ttc.errors import ConfigError, MissingExtra
 from ttc.memory import keep_little
 
-OPTIONS = ("engine", "scorer", "limits", "thinking")
-
 
 def register(subparsers: Any) -> None:
     """Add `ttc serve`."""

@@ -7,7 +7,7 @@ With `weight=odds` the factor is score / (1 - score), as in the paper's code: it
 Paths are resampled when their effective number falls below `ess` times their number, and then share the weight that
 they had together; a finished path keeps its weight and is never weighted again. So weights stay unbiased at any time:
 `select=population` votes by them. Scores are probabilities; one at or below 0, or without a verdict, is weight 0; when
-no weight is left, all paths go on alike. Left out: the look-back of particle Gibbs.
+no weight is left, all paths go on alike. Left out: the look-back of particle Gibbs, which is the policy `gibbs`.
 """
 
 from __future__ import annotations
