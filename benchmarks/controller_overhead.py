@@ -17,7 +17,7 @@ seeds, handing requests over and results back, detokenising the leaves). `loop_s
 `without` is the same work without a controller: the requests of one such search, written down and sent again, each as
 soon as the one it waited for has come back, to a fresh engine and scorer. What remains in its event loop is what any
 caller of the two pays. `added_cpu` and `added_wall` are what the controller adds to it, as a share. All of it is
-repeated, with and without in turn; medians, and all values beside them.
+repeated, with and without in turn; medians, and all values beside them. The process is settled as that of a command.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from typing import Any, TypeAlias
 from ttc.concurrent import gather
 from ttc.core import Completion, Engine, Message, Problem, Prompt, Sampling, Score, Scorer, Usage, UsageSink
 from ttc.engines.scripted import ScriptedEngine
+from ttc.memory import collect_rarely, keep_little
 from ttc.solve import solve_all
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
@@ -261,6 +262,9 @@ def main() -> None:
             f"engine's; peak {one['peak_mib']:.0f} MiB",
             flush=True,
         )
+    if args.embedded:
+        keep_little()
+        collect_rarely()
     model = embedded(args.embedded, args.repeats) if args.embedded else None
     if model:
         print(

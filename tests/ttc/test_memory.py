@@ -54,3 +54,10 @@ def test_what_the_user_has_set_stays() -> None:
     found = settled(GLIBC_TUNABLES="glibc.malloc.mmap_threshold=33554432", ONEDNN_PRIMITIVE_CACHE_CAPACITY="5")
     assert (found["taken"], found["kernels"]) == (0, "5")
     assert settled(MALLOC_MMAP_THRESHOLD_="33554432")["taken"] == 0
+
+
+def test_a_command_looks_for_cycles_less_often_than_python_does() -> None:
+    script = "import gc; from ttc.memory import collect_rarely; usual = gc.get_threshold(); collect_rarely()"
+    shown = "print(gc.get_threshold()[0] > 10 * usual[0], gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", f"{script}; {shown}"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
