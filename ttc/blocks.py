@@ -102,6 +102,9 @@ def count_sampled_thinking(prompt: Prompt, completions: Sequence[Completion], ca
     _, inside = _runs(prompt.generated_ids, prompt.think_state == "open", capabilities)
     counts: list[int] = []
     for completion in completions:
+        if not completion.token_ids:  # an engine without ids charges what its server counted
+            counts.append(0)
+            continue
         kept = len(completion.token_ids) - completion.num_eos
         if not marks.isdisjoint(completion.token_ids):
             runs = _inside(prompt, completion.token_ids[:kept], capabilities)

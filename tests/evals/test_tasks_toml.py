@@ -9,7 +9,7 @@ import pytest
 from evals.tasks import load_task
 from tests.evals.local_data import write_lines
 from ttc.core import Message
-from ttc.errors import ConfigError, RecordError, UnknownName
+from ttc.errors import ConfigError, RecordError
 
 GOOD = """\
 data = "rows.jsonl.gz"
@@ -117,5 +117,5 @@ def test_a_field_of_a_row_cannot_reach_into_the_template(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(UnknownName, match=r"task file 'none\.toml'"):
+    with pytest.raises(ConfigError, match=r"task file 'none\.toml' does not exist"):
         load_task("none.toml")

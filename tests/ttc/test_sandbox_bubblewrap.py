@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +16,7 @@ from ttc.sandbox.limits import Limits
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import candidates, failure
 from ttc.sandbox.running import Script
-from ttc.sandbox.tier import Tier
+from ttc.sandbox.tier import ROOT, Tier
 
 LIMITS = Limits(wall_s=10.0, cpu_s=10.0)
 INSIDE = """
@@ -74,3 +78,17 @@ def test_threads_are_counted(name: str) -> None:
     with Sandbox(tier_called(name), workers=1) as sandbox:
         ran = sandbox.submit(Script(THREADS, dataclasses.replace(LIMITS, threads=20))).result()
     assert 10 <= int(ran.output) <= 60
+
+
+def test_all_that_the_zygote_imports_is_inside(tmp_path: Path) -> None:
+    """Also where bubblewrap itself does not work: its other tests are skipped there."""
+    for name in bubblewrap.NEEDED:
+        source, place = ROOT / name, tmp_path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, place)
+    modules = "cell, driving, limits, script, seccomp, serving, zygote"
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", f"from ttc.sandbox import {modules}; import ttc; print(ttc.__file__)"],
+        cwd=tmp_path, env={}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.startswith(str(tmp_path))

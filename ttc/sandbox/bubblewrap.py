@@ -16,7 +16,7 @@ import sys
 
 from ttc.sandbox.tier import ROOT, python
 
-_NEEDED = ("ttc/__init__.py", "ttc/errors.py", "ttc/sandbox")
+NEEDED = ("ttc/__init__.py", "ttc/errors.py", "ttc/ranges.py", "ttc/sandbox")
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
@@ -47,6 +47,6 @@ def _files() -> list[str]:
     for folder in {os.path.realpath(sys.base_prefix), os.path.dirname(os.path.dirname(python()))}:
         if not folder.startswith("/usr"):
             arguments += ["--ro-bind", folder, folder]
-    for name in _NEEDED:
+    for name in NEEDED:
         arguments += ["--ro-bind", str(ROOT / name), str(ROOT / name)]
     return [*arguments, "--remount-ro", "/"]
