@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint
 from typing import Any, NoReturn
 
 from ttc.errors import ConfigError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
-from ttc.memory import collect_rarely, keep_little
+from ttc.memory import collect_rarely
 from ttc.recipe import recipe_arguments
 from ttc.registry import plugins
 from ttc.values import nearest
@@ -51,7 +51,6 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     if argv is None:  # the process is the command's own
-        keep_little()
         collect_rarely()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:

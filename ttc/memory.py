@@ -1,4 +1,4 @@
-"""What a process keeps of memory that it does not use: few compiled kernels, no large freed blocks; and its collector.
+"""How a process of ours uses memory: few compiled kernels kept, no large freed blocks, garbage collected rarely.
 
 torch keeps a compiled kernel for every shape of a matrix product it has met, by default the last 1,024, which came to
 a gigabyte. glibc takes a block from the heap once one of its size has been freed, up to 32 MiB, and returns the heap
@@ -6,8 +6,8 @@ only from its end: a process stays as large as it was at its widest, by some per
 Here blocks of 4 MiB or more are always the system's own pages, which go back at once. No more CPU time was measured for
 either. What the user has set in the environment stays; where the C library is not glibc, only the first holds.
 
-Python looks for cycles after every 700 new objects, and now and then among the 350,000 that torch and a model leave,
-which stops all threads for 0.15 s. Cycles are rare here: looking after 20,000 leaves a fifth of that time.
+Python looks for cycles after every 700 new objects, and now and then among the hundreds of thousands that torch and a
+model leave, which stops all threads for a while. Cycles are rare here, so it is enough to look after 20,000.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MALLOPT = {
 
 
 def keep_little() -> None:
-    """Settle both for this process; to be called before torch is imported."""
+    """Settle kernels and blocks for this process, where the embedded engine runs in it, before torch is imported."""
     os.environ.update({name: value for name, value in KERNELS.items() if name not in os.environ})
     if not sys.platform.startswith("linux") or "GLIBC_TUNABLES" in os.environ:
         return

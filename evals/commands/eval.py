@@ -33,6 +33,7 @@ from evals.tasks import load_task
 from ttc.config import overrides
 from ttc.core import Budget
 from ttc.errors import ConfigError
+from ttc.memory import keep_little
 from ttc.options import (
     DEFAULT_ENGINE,
     StrategyChoice,
@@ -120,6 +121,8 @@ def run(args: argparse.Namespace) -> int:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file; name a folder")
     experiment = _plan(args, out)
+    if experiment.engine.name == DEFAULT_ENGINE:
+        keep_little()
     if experiment.task.note:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
     total = len(experiment.items) * len(experiment.arms)
