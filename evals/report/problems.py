@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import operator
 from collections.abc import Mapping, Sequence
 from enum import IntFlag
 from itertools import zip_longest
@@ -50,7 +49,7 @@ def group_data(runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> 
     for run in runs:
         for record in records.get(run.key, ()):
             traits[record.problem.id] = traits.get(record.problem.id, Trait(0)) | traits_of(record)
-    kinds = {pid: _kinds(found) for pid, found in traits.items()}
+    kinds = {pid: kinds_of(found) for pid, found in traits.items()}
     listed = kinds if len(kinds) <= MAX_ROWS else dict.fromkeys(sample(kinds, MAX_ROWS))
     rows: dict[str, dict[str, Any]] = {pid: {} for pid in kinds if pid in listed}
     shown: dict[str, dict[str, Record]] = {pid: {} for pid in sample(kinds)}
@@ -85,13 +84,9 @@ def traits_of(record: Record) -> Trait:
     return found | (Trait.UNJUDGED if _unjudged(record) else Trait(0))
 
 
-def kinds_of(cells: Cells) -> list[str]:
-    """Name the kinds of problem this is, from the records of all runs; a problem may be of several."""
-    return list(_kinds(functools.reduce(operator.or_, map(traits_of, cells.values()))))
-
-
 @functools.cache
-def _kinds(traits: Trait) -> tuple[str, ...]:
+def kinds_of(traits: Trait) -> tuple[str, ...]:
+    """Name the kinds of problem this is, from the traits of its records of all runs; a problem may be of several."""
     found = {
         "disagree": Trait.RIGHT in traits and Trait.WRONG in traits,
         "missed": Trait.MISSED in traits,

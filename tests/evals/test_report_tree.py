@@ -3,7 +3,7 @@
 import json
 
 from evals.report.bars import success_by_score, success_shares
-from evals.report.problems import MAX_TREE_BYTES, group_data, kinds_of, sample
+from evals.report.problems import MAX_TREE_BYTES, group_data, kinds_of, sample, traits_of
 from evals.report.runs import read_runs
 from evals.report.tree import build_tree, shorten, tree_data
 from ttc.core import Answer, Candidate, Event, Message, Problem, Record, Verdict
@@ -131,10 +131,10 @@ def test_success_by_score_puts_right_candidates_of_a_perfect_scorer_on_top():
 def test_kinds_of_a_problem():
     right, wrong = record(), record(status="incorrect", candidates=[candidate((0,), "4", "4")], statuses=["correct"])
     cut = record(status="no_answer", finish_reason="length")
-    assert kinds_of({"a": right, "b": wrong}) == ["disagree", "missed"]
-    assert kinds_of({"a": cut}) == ["cut", "wrong"]
-    assert kinds_of({"a": right}) == ["right"]
-    assert kinds_of({"a": record(status="timeout")}) == ["unjudged", "wrong"]
+    assert kinds_of(traits_of(right) | traits_of(wrong)) == ("disagree", "missed")
+    assert kinds_of(traits_of(cut)) == ("cut", "wrong")
+    assert kinds_of(traits_of(right)) == ("right",)
+    assert kinds_of(traits_of(record(status="timeout"))) == ("unjudged", "wrong")
 
 
 def test_sample_takes_turns_between_kinds_and_never_repeats():
