@@ -54,7 +54,7 @@ SHARED: Mapping[str, Schema] = MappingProxyType(
         "temperature": nullable({"type": "number", "minimum": 0, "maximum": 2}),
         "top_p": described(nullable({"type": "number", "minimum": 1e-6, "maximum": 1}), "In (0, 1]."),
         "top_k": described(nullable({"type": "integer", "minimum": -1, "maximum": 1 << 20}), "0 and -1 are off."),
-        "n": nullable({"type": "integer", "minimum": 1, "maximum": 128}),
+        "n": described(nullable({"type": "integer", "minimum": 1}), "At most this server's limits.max_choices."),
         "seed": nullable({"type": "integer", "minimum": -MAX_SEED, "maximum": MAX_SEED}),
         "stop": {
             "anyOf": [

@@ -20,6 +20,7 @@ from serve.extras import with_extras
 from serve.forward import check_forward
 from serve.keys import Key
 from serve.request import Progress, SamplingWish, ServeRequest
+from serve.schema import shown
 from serve.search import Offers
 from serve.thinking import Settled, settle
 from serve.watch import raw_prompt
@@ -80,7 +81,8 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
     width = _width(request, offer.function, arguments)
     _check_support(request, strategy, offer.parameters, width)
     if request.num_choices > config.limits.max_choices:
-        raise invalid("n", f"n = {request.num_choices} exceeds this server's limit of {config.limits.max_choices}")
+        asked = shown(request.num_choices)
+        raise invalid("n", f"n must be at most {config.limits.max_choices}, this server's limit, got {asked}")
     if strategy == DIRECT and _streams_behind(request, model):
         request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if request.forward:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from serve.errors import ApiError, invalid
 from ttc.values import nearest
 
-__all__ = ["Schema", "described", "nullable", "parse_json", "read", "without_nulls"]
+__all__ = ["Schema", "described", "nullable", "parse_json", "read", "shown", "without_nulls"]
 
 Schema: TypeAlias = Mapping[str, Any]
 MAX_SHOWN = 80
@@ -93,13 +93,13 @@ def read(value: Any, schema: Schema, where: str = "") -> Any:
     if kinds is not None:
         kinds = [kinds] if isinstance(kinds, str) else kinds
         if not any(_is(value, kind) for kind in kinds):
-            raise _refusal(where, schema, f"must be {_names(kinds)}, got {_shown(value)}", "invalid_type")
+            raise _refusal(where, schema, f"must be {_names(kinds)}, got {shown(value)}", "invalid_type")
     if "const" in schema and not _same(value, schema["const"]):
-        raise _refusal(where, schema, f"must be {json.dumps(schema['const'])}, got {_shown(value)}")
+        raise _refusal(where, schema, f"must be {json.dumps(schema['const'])}, got {shown(value)}")
     if "enum" in schema and not any(_same(value, item) for item in schema["enum"]):
         known = [str(item) for item in schema["enum"] if item is not None]
         hint = nearest(value, known) if isinstance(value, str) and len(value) <= MAX_SHOWN else ""
-        raise _refusal(where, schema, f"must be one of {', '.join(known)}, got {_shown(value)}{hint}")
+        raise _refusal(where, schema, f"must be one of {', '.join(known)}, got {shown(value)}{hint}")
     if isinstance(value, dict):
         return _read_object(value, schema, where)
     if isinstance(value, list):
@@ -122,7 +122,7 @@ def _read_any(value: Any, schema: Schema, where: str) -> Any:
     if len(telling) == 1:
         raise _with_reason(telling[0], schema)
     kinds = sorted({kind for branch in schema["anyOf"] for kind in _kinds(branch)})
-    raise _refusal(where, schema, f"must be {_names(kinds)} of the documented form, got {_shown(value)}")
+    raise _refusal(where, schema, f"must be {_names(kinds)} of the documented form, got {shown(value)}")
 
 
 def _kinds(schema: Schema) -> Sequence[str]:
@@ -138,9 +138,9 @@ def _read_object(value: Mapping[str, Any], schema: Schema, where: str) -> dict[s
         if key in properties:
             result[key] = read(item, properties[key], path)
         elif schema.get("additionalProperties", True) is False:
-            shown = path if len(path) <= MAX_SHOWN else path[:MAX_SHOWN] + "..."
+            name = path if len(path) <= MAX_SHOWN else path[:MAX_SHOWN] + "..."
             hint = nearest(key, list(properties)) if len(key) <= MAX_SHOWN else ""
-            unknown = invalid(shown, f"unknown field {shown!r}{hint}", "unknown_parameter")
+            unknown = invalid(name, f"unknown field {name!r}{hint}", "unknown_parameter")
             raise _with_reason(unknown, schema)
         else:
             result[key] = item
@@ -170,7 +170,7 @@ def _read_number(value: float, schema: Schema, where: str) -> float:
     least, most = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     if not least <= value <= most:
         limit = f"at least {least}" if value < least else f"at most {most}"
-        raise _refusal(where, schema, f"must be {limit}, got {_shown(value)}")
+        raise _refusal(where, schema, f"must be {limit}, got {shown(value)}")
     return int(value) if "integer" in _kinds(schema) else value
 
 
@@ -197,7 +197,8 @@ def _names(kinds: Sequence[str]) -> str:
     return " or ".join(articles.get(kind, f"a {kind}") for kind in kinds)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """`value` as a message repeats it, shortened."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 128:
         return "a very large integer"
     text = (

@@ -74,8 +74,10 @@ class Offer:
                     "unknown_parameter",
                 )
             read(value, self.parameters[key], f"ttc.{key}")
+        width = self.parameters.get("n", {})
+        given = {"n": width["default"], **params} if "default" in width else params
         try:
-            return bind(self.function, params, supply={"scorer": scorer} if self.takes_scorer else {})
+            return bind(self.function, given, supply={"scorer": scorer} if self.takes_scorer else {})
         except ConfigError as exc:
             raise ApiError(400, "invalid_value", f"ttc: {exc}", param="ttc") from exc
 
@@ -84,7 +86,7 @@ class Offers:
     """The strategies of this server, by name; made once at the start."""
 
     def __init__(self, names: Iterable[str] | None, scorers: Iterable[str], max_width: int) -> None:
-        """`names` limits what is served (None: all that are installed); `max_width` bounds every `n`.
+        """`names` limits what is served (None: all that are installed); `max_width` bounds every `n`, given or not.
 
         Raises:
             ConfigError: a name that is not installed.
@@ -179,7 +181,8 @@ def _offer(name: str, function: Callable[..., Any], max_width: int) -> Offer:
         if item.name == "policy":
             schema = {**schema, "enum": list(POLICIES.names())}
         if item.default is not item.empty:
-            schema = {**schema, "default": item.default}
+            wide = item.name == "n" and isinstance(item.default, int)
+            schema = {**schema, "default": min(item.default, max_width) if wide else item.default}
         parameters[item.name] = {**schema, "description": docs[item.name]}
     scorer = signature.parameters.get("scorer")
     return Offer(

@@ -9,6 +9,7 @@ import pytest
 
 from serve.config import Limits
 from tests.serve.running import Running, chat, running, scripted, served
+from tests.serve.streams import whole
 from ttc.scorers.constant import constant
 
 
@@ -163,6 +164,27 @@ def test_a_body_that_is_no_request_is_a_400(server: Running, raw: bytes) -> None
         response = client.post("/v1/chat/completions", content=raw)
     assert response.status_code == 400
     assert isinstance(response.json()["error"]["code"], str)
+
+
+@pytest.mark.parametrize("field", ["n", "ttc.n"])
+@pytest.mark.parametrize("asked", [17, 129, 400, 10**40])
+def test_too_many_samples_are_refused_with_the_limit_of_this_server(server: Running, field: str, asked: int) -> None:
+    body = chat(n=asked, max_tokens=1) if field == "n" else chat(ttc={"strategy": "majority", "n": asked})
+    response = server.ask(body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == field and f"{field} must be at most 16" in error["message"]
+
+
+def test_a_limit_above_openais_is_the_limit() -> None:
+    with running(served(scripted()), limits=Limits(max_choices=200)) as wide:
+        assert len(whole(wide, chat(n=130, max_tokens=1))["choices"]) == 130
+
+
+def test_a_strategy_whose_default_is_wider_than_the_server_allows_draws_what_is_allowed() -> None:
+    with running(served(scripted()), limits=Limits(max_width=3)) as narrow:
+        reply = whole(narrow, chat(ttc={"strategy": "majority", "return_candidates": True}))
+    assert len(reply["ttc"]["candidates"]) == 3
 
 
 def test_a_body_over_the_limit_is_a_413_whether_announced_or_not(server: Running) -> None:
