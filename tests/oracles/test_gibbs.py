@@ -8,10 +8,13 @@ import math
 from collections import Counter
 from functools import partial
 
+import pytest
+
 from tests.ttc.questions import ask
 from ttc import seeds
 from ttc.core import Path, Prompt, Sampling, Score
 from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError
 from ttc.search.policies.gibbs import Gibbs, gibbs
 from ttc.search.runtime import Growth
 from ttc.session import Session
@@ -116,11 +119,26 @@ def test_no_path_is_drawn_twice_and_a_schedule_changes_nothing() -> None:
     assert 4 <= len(found[0].candidates) <= 12
 
 
+@pytest.mark.parametrize("max_depth", [1, 2, 3])
+def test_paths_that_the_depth_cuts_are_all_kept_and_weighed_by_their_last_step(max_depth: int) -> None:
+    n = 6
+
+    async def go() -> None:
+        endless = ScriptedEngine(lambda prompt, path, key: "ab"[seeds.uniform(key, 0) < 0.5] + "\n\n" + "a" * 9)
+        session = Session(ask("q"), endless, seed=3, sampling=Sampling(max_tokens=64))
+        growth = Growth(Liking(), session.sampling, ("\n\n",), 16, max_depth, "last")
+        leaves = await gibbs(rounds=1).search(session, session.render(), n, growth)
+        assert len({leaf.prompt.path for leaf in leaves}) == n
+        assert all(len(leaf.prompt.path) == max_depth and not leaf.finished for leaf in leaves)
+        likes = [LIKES[leaf.prompt.generated_text.replace("\n\n", "")[-1]] for leaf in leaves]
+        assert len(set(likes)) == 2
+        for leaf, like in zip(leaves, likes, strict=True):
+            assert math.isclose(math.exp(leaf.log_weight), like / sum(likes))
+
+    asyncio.run(go())
+
+
 def test_bad_parameters_are_refused() -> None:
-    import pytest
-
-    from ttc.errors import ConfigError
-
     for params in ({"rounds": 0}, {"temperature": 0.0}):
         with pytest.raises(ConfigError):
             gibbs(**params)

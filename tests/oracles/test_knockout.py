@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from functools import partial
 
 import pytest
@@ -87,6 +88,25 @@ def test_a_comparator_that_always_says_a_decides_nothing() -> None:
     engine = ScriptedEngine(script)
     answer = asyncio.run(solve(ask("x"), engine=engine, strategy=partial(knockout, n=2, k=2), seed=0))
     assert answer.final == "2"  # the shorter one
+
+
+SAID = {"A": 1, "B": -1, "no": 0}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("options", [(r"at length \boxed{1}", r"\boxed{2}"), (r"\boxed{1}", r"at length \boxed{2}")])
+def test_a_match_goes_to_who_has_more_votes_of_both_orders_and_else_to_the_shorter(k: int, options) -> None:
+    shorter = str(1 + (len(options[1]) < len(options[0])))
+    for said in itertools.product(SAID, repeat=k):
+
+        def script(prompt, path, key, said=said):
+            # Question i is draw i // 2 of its order; the odd ones show the second answer first.
+            return f"Verdict: {said[path[1] + 2 * path[2]]}" if len(path) > 1 else options[path[0]]
+
+        engine = ScriptedEngine(script)
+        answer = asyncio.run(solve(ask("m"), engine=engine, strategy=partial(knockout, n=2, k=k), seed=0))
+        lead = sum(SAID[word] * (-1) ** i for i, word in enumerate(said))
+        assert answer.final == ("1" if lead > 0 else "2" if lead < 0 else shorter), said
 
 
 def test_an_answer_without_a_final_never_goes_on_and_a_scorer_can_judge() -> None:

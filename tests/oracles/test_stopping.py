@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.oracles.tools import accuracy, answers, near, say
@@ -80,6 +80,47 @@ def test_dirichlet_gives_equal_classes_equal_chances(count: int, classes: int) -
     assert math.isclose(dirichlet_posterior([count] * classes), 1 / classes, abs_tol=1e-6)
 
 
+def largest_of_three(a: int, b: int, c: int) -> float:
+    """P(Gamma(a + 1) is the largest): who is last to its count in a race of three equal Poisson streams."""
+
+    def slower(other: int) -> float:
+        return sum(math.comb(a + i, i) / 2 ** (a + i + 1) for i in range(other + 1))
+
+    ways = ((i, j) for i in range(b + 1) for j in range(c + 1))
+    both = sum(math.comb(a + i + j, a) * math.comb(i + j, i) / 3 ** (a + i + j + 1) for i, j in ways)
+    return 1 - slower(b) - slower(c) + both
+
+
+@given(st.lists(st.integers(1, 12), min_size=3, max_size=3))
+@example([1, 1, 1])
+def test_dirichlet_with_three_classes_is_the_race_of_three_streams(counts: list[int]) -> None:
+    ordered = sorted(counts, reverse=True)
+    assert math.isclose(dirichlet_posterior(ordered), largest_of_three(*ordered), abs_tol=2e-7)
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1), (4, 2, 1), (9, 9, 3)])
+def test_the_integral_is_simpsons_rule_which_is_two_trapezoid_rules_extrapolated(counts: tuple[int, ...]) -> None:
+    lead, *others = counts
+    end = lead + 1 + 12 * math.sqrt(lead + 1)
+
+    def poisson(x: float, below: int) -> float:
+        return sum(x**i * math.exp(-x) / math.factorial(i) for i in range(below))
+
+    def trapezoids(num: int) -> float:
+        places = [i * end / num for i in range(num + 1)]
+        heights = [x**lead * math.exp(-x) / math.factorial(lead) for x in places]
+        heights = [
+            height * math.prod(1 - poisson(x, other + 1) for other in others)
+            for x, height in zip(places, heights, strict=True)
+        ]
+        return end / num * (math.fsum(heights) - (heights[0] + heights[-1]) / 2)
+
+    for num in (8, 14):  # so few that the rules differ
+        simpson = (4 * trapezoids(num) - trapezoids(num // 2)) / 3
+        assert math.isclose(dirichlet_posterior(counts, num), simpson, rel_tol=1e-9)
+        assert not math.isclose(simpson, trapezoids(num // 2), rel_tol=1e-3)
+
+
 def test_dirichlet_agrees_with_gamma_sampling() -> None:
     import random
 
@@ -143,6 +184,13 @@ def test_a_consensus_is_looked_for_after_every_wave() -> None:
     options = [rf"\boxed{{{final}}}" for final in (4, 5, 4, 5, *[4] * 12)]
     answer = say(options, partial(confidence, n=16, warmup=4, wave=2, group=4, keep=1.0, consensus=0.66))
     assert len(answer.candidates) == 6 and answer.stop_cause == "consensus"
+
+
+@pytest.mark.parametrize("wave", [1, 2, 4])
+def test_one_trace_is_enough_to_warm_up_on_and_no_more_than_n_are_drawn(wave: int) -> None:
+    options = [rf"\boxed{{{i}}}" for i in range(4)]
+    answer = say(options, partial(confidence, n=4, warmup=1, wave=wave, group=4, keep=1.0, consensus=1.5))
+    assert [c.path for c in answer.candidates] == [(i,) for i in range(4)] and answer.stop_cause == "done"
 
 
 LENGTHS = [30, 10, 19, 12, 44, 25]

@@ -1,0 +1,92 @@
+"""What the strategies that ask again put before the model, and under which numbers: nothing of the problem is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from ttc.core import Message, Problem, Prompt, Score
+from ttc.engines.scripted import ScriptedEngine
+from ttc.solve import solve
+from ttc.strategies.aggregate import aggregate
+from ttc.strategies.no_think_then_think import no_think_then_think
+from ttc.strategies.refine import refine
+
+TALK = (
+    Message("system", "Answer in a box."),
+    Message("user", "What is 1+1?"),
+    Message("assistant", "Two."),
+    Message("user", "And twice that?"),
+)
+
+
+def asked_for(strategy) -> list[tuple[Message, ...]]:
+    """What the model was shown, in the order of the calls."""
+    shown: list[tuple[Message, ...]] = []
+
+    def script(prompt: Prompt, path, key) -> str:
+        shown.append(prompt.messages)
+        return rf"1+1=3 so \boxed{{{path[-1]}}}"
+
+    problem = Problem(id="talk", messages=TALK, kind="math")
+    asyncio.run(solve(problem, engine=ScriptedEngine(script), strategy=strategy, seed=2))
+    return shown
+
+
+def test_an_aggregation_is_asked_behind_all_messages_of_the_problem() -> None:
+    shown = asked_for(partial(aggregate, n=3, k=2, rounds=2))
+    assert len(shown) == 9 and shown[:3] == [TALK] * 3
+    for messages in shown[3:]:
+        assert messages[:-1] == TALK[:-1] and messages[-1].role == "user"
+        question, _, attempts = messages[-1].content.partition("\n\n")
+        assert question == TALK[-1].content
+        assert [f"Attempt {i}:" in attempts for i in (0, 1, 2, 3)] == [False, True, True, False]
+        assert "2 attempts" in attempts
+
+
+def test_a_revision_is_asked_behind_all_messages_of_the_problem_and_the_answer_before_it() -> None:
+    shown = asked_for(partial(refine, rounds=2))
+    assert len(shown) == 3 and shown[0] == TALK
+    for messages in shown[1:]:
+        assert messages[: len(TALK)] == TALK and [m.role for m in messages[len(TALK) :]] == ["assistant", "user"]
+        assert messages[-2].content == r"1+1=3 so \boxed{0}" and "1+1=3" in messages[-1].content
+
+
+@pytest.mark.parametrize(
+    ("worst", "said"), [(0, "step 1: p"), (1, "step 2: q"), (2, "doubts this"), (3, "doubts this")]
+)
+def test_a_step_that_the_scorer_counts_beyond_the_text_is_not_quoted(worst: int, said: str) -> None:
+    class Counting:
+        """Sees four steps, whatever is there."""
+
+        async def score(self, prompts, on_usage):
+            return [Score(0.9, tuple(0.1 if i == worst else 0.9 for i in range(4))) for _ in prompts]
+
+        def release(self, problem_id: str) -> None:
+            pass
+
+    complaints: list[str] = []
+
+    def script(prompt: Prompt, path, key) -> str:
+        complaints.append(prompt.messages[-1].content)
+        return "p\n\nq \\boxed{1}"
+
+    strategy = partial(refine, rounds=1, feedback="scorer", scorer=Counting())
+    problem = Problem(id="q", messages=TALK, kind="math")
+    asyncio.run(solve(problem, engine=ScriptedEngine(script), strategy=strategy, seed=2))
+    assert len(complaints) == 2 and said in complaints[1]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
+def test_an_escalation_draws_m_more_and_numbers_them_behind_the_n(n: int, m: int) -> None:
+    def script(prompt: Prompt, path, key) -> str:
+        return ("hm</think>" if prompt.think_state == "open" else "") + rf"\boxed{{{path[0]}}}"
+
+    engine = ScriptedEngine(script, thinking=True)
+    problem = Problem(id="q", messages=TALK, kind="math")
+    answer = asyncio.run(solve(problem, engine=engine, strategy=partial(no_think_then_think, n=n, m=m), seed=2))
+    assert [c.path for c in answer.candidates] == [(i,) for i in range(n + m)] and answer.stop_cause == "escalated"
+    assert answer.final == str(n)  # the first of those that thought
