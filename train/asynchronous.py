@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from train.grouping import check_groups
 from train.parts import Parts, Plan, State
 from train.rollout import Rollout
 from train.step import NO_ITEMS, Timing, evaluate, finish, resume, sync, update_on
@@ -88,6 +89,7 @@ class _Run:
                 version, began = self._parts.updater.optimiser.taken, time.perf_counter()
                 drawn = await self._parts.collector.collect(items, number, 0, version)
                 seconds = time.perf_counter() - began
+            check_groups(drawn, self._parts.collector.engine.decode)
             judged = asyncio.create_task(self._parts.rewarder.judge(drawn, number))
             self._rounds.put_nowait(_Round(judged, version, seconds))
             number += 1

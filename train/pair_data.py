@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from train.examples import Example, completion_ids, read_prompt, rows_of
+from train.grouping import mixed
 from train.pairs import ranked_pairs
 from train.rollout import Rollout
 from train.rollout_file import read_rollouts
@@ -55,10 +56,18 @@ class PairSource:
             raise ConfigError(f"{self.stage}: per_problem must be at least 1, got {self.per_problem}")
 
     def load(self, setting: Setting, source: Path, end: int) -> list[Preferred]:
-        """The pairs, rendered for the model in `source`."""
+        """The pairs, rendered for the model in `source`; raises ConfigError for a pair of two prompts."""
+        text = Text(source)
         if self.data is not None:
-            return read_pairs(self.data, Text(source), end)
-        return pairs_of_rollouts(rollouts_path(self.rollouts or "", setting), per_problem=self.per_problem)
+            return read_pairs(self.data, text, end)
+        path = rollouts_path(self.rollouts or "", setting)
+        pairs = pairs_of_rollouts(path, per_problem=self.per_problem)
+        for pair in pairs:
+            sides = [side.prompt_ids for side in (pair.chosen, pair.rejected)]
+            if sides[0] != sides[1]:
+                fix = "give each prompt a problem_id of its own, or leave the rollouts of one of them out"
+                raise mixed(f"{path}: problem {pair.key}", [(pair.key, text.decode(ids)) for ids in sides], fix)
+        return pairs
 
 
 def read_pairs(path: Path, text: Text, end: int) -> list[Preferred]:

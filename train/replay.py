@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from train.grouping import check_groups
 from train.models import load_tokenizer
 from train.policy_stage import PolicyStage
 from train.recorded import ROLLOUTS, recorded_stage
@@ -44,7 +45,7 @@ def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path |
     """Yield a line per compared number of update `step` (from 0): logged, computed, and whether they are equal.
 
     Raises:
-        ConfigError: no such run, stage or step, or its rollouts were not recorded.
+        ConfigError: no such run, stage or step, its rollouts were not recorded, or their group ids mix prompts.
     """
     recorded = recorded_stage(run, stage, beside=("metrics.jsonl",))
     folder, source = recorded.folder, _started_from(run, recorded.place, model)
@@ -72,8 +73,13 @@ def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path |
 def _updates(stage: PolicyStage | Relearning, source: Path, setting: Setting) -> Relearn:
     if isinstance(stage, Relearning):
         return stage.relearner(source, setting)
-    updater, pad_id = stage.learner(source, setting), int(load_tokenizer(source).pad_token_id)
-    return lambda rollouts: update_on(rollouts, stage.plan, updater, pad_id)
+    updater, tokenizer = stage.learner(source, setting), load_tokenizer(source)
+
+    def again(rollouts: Sequence[Rollout]) -> Mapping[str, float]:
+        check_groups(rollouts, tokenizer.decode)
+        return update_on(rollouts, stage.plan, updater, int(tokenizer.pad_token_id))
+
+    return again
 
 
 def _same(logged: float, computed: float) -> str:

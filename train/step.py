@@ -16,6 +16,7 @@ import torch
 from evals.task import Item
 from train.act import act
 from train.batch import rollout_batch
+from train.grouping import check_groups
 from train.held_out import accuracy
 from train.metrics import by_group, has_signal, rollout_metrics
 from train.outcome import Outcome
@@ -44,6 +45,7 @@ async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
 
     Raises:
         TrainingError: every problem is dropped: solved, or asked once.
+        ConfigError: a strategy put several prompts into one group.
     """
     found: list[Rollout] = []
     wanted = plan.prompts
@@ -52,7 +54,8 @@ async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
         if not items:
             break
         first, mine = parts.world.share(items)
-        group = len(by_group(found)) + first
+        # a group may have come back empty, so its number is not the count of those that are there
+        group = max((rollout.group for rollout in found), default=-1) + 1 + first
         drawn = await parts.collector.collect(mine, step, group, parts.updater.optimiser.taken)
         found += parts.world.gather(await parts.rewarder.judge(drawn, step))
         wanted = plan.prompts - sum(map(has_signal, by_group(found).values()))
@@ -60,6 +63,7 @@ async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
             break
     if not found:
         raise TrainingError(NO_ITEMS)
+    check_groups(found, parts.collector.engine.decode)
     return found
 
 
