@@ -9,7 +9,7 @@ from typing import Any
 from distill.comparing import HEAD, Line, compared
 from distill.measured import Measured
 from distill.resolve import Plan
-from train.gate import Check
+from train.gates import Check
 
 __all__ = ["write_card"]
 

@@ -25,8 +25,7 @@ from typing import Any
 
 from distill.measured import Measured
 from distill.spec import JobSpec
-from train.gate import Check
-from train.gates import Gates, read_gates
+from train.gates import Check, Gates, read_gates
 from train.gates import gates as train_gates
 from ttc.errors import ConfigError
 from ttc.registry import bind

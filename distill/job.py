@@ -38,7 +38,8 @@ from distill.spec import JobSpec
 from distill.spending import expected_cost, spend, units_by_teacher
 from distill.template import Audit, audit_rows
 from distill.training import Trained, train_student
-from train.gate import Check, judge, promote
+from train.gate import judge, promote
+from train.gates import Check
 from train.models import load_tokenizer
 from ttc.errors import ConfigError, UnknownName
 from ttc.records import LineFile

@@ -23,8 +23,8 @@ from evals.decontamination import prompt_text
 from evals.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
 from train import kl
-from train.gate_cases import Check, digest, preferred, reviewed, safe
-from train.gates import Gates
+from train.gate_cases import digest, preferred, reviewed, safe
+from train.gates import Check, Gates
 from train.held_out import HeldOut, accuracy
 from train.measure import open_engine
 from train.models import load_model
@@ -37,7 +37,7 @@ from ttc.core import Sampling, Usage
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["Check", "judge", "promote"]
+__all__ = ["judge", "promote"]
 
 PROMOTED, REPORT = "promoted", "gate.json"
 

@@ -13,31 +13,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evals.statistics import mean_interval
+from train.gates import Check
 from train.learnt_reward import RewardSource
 from train.rollout import Rollout
 from train.stage import Setting
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 
-__all__ = ["Check", "digest", "preferred", "read_reviews", "reviewed", "safe"]
+__all__ = ["digest", "preferred", "read_reviews", "reviewed", "safe"]
 
 _FIELDS = {"id", "model", "accept", "by", "note"}
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One gate: what was measured, the bound, and whether it holds."""
-
-    gate: str
-    passed: bool
-    value: float
-    bound: float
-    text: str
 
 
 def digest(model: Path) -> str:

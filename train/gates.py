@@ -21,7 +21,18 @@ from train.specs import make_task
 from ttc.errors import ConfigError
 from ttc.registry import bind
 
-__all__ = ["Gates", "gates", "read_gates"]
+__all__ = ["Check", "Gates", "gates", "read_gates"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One gate: what was measured, the bound, and whether it holds."""
+
+    gate: str
+    passed: bool
+    value: float
+    bound: float
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ import datetime
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ttc.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ALONE", "World", "joined"]
 
@@ -50,6 +51,8 @@ class World:
         """The items of all processes, in their order, on every process."""
         if self.size == 1:
             return list(items)
+        import torch
+
         parts: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(parts, list(items))
         return [item for part in parts for item in part]
@@ -58,6 +61,8 @@ class World:
         """What process 0 has."""
         if self.size == 1:
             return value
+        import torch
+
         box: list[Any] = [value]
         torch.distributed.broadcast_object_list(box, src=0)
         found: T = box[0]
@@ -67,6 +72,8 @@ class World:
         """Replace every tensor by its sum over all processes, in one message."""
         if self.size == 1 or not tensors:
             return
+        import torch
+
         flat = torch.cat([tensor.detach().flatten().float() for tensor in tensors])
         torch.distributed.all_reduce(flat)
         start = 0
@@ -77,6 +84,8 @@ class World:
     def wait(self) -> None:
         """Go on when every process is here."""
         if self.size > 1:
+            import torch
+
             torch.distributed.barrier()
 
 

@@ -13,6 +13,7 @@ from distill.manifest import verify_manifest
 from distill.preflight import Finding
 from distill.spec import parse_spec
 from tests.distill.models import TASK
+from tests.fresh import heavy_modules_of
 from ttc.cli import main
 from ttc.errors import ConfigError, UnknownName
 
@@ -270,6 +271,12 @@ def test_problems_that_a_gate_measures_are_not_asked(tmp_path, guesser, walker):
     planned = plan_job(spec(guesser, walker, gates=gates, eval={"limit": 5}), folder)
     reasons = [reason for _, reason in planned.plan.prompts["task"].dropped]
     assert len(reasons) >= 5 and all(reason.startswith("measured (equal)") for reason in reasons)
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("verify",), ("trace", 0), ("report",)])
+def test_commands_that_only_tell_of_a_job_load_no_torch(finished, arguments):
+    folder, _ = finished
+    assert heavy_modules_of("distill", arguments[0], folder, *arguments[1:]) == []
 
 
 def test_status_of_a_job_that_was_only_planned(tmp_path, guesser, walker, capsys):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.gate import Check, judge, promote
+from train.gate import judge, promote
 from train.gate_cases import digest, safe
-from train.gates import read_gates
+from train.gates import Check, read_gates
 from train.models import load_model, load_tokenizer, save_model
 from train.recipe import read_recipe
 from train.stage import Result, Setting, write_result

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.fresh import heavy_modules_of
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.recipe import packaged, read_recipe
 from train.run import Options, run_recipe
@@ -113,3 +114,7 @@ def test_a_broken_result_file_says_what_to_delete(tmp_path):
     with pytest.raises(RecordError, match="delete its folder"):
         read_result(tmp_path)
     assert Setting(tmp_path, None, 1, "cpu", 1, print).seed == 1
+
+
+def test_recipes_are_listed_without_torch():
+    assert heavy_modules_of("train", "list") == []

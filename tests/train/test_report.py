@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from tests.fresh import heavy_modules_of
 from tests.train.cipher_base import make_base, make_parts
 from train.alarm_file import AlarmFile
 from train.health import Health, Rule
@@ -47,6 +48,10 @@ def run(tmp_path_factory):
     asked = {"recipe": "tiny", "seed": 3, "stages": [{"kind": "grpo", "fields": {"task": "<b>cipher</b>"}}]}
     (root / "out" / "run.json").write_text(json.dumps(asked))
     return root / "out"
+
+
+def test_the_page_is_written_without_torch(run, tmp_path):
+    assert heavy_modules_of("train", "report", run, "--out", tmp_path / "page.html") == []
 
 
 @pytest.fixture
