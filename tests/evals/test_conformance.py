@@ -46,7 +46,7 @@ COUNT = 14
 
 def bound(label: str) -> Any:
     function = STRATEGIES.load(label.split()[0])
-    supply = {"scorer": simulated_scorer(noise=1.0, seed=5)} if label not in ("direct", "majority") else {}
+    supply = {"scorer": simulated_scorer(noise=1.0)} if label not in ("direct", "majority") else {}
     return partial(function, **STRATEGY_PARAMS[label], **supply)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections import Counter
 from functools import partial
@@ -54,6 +55,17 @@ def test_failure_is_absorbing_unless_it_can_be_repaired() -> None:
         assert set(marks) <= {"g", "b"} and "bg" not in marks
     repaired = "".join("".join(states(t)) for t in texts(run(partial(majority, n=4), 20, p=0.7, repair=0.5)))
     assert "bg" in repaired
+
+
+def test_the_noise_of_the_scorer_comes_from_the_seed_of_the_run() -> None:
+    def scores(seed: int) -> list[float | None]:
+        work = partial(best_of_n, scorer=simulated_scorer(noise=1.0), n=8)
+        answer = asyncio.run(solve(ask("s1"), engine=simulated(p=1.0), strategy=work, seed=seed))
+        return [candidate.score for candidate in answer.candidates]
+
+    first = scores(1)
+    assert first == scores(1) and len(set(first)) == 8 and not set(first) & set(scores(2))
+    assert "seed" not in inspect.signature(simulated_scorer).parameters
 
 
 def test_paths_off_track_deceive_at_the_rate_they_are_given_and_the_scorer_likes_them() -> None:

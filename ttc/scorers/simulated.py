@@ -1,9 +1,10 @@
-"""The process-reward model of the `simulated` engine: the latent state plus seeded noise along the path.
+"""The process-reward model of the `simulated` engine: the latent state plus noise along the path.
 
 `noise` 0 is a perfect scorer; otherwise the score of a step is sigmoid(signal * z + noise * eta), with z = +1 on track,
 -1 off track and +2 where the path deceives, and eta an AR(1) chain (rho 0.8) along the steps, so that siblings share
-part of their error. A step of a thinker counts as on track once the answer is found. Randomness is keyed by the path's
-text, never by time. Costs one scored token per new token.
+part of their error. A step of a thinker counts as on track once the answer is found. Like a trained model it has no
+randomness of its own: the noise is a function of the problem and of the path's words, and those come from the seed of
+the run. Costs one scored token per new token.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _NORMAL = NormalDist()
 class SimulatedScorer:
     """See the module docstring."""
 
-    def __init__(self, signal: float, noise: float, seed: int) -> None:
-        """`signal` and `noise` are in logits; `seed` keys the noise."""
-        self._signal, self._noise, self._seed = signal, noise, seed
+    def __init__(self, signal: float, noise: float) -> None:
+        """`signal` and `noise` are in logits."""
+        self._signal, self._noise = signal, noise
         self._seen: dict[str, set[tuple[int, ...]]] = {}
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
@@ -63,7 +64,7 @@ class SimulatedScorer:
                 values.append(1.0 if z == 1.0 else 0.0)
                 continue
             prefix = DELIMITER.join(steps[: index + 1])
-            u = seeds.uniform(seeds.derive(self._seed, prompt.problem_id, prefix), 0)
+            u = seeds.uniform(seeds.derive(0, prompt.problem_id, prefix), 0)  # 0 as in the engine's own hashes
             fresh = _NORMAL.inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
             eta = fresh if index == 0 else RHO * eta + math.sqrt(1 - RHO**2) * fresh
             values.append(1 / (1 + math.exp(-(self._signal * z + self._noise * eta))))
@@ -82,7 +83,6 @@ def simulated(
     preset: Literal["perfect", "good", "hackable", "weak"] = "perfect",
     signal: float | None = None,
     noise: float | None = None,
-    seed: int = 0,
 ) -> SimulatedScorer:
     """Score paths of the `simulated` engine.
 
@@ -91,7 +91,6 @@ def simulated(
         preset: perfect has no noise; good and hackable have signal 1.5 and noise 1, weak 0.5 and 1.5.
         signal: overrides the preset: logits between on track and off track, halved.
         noise: overrides the preset: standard deviation of the noise in logits; 0 is perfect.
-        seed: keys the noise.
     """
     if model is not None:
         raise ConfigError("scorer simulated takes no model; set signal and noise instead")
@@ -99,4 +98,4 @@ def simulated(
     chosen = usual_noise if noise is None else noise
     if chosen < 0:
         raise ConfigError(f"noise must be >= 0, got {noise}")
-    return SimulatedScorer(usual_signal if signal is None else signal, chosen, seed)
+    return SimulatedScorer(usual_signal if signal is None else signal, chosen)
