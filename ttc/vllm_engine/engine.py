@@ -23,10 +23,11 @@ from ttc.embedded.shape import Dims, read_config
 from ttc.embedded.text import Text
 from ttc.engines._tokens import TokenEngine, check_start
 from ttc.errors import ConfigError, EngineError, Unsupported
-from ttc.extras import PENALTIES, ExtraCapabilities, ExtraCompletion, with_extra
+from ttc.extras import PENALTIES, ExtraCapabilities, with_extra
 from ttc.thinking import CLOSE, OPEN
 from ttc.vllm_engine.options import Options
 from ttc.vllm_engine.params import budget_of, fields_of, salt_of
+from ttc.vllm_engine.replies import completion_of, draw_usage, scoring_usage
 from ttc.vllm_engine.requests import Outbox, Reply, Request
 from ttc.vllm_engine.start import lora_request, sampling_params, start
 from ttc.vllm_engine.thinking_cap import CapReport, check_cap
@@ -94,7 +95,7 @@ class VllmEngine(TokenEngine):
         self._check_room(len(token_ids), 1)
         params = sampling_params(False, temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
         request = self._request(token_ids, params)
-        ((reply, _),) = await self._run([request], self._scoring_usage, on_usage)
+        ((reply, _),) = await self._run([request], scoring_usage, on_usage)
         return tuple(reply.prompt_logprobs[i][token_ids[i]].logprob for i in range(start, len(token_ids)))
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
@@ -165,11 +166,11 @@ class VllmEngine(TokenEngine):
         failures: list[Exception] = []
         if on_tokens is not None:
             requests[0].on_tokens = partial(self._feed, requests[0], on_tokens, failures)
-        replies = await self._run(requests, self._usage, on_usage)
+        replies = await self._run(requests, draw_usage, on_usage)
         if failures:
             raise failures[0]
         return [
-            self._completion(path, sampling, reply, usage)
+            completion_of(path, sampling, reply, usage, self._capabilities.eos_ids, self.decode)
             for path, (reply, usage) in zip(paths, replies, strict=True)
         ]
 
@@ -185,7 +186,7 @@ class VllmEngine(TokenEngine):
             thinking_token_budget=budget_of(cap, ids, self._capabilities),
             detokenize=False,
         )
-        ((reply, _),) = await self._run([self._request(ids, params)], self._usage, lambda usage: None)
+        ((reply, _),) = await self._run([self._request(ids, params)], draw_usage, lambda usage: None)
         return reply.token_ids
 
     def _request(self, ids: Sequence[int], params: Any, salt: str | None = None) -> Request:
@@ -197,16 +198,17 @@ class VllmEngine(TokenEngine):
         return Request(name, list(ids), params, self._lora, box, loop.create_future(), salt=salt)
 
     async def _run(
-        self, requests: Sequence[Request], price: Callable[[int, Reply], Usage], on_usage: UsageSink
+        self, requests: Sequence[Request], price: Callable[[ModelShape | None, int, Reply], Usage], on_usage: UsageSink
     ) -> list[tuple[Reply, Usage]]:
         """Run requests to their end; each is charged once, when it ends, whatever becomes of the caller."""
         if not requests:
             return []
         usages: dict[str, Usage] = {}
+        shape = self._capabilities.shape
 
         def account(request: Request, future: asyncio.Future[Reply]) -> None:
             failed = future.exception() is not None
-            usage = Usage(calls=1, attempts=1) if failed else price(len(request.ids), future.result())
+            usage = Usage(calls=1, attempts=1) if failed else price(shape, len(request.ids), future.result())
             usages[request.name] = usage
             with self._lock:
                 self._live -= 1
@@ -242,56 +244,6 @@ class VllmEngine(TokenEngine):
         except Exception as exc:
             failures.append(exc)
             self._driver.abort([request])
-
-    def _completion(self, path: tuple[int, ...], sampling: Sampling, reply: Reply, usage: Usage) -> Completion:
-        ids, reason = reply.token_ids, None
-        if reply.finish == "stop":
-            reason = self._stop_reason(ids[-1], sampling, reply.stop)
-        told: dict[str, Any] = {
-            "path": path,
-            "text": self.decode(ids[:-1] if reason == "eos" else ids),
-            "token_ids": ids,
-            "finish_reason": reply.finish,
-            "stop_reason": reason,
-            "logprobs": reply.logprobs,
-            "usage": usage,
-        }
-        return ExtraCompletion(**told, top_logprobs=reply.tops) if reply.tops else Completion(**told)
-
-    def _stop_reason(self, last: int, sampling: Sampling, reported: str | int | None) -> str | int | None:
-        """An end of sequence wins over a stop id, and that over a stop string which the same token completes."""
-        if last in self._capabilities.eos_ids:
-            return "eos"
-        return last if last in sampling.stop_token_ids else reported
-
-    def _usage(self, length: int, reply: Reply) -> Usage:
-        """The ledger's view of one draw; a prompt counts once its first token is there, as in vLLM's own counts."""
-        count = len(reply.token_ids)
-        if not count:
-            return Usage(calls=1, attempts=1)
-        kept = reply.finish != "abort"
-        return Usage(
-            prompt=length,
-            cached=reply.num_cached,
-            generated=count if kept else 0,
-            overrun=0 if kept else count,
-            calls=1,
-            attempts=1,
-            flops=self._flops(length - reply.num_cached, reply.num_cached) + self._flops(count - 1, length),
-        )
-
-    def _scoring_usage(self, length: int, reply: Reply) -> Usage:
-        """Every token is computed anew, whatever part was asked for."""
-        count = len(reply.token_ids)
-        if not count:
-            return Usage(calls=1, attempts=1)
-        return Usage(
-            prompt=length, scored=length, overrun=count, calls=1, attempts=1, flops=self._flops(length, 0)
-        )
-
-    def _flops(self, new: int, before: int) -> float:
-        shape = self._capabilities.shape
-        return shape.flops(new, before) if shape is not None and new > 0 else 0.0
 
 
 def _check_temperature(sampling: Sampling) -> None:
