@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,13 @@ from train.stage import Stage
 from ttc.config import load_toml
 from ttc.errors import ConfigError, UnknownName
 from ttc.registry import bind
+from ttc.values import nearest
 
 __all__ = ["Recipe", "Step", "bind_stage", "packaged", "read_recipe"]
 
 _TOP = {"about", "stage", "gates", "retention"}
 _FOLDER = Path(__file__).parent / "recipes"
+_STAGE = re.compile(r"[1-9][0-9]*-[a-z_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +109,35 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
         raise ConfigError(f"{path.name} has no scale {scale!r}: no stage has a table [stage.{scale}]")
     if not steps:
         raise ConfigError(f"{path.name} has stages for other scales only; give --scale")
-    _check_starts(steps, path.name)
+    scales = sorted({str(table["only"]) for table in data["stage"] if table.get("only") not in (None, scale)})
+    _check_named(steps, path.name, f"; its stages are numbered for --scale {scales[0]}" if scales else "")
     kept = data.get("retention")
     retention = None if kept is None else read_retention(_scaled(kept, scale), path.name)
     return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name), retention)
 
 
-def _check_starts(steps: Sequence[Step], where: str) -> None:
-    """Refuse a stage that starts from one that does not come before it."""
+def _check_named(steps: Sequence[Step], where: str, hint: str) -> None:
+    """Refuse a stage that starts from, or reads, a stage that does not come before it; a file that is there may."""
     names: list[str] = []
     for number, step in enumerate(steps, start=1):
-        if step.start is not None and step.start not in names:
-            raise UnknownName(f"start of {where}, stage {number},", step.start, names)
+        for field, name in (("start", step.start), *_texts(step.fields)):
+            stage = field == "start" or _STAGE.fullmatch(str(name))
+            if name is None or not stage or name in names or (field != "start" and Path(name).exists()):
+                continue
+            known = ", ".join(names) or "none"
+            raise ConfigError(
+                f"{where}, stage {number}: {field} names {name!r}, which is no stage before it "
+                f"(known: {known}){hint}{nearest(name, names)}"
+            )
         names.append(f"{number}-{step.kind}")
+
+
+def _texts(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every field that is a text, or a list of them, without the word that says where ptx takes its rows."""
+    for field, value in fields.items():
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, str):
+                yield field, text.removeprefix("rollouts:")
 
 
 def _gates(data: Mapping[str, Any], scale: str | None, where: str) -> Mapping[str, Any] | None:

@@ -118,3 +118,23 @@ def test_a_broken_result_file_says_what_to_delete(tmp_path):
 
 def test_recipes_are_listed_without_torch():
     assert heavy_modules_of("train", "list") == []
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ('rollouts = "2-sample"', "stage 2: rollouts names '2-sample', which is no stage before it"),
+        ('start = "2-sft"', "stage 2: start names '2-sft'"),
+        ('rollouts = "1-pretrian"', r"\(known: 1-pretrain\); did you mean '1-pretrain'"),
+    ],
+)
+def test_a_stage_that_is_named_and_does_not_come_before_is_refused_when_the_recipe_is_read(tmp_path, field, message):
+    imitate = '[[stage]]\nkind = "sft"\ncorpus = "cipher:symbols=8,max_steps=2"\nheld_out = "cipher"\nsteps = 1\n'
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(write(tmp_path, f'about = "x"\n{PRETRAIN}{imitate}lr = 1e-3\n{field}\n'))
+
+
+@pytest.mark.parametrize("name", ["r1", "qwen3-fusion", "qwen2.5"])
+def test_a_recipe_whose_stages_are_numbered_for_a_scale_says_so_without_it(name):
+    with pytest.raises(ConfigError, match="its stages are numbered for --scale nano"):
+        read_recipe(name)
