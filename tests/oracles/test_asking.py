@@ -13,6 +13,7 @@ from ttc.solve import solve
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.refine import refine
+from ttc.strategies.tools import tools
 
 TALK = (
     Message("system", "Answer in a box."),
@@ -90,3 +91,22 @@ def test_an_escalation_draws_m_more_and_numbers_them_behind_the_n(n: int, m: int
     answer = asyncio.run(solve(problem, engine=engine, strategy=partial(no_think_then_think, n=n, m=m), seed=2))
     assert [c.path for c in answer.candidates] == [(i,) for i in range(n + m)] and answer.stop_cause == "escalated"
     assert answer.final == str(n)  # the first of those that thought
+
+
+@pytest.mark.parametrize(("after", "final"), [(r"so \boxed{42}", "42"), ("but what does it mean?", None)])
+def test_the_answer_of_an_episode_is_what_it_said_behind_the_last_result(after: str, final: str | None) -> None:
+    def script(prompt: Prompt, path, key) -> str:
+        return after if "<result>42</result>" in prompt.text else r"\boxed{41}? <calculator>6*7</calculator>"
+
+    problem = Problem(id="q", messages=TALK, kind="math")
+    answer = asyncio.run(solve(problem, engine=ScriptedEngine(script), strategy=tools, seed=2))
+    assert answer.final == final and answer.text == after
+
+
+def test_an_episode_that_runs_out_of_calls_has_no_answer() -> None:
+    def script(prompt: Prompt, path, key) -> str:
+        return r"\boxed{41}? <calculator>6*7</calculator>"
+
+    problem = Problem(id="q", messages=TALK, kind="math")
+    answer = asyncio.run(solve(problem, engine=ScriptedEngine(script), strategy=partial(tools, max_calls=2), seed=2))
+    assert answer.final is None and answer.finish_reason == "length"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from functools import partial
@@ -159,3 +160,16 @@ def test_pessimism_keeps_what_argmax_loses_to_a_hacked_scorer() -> None:
         for select in ("argmax", "pessimistic")
     }
     assert kept["pessimistic"] > kept["argmax"] + 0.1
+
+
+def test_a_draw_beyond_the_rounded_sum_of_the_weights_falls_on_the_last_that_has_any() -> None:
+    u = math.nextafter(1.0, 0.0)
+    assert sum([0.1] * 10) <= u * math.fsum([0.1] * 10)  # so no running sum reaches it
+    assert pick([0.1] * 10, u) == pick([*[0.1] * 10, 0.0], u) == 9
+    assert pick([0.0, *[0.1] * 10, 0.0, 0.0], u) == 10
+
+
+def test_a_score_of_zero_is_a_score() -> None:
+    for scores in itertools.permutations((-2.0, -0.5, 0.0)):
+        chosen = choose(ballots(["1", "2", "3"], scores), "math", "argmax")
+        assert chosen is not None and chosen.path == (scores.index(0.0),)

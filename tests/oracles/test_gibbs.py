@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 
 import pytest
@@ -39,8 +40,11 @@ def script(prompt: Prompt, path: Path, key: int) -> str:
 class Liking:
     """Scores a step by its letter."""
 
+    def __init__(self, likes: Mapping[str, float] = LIKES) -> None:
+        self.likes = likes
+
     async def score(self, prompts, on_usage):
-        return [Score(LIKES[prompt.generated_text.replace("\n\n", "")[-1]]) for prompt in prompts]
+        return [Score(self.likes[prompt.generated_text.replace("\n\n", "")[-1]]) for prompt in prompts]
 
     def release(self, problem_id: str) -> None:
         pass
@@ -119,18 +123,19 @@ def test_no_path_is_drawn_twice_and_a_schedule_changes_nothing() -> None:
     assert 4 <= len(found[0].candidates) <= 12
 
 
+@pytest.mark.parametrize("table", [LIKES, {"a": 0.0, "b": 0.5}])
 @pytest.mark.parametrize("max_depth", [1, 2, 3])
-def test_paths_that_the_depth_cuts_are_all_kept_and_weighed_by_their_last_step(max_depth: int) -> None:
+def test_paths_that_the_depth_cuts_are_all_kept_and_weighed_by_their_last_step(max_depth: int, table) -> None:
     n = 6
 
     async def go() -> None:
         endless = ScriptedEngine(lambda prompt, path, key: "ab"[seeds.uniform(key, 0) < 0.5] + "\n\n" + "a" * 9)
         session = Session(ask("q"), endless, seed=3, sampling=Sampling(max_tokens=64))
-        growth = Growth(Liking(), session.sampling, ("\n\n",), 16, max_depth, "last")
+        growth = Growth(Liking(table), session.sampling, ("\n\n",), 16, max_depth, "last")
         leaves = await gibbs(rounds=1).search(session, session.render(), n, growth)
         assert len({leaf.prompt.path for leaf in leaves}) == n
         assert all(len(leaf.prompt.path) == max_depth and not leaf.finished for leaf in leaves)
-        likes = [LIKES[leaf.prompt.generated_text.replace("\n\n", "")[-1]] for leaf in leaves]
+        likes = [table[leaf.prompt.generated_text.replace("\n\n", "")[-1]] for leaf in leaves]
         assert len(set(likes)) == 2
         for leaf, like in zip(leaves, likes, strict=True):
             assert math.isclose(math.exp(leaf.log_weight), like / sum(likes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from functools import partial
 
 import pytest
@@ -72,6 +73,26 @@ def test_every_pair_is_asked_in_both_orders_and_equal_answers_do_not_meet() -> N
     assert sorted(pairs) == sorted((b, a) for a, b in pairs)
     assert all(a != b for a, b in pairs)
     assert answer.final == "1"
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 6, 7, 12, 13])
+def test_whatever_n_all_but_the_best_lose_one_match_and_matches_are_numbered_one_by_one(n: int) -> None:
+    for best in range(n):
+        met: list[tuple[int, int]] = []
+
+        def script(prompt, path, key, best=best, met=met):
+            if len(path) == 1:
+                return rf"\boxed{{{path[0]}}}"
+            one, other = map(int, re.findall(r"boxed\{(\d+)\}", prompt.messages[-1].content))
+            met.append((one, other))
+            return "Verdict: A" if (one - best) % n < (other - best) % n else "Verdict: B"
+
+        engine = ScriptedEngine(script)
+        answer = asyncio.run(solve(ask("b"), engine=engine, strategy=partial(knockout, n=n, k=1), seed=0))
+        lost = [max(pair, key=lambda i, best=best: (i - best) % n) for pair in met]
+        assert answer.final == str(best) and sorted([*lost, best]) == list(range(n))
+        asked = [event.path for event in answer.trace if event.kind == "generate" and len(event.path) > 1]
+        assert asked == [(n + number, 0, 0) for number in range(n - 1)]
 
 
 def test_no_question_is_asked_with_the_seed_of_another_or_of_an_answer() -> None:

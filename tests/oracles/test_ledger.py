@@ -141,6 +141,7 @@ BAD = {
         (early_exit, {"threshold": 0.0}),
     ],
     "keep": [(confidence, {"keep": 0.0}), (confidence, {"warmup": 0}), (confidence, {"n": 4, "warmup": 5})],
+    "consensus": [(confidence, {name: 0}) for name in ("consensus", "group", "wave")],
     "agreement": [(no_think_then_think, {"agreement": 0.0}), (no_think_then_think, {"agreement": 1.1})],
     "k": [(knockout, {"k": 0}), (aggregate, {"n": 2, "k": 3}), (aggregate, {"k": 0})],
     "rounds": [(aggregate, {"rounds": -1}), (refine, {"rounds": -1})],
@@ -154,8 +155,8 @@ BAD = {
     "verify_every": [(tree, {"verify_every": 0, "scorer": simulated_scorer()})],
     "policy": [(tree, {"policy": "beem", "scorer": simulated_scorer()})],
     "ess": [(tree, {"policy": "particle:ess=2", "scorer": simulated_scorer()})],
-    "beam_width": [
-        (tree, {"policy": f"{name}:beam_width=0", "scorer": simulated_scorer()}) for name in ("beam", "dvts", "puct")
+    "beam_width must be": [
+        (tree, {"policy": name, "beam_width": 0, "scorer": simulated_scorer()}) for name in ("beam", "dvts", "puct")
     ],
     "temperature must": [(tree, {"policy": "rebase:temperature=0", "scorer": simulated_scorer()})],
     "floor": [(tree, {"policy": "entropic:floor=2", "scorer": simulated_scorer()})],

@@ -226,6 +226,14 @@ def test_a_draw_cut_by_its_own_length_is_not_among_the_first_to_finish() -> None
     assert answer.final == "3" and accuracy(partial(first_finished, n=3, m=1), 5, p=1.0) == 1.0
 
 
+@pytest.mark.parametrize("strategy", [partial(first_finished, m=2), partial(confidence, warmup=2, keep=1.0, group=9)])
+@pytest.mark.parametrize("most", [40, 300, 1000])
+def test_a_draw_that_its_length_cuts_at_the_end_of_a_piece_is_not_asked_for_more(strategy, most: int) -> None:
+    answer = say(["x" * 2000], partial(strategy, n=2, chunk=20), sampling=Sampling(max_tokens=most))
+    assert answer.usage.generated == 2 * most and answer.usage.calls == 2 * most // 20 and answer.final is None
+    assert [(c.num_tokens, c.finish_reason) for c in answer.candidates] == [(most, "length")] * 2
+
+
 def test_within_one_round_the_shortest_are_first_whatever_their_path() -> None:
     options = [r"it may be \boxed{1}", r"or \boxed{2}", r"\boxed{3}", r"no, \boxed{2}"]
     assert say(options, partial(first_finished, n=4, m=1, chunk=50)).final == "3"

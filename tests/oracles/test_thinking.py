@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.oracles.tools import accuracy, near
 from tests.ttc.conformance import talkative
 from tests.ttc.questions import ask
-from ttc.core import Answer
+from ttc.core import Answer, Budget
 from ttc.engines import _chartext as chartext
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
@@ -143,6 +143,24 @@ def test_a_model_that_does_not_think_in_a_block_exits_into_its_answer() -> None:
     answer = asyncio.run(solve(ask("q"), engine=ScriptedEngine(script), strategy=strategy, seed=1))
     assert answer.final == "4" and answer.stop_cause == "stable"
     assert answer.text.endswith("\n\nThe answer is \\boxed{4}") and answer.text.count("boxed") == 1
+
+
+@pytest.mark.parametrize("probes", [1, 2, 3])
+@pytest.mark.parametrize("paid", ["trace", "probe"])
+def test_when_the_budget_ends_the_trace_the_last_probe_answers(probes: int, paid: str) -> None:
+    def script(prompt, path, key):
+        return f"{path[0]}}}" if prompt.generated_text.endswith("boxed{") else "so it goes on and on " * 9
+
+    solving = solve(
+        ask("q"),
+        engine=ScriptedEngine(script),
+        strategy=partial(early_exit, chunk=8, repeats=99),
+        seed=1,
+        budget=Budget(calls=2 * probes + (paid == "trace")),  # the last of which is a piece of the trace, or a probe
+    )
+    answer = asyncio.run(solving)
+    assert answer.final == str(probes) and answer.stop_cause == "budget"
+    assert [candidate.final for candidate in answer.candidates] == [None, str(probes)]
 
 
 @pytest.mark.parametrize(("threshold", "stop_cause"), [(0.6, "confidence"), (0.61, "done")])

@@ -178,7 +178,7 @@ def main() -> int:
         copy = pathlib.Path(folder).resolve()
         copy_packages(copy)
         files = [str(file.relative_to(copy)) for path in PATHS for file in _python(copy / path)]
-        reach = learn(copy, files, args.reach or copy / "reach.json")
+        reach = learn(copy, files, (args.reach or copy / "reach.json").resolve())  # tests run in the copy
         missing = sorted(set(files) - reach.files())
         asked = [file for file in files if file not in missing and any(word in file for word in args.only)]
         every = [change for file in asked for change in changes(copy, file)]
