@@ -7,7 +7,7 @@ model ended it), cut (its tokens ran out) or chosen. Messages are rate-limited; 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -39,6 +39,38 @@ class _Node:
             "text": self.text if len(self.text) <= PREVIEW else self.text[: PREVIEW - 1] + "…",
             "state": self.state,
         }
+
+
+def _generated(node: _Node, data: Mapping[str, Any]) -> int:
+    node.tokens, node.text = int(data["num_tokens"]), str(data["text"])
+    node.thinking = bool(data["thinking"])
+    if data["stop_reason"] == "eos":
+        node.state = "finished"
+    return node.tokens
+
+
+def _scored(node: _Node, data: Mapping[str, Any]) -> int:
+    node.score = data["value"]
+    return 0
+
+
+def _pruned(node: _Node, data: Mapping[str, Any]) -> int:
+    node.state = "pruned"
+    return 0
+
+
+def _chosen(node: _Node, data: Mapping[str, Any]) -> int:
+    node.state = "chosen"
+    return 0
+
+
+_TAKE: Mapping[str, Callable[[_Node, Mapping[str, Any]], int]] = {
+    "generate": _generated,
+    "score": _scored,
+    "prune": _pruned,
+    "select": _chosen,
+}
+"""What an event of a kind does to its node, and the tokens it drew; other kinds are notes."""
 
 
 class Board:
@@ -76,19 +108,8 @@ class Board:
     def _note(self, event: Event) -> None:
         node = self._nodes.setdefault(event.path, _Node(event.path))
         self._changed[event.path] = node
-        if event.kind == "generate":
-            node.tokens = int(event.data["num_tokens"])
-            node.text = str(event.data["text"])
-            node.thinking = bool(event.data["thinking"])
-            self._tokens += node.tokens
-            if event.data["stop_reason"] == "eos":
-                node.state = "finished"
-        elif event.kind == "score":
-            node.score = event.data["value"]
-        elif event.kind == "prune":
-            node.state = "pruned"
-        elif event.kind == "select":
-            node.state = "chosen"
+        if event.kind in _TAKE:
+            self._tokens += _TAKE[event.kind](node, event.data)
 
     def _set(self, node: _Node, state: State) -> None:
         node.state = state

@@ -39,10 +39,18 @@ def _from_rollouts(value: str, setting: Setting, source: Path, end: int) -> list
     return right_rollouts(rollouts_path(value, setting))
 
 
-_KINDS: Mapping[str, Callable[[str, Setting, Path, int], list[Example]]] = {
-    "data": _from_file,
-    "corpus": _from_corpus,
-    "rollouts": _from_rollouts,
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How rows of a kind are read, and what can be checked of WHERE before anything is loaded."""
+
+    read: Callable[[str, Setting, Path, int], list[Example]]
+    check: Callable[[str], object] = str
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "data": _Kind(_from_file, lambda value: check_file("ptx", Path(value).expanduser())),
+    "corpus": _Kind(_from_corpus, lambda value: make(CORPORA, value)),
+    "rollouts": _Kind(_from_rollouts),
 }
 
 
@@ -63,15 +71,12 @@ class Ptx:
             raise UnknownName("kind of ptx", kind, _KINDS)
         if self.rows < 1 or not self.weight > 0:
             raise ConfigError(f"ptx: needs ptx_rows >= 1 and ptx_weight > 0, got {self.rows} and {self.weight}")
-        if kind == "data":
-            check_file("ptx", Path(value).expanduser())
-        if kind == "corpus":
-            make(CORPORA, value)
+        _KINDS[kind].check(value)
 
     def batches(self, setting: Setting, source: Path, end: int, pad_id: int) -> Callable[[int], Batch]:
         """The batch of optimiser step `number`; `end` is the id that ends a turn of the model in `source`."""
         kind, _, value = self.source.partition(":")
-        examples = _KINDS[kind](value, setting, source, end)
+        examples = _KINDS[kind].read(value, setting, source, end)
 
         def batch(number: int) -> Batch:
             picked = [examples[row] for row in rows_at(number, self.rows, len(examples), setting.seed)]
