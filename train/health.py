@@ -200,5 +200,3 @@ class Health:
         """Restore what `state` returned."""
         self._bad = {name: list(values) for name, values in state["bad"].items()}
         self._base = {name: list(values) for name, values in state["base"].items()}
-
-

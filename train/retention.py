@@ -143,9 +143,7 @@ def _kept(stage: str, spec: str, now: _Answers, before: _Answers | None, seed: i
     return Kept(stage, spec, greedy, sampled, change, mean_interval(won, clusters, seed=seed))
 
 
-async def _measured(
-    tasks: Mapping[str, Task], asked: Retention, folder: Path, setting: Setting
-) -> dict[str, _Answers]:
+async def _measured(tasks: Mapping[str, Task], asked: Retention, folder: Path, setting: Setting) -> dict[str, _Answers]:
     engine = open_engine(folder, setting)
     try:
         return {

@@ -255,4 +255,3 @@ class _Tally:
                 counts[name] = counts.get(name, 0.0) + tally._counts[name]
         means = {name: total / counts[name] for name, total in sums.items() if counts[name]}
         return {"loss": loss, "grad_norm": max(self.norms), **means}
-
