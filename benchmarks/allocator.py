@@ -26,9 +26,12 @@ import numpy as np
 
 from benchmarks.effects.common import is_right
 from evals.allocation import Arm, Kind, curve, reached
-from evals.calibrate import RULES, SCORED_RULES, Sampled, fit, named, plain, spend
+from evals.calibrate import RULES, SCORED_RULES, fit_route, spend
+from evals.sampled import Pools, Sampled, named, plain
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.simulated import simulated
+from ttc.plan import Kind as Draws
+from ttc.plan import Plan
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import solve
 from ttc.strategies.best_of_n import best_of_n
@@ -72,6 +75,10 @@ def _pool(problem: Problem, answer: Answer) -> Sampled:
     return plain(named(answer.candidates, problem.kind), right, cost)
 
 
+def _run(pools: list[Sampled], scored: bool) -> Pools:
+    return Pools(Draws(scored=scored), {str(at): pool for at, pool in enumerate(pools)})
+
+
 def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[Kind]]:
     """What is known of the problems: nothing, their levels, or each one's own curve."""
     rules = SCORED_RULES if scored else RULES
@@ -89,13 +96,14 @@ def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[Kind]
 
 def measure(train: list[Sampled], test: list[Sampled], scored: bool, seed: int) -> list[Any]:
     """One seed: a row per budget."""
-    plan = fit(train, seed=seed, source={})
+    # One route, so that auto and the oracles spend on the same arms.
+    plan = Plan((fit_route(_run(train, scored), seed=seed),), _run(train, scored).spent, {})
     known = kinds(test, scored, seed)
     one = float(np.mean([np.mean(pool.tokens) for pool in test]))
     floor = max(arm.accuracy for arm in known["uniform"][0].arms if arm.n == 1)
     rows = []
     for samples in SAMPLES:
-        right, spent = spend(plan, test, one * samples, seed=seed)
+        right, spent = spend(plan, [_run(test, scored)], one * samples, seed=seed)
         tokens, auto = float(np.mean(spent)), float(np.mean(right))
         bound = {name: reached(parts, tokens) for name, parts in known.items()}
         oracles = ("difficulty", "hindsight")

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evals.calibrate import LADDER, Sampled, is_right
+from evals.calibrate import LADDER, is_right
+from evals.sampled import Sampled
 from ttc.errors import ConfigError
 from ttc.selection import Select
 

@@ -1,10 +1,12 @@
-"""Calibration of the strategy `auto`: from a recorded pool of samples to a table of states (`ttc.planning`).
+"""Calibration of the strategy `auto`: from recorded pools of draws to a plan (`ttc.plan`).
 
-Each problem's pool is put in many random orders; the first samples of an order are what a run would have drawn by a
-rung of the ladder, so the table holds exactly for the code that will run, without a model. States that few problems
-reached lean on the states of their name at all rungs (`PRIOR` problems of them). What a plan is worth is cross-fitted:
-each half of the problems is spent by the plan of the other half. `by_consensus` makes pools whose answers are held
-against their own consensus in place of a key: that is how a run without a calibration learns from itself.
+Each problem's pool is put in many random orders; the first draws of an order are what a run would have drawn by a rung
+of the ladder, so the table holds exactly for the code that will run, without a model. States that few problems reached
+lean on the states of their name at all rungs (`PRIOR` problems of them). Every run of pools is a route of the plan; a
+run of greedy answers opens all others and is a route of its own, and a scored run of plain samples is two, with and
+without its scorer. What a plan is worth is cross-fitted: each half of the problems is spent by the plan of the other
+half. `by_consensus` makes pools whose answers are held against their own consensus in place of a key: that is how a run
+without a calibration learns from itself.
 """
 
 from __future__ import annotations
@@ -15,22 +17,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from evals.sampled import CLASSES, Sampled, named, plain, read_pools
+from evals.sampled import CLASSES, Pools, Sampled, opened, unscored
 from ttc.errors import ConfigError
-from ttc.planning import Plan, State, follow, state_of
+from ttc.plan import Plan, Route, State
+from ttc.planning import follow, state_of
 from ttc.selection import Select, choose
 from ttc.voting import vote
 
 __all__ = [
-    "CLASSES",
-    "Sampled",
+    "LADDER",
+    "RULES",
+    "SCORED_RULES",
     "by_consensus",
     "fit",
+    "fit_route",
     "halves",
     "is_right",
-    "named",
-    "plain",
-    "read_pools",
+    "routes",
     "spend",
     "worth",
 ]
@@ -44,15 +47,12 @@ RULES: tuple[Select, ...] = ("majority",)
 SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
 
 
-def by_consensus(pools: Sequence[Sampled]) -> list[Sampled]:
-    """Return the pools with the answer that all their samples vote for (by score, where scored) taken as right."""
-    found = []
-    for pool in pools:
-        scored = any(c.score is not None for c in pool.candidates)
-        leader = vote(pool.candidates, CLASSES, lambda c: c.score) if scored else vote(pool.candidates, CLASSES)
-        final = None if leader is None else leader.final
-        found.append(replace(pool, right=tuple(c.final is not None and c.final == final for c in pool.candidates)))
-    return found
+def by_consensus(pool: Sampled) -> Sampled:
+    """Return the pool with the answer that all its samples vote for (by score, where scored) taken as right."""
+    scored = any(c.score is not None for c in pool.candidates)
+    leader = vote(pool.candidates, CLASSES, lambda c: c.score) if scored else vote(pool.candidates, CLASSES)
+    final = None if leader is None else leader.final
+    return replace(pool, right=tuple(c.final is not None and c.final == final for c in pool.candidates))
 
 
 @dataclass(slots=True)
@@ -71,39 +71,60 @@ class _Seen:
         return own / count if parent is None else (own + prior * parent.right[rule] / parent.count) / (count + prior)
 
 
-def fit(
-    pools: Sequence[Sampled],
-    *,
-    seed: int,
-    source: Mapping[str, object],
-    pilot: int = 1,
-    width: int = 1,
-    prior: float = PRIOR,
-) -> Plan:
-    """Return the plan that the pools give, of draws of that width; every problem gets at least `pilot` of them.
+def routes(runs: Sequence[Pools]) -> list[Pools]:
+    """Return the pools of every way of drawing that the runs tell of, over the problems that are in all of them.
 
     Raises:
-        ConfigError: a pool is smaller than the pilot.
+        ConfigError: no problem is in all runs, there are several runs of greedy answers, or only some runs are scored.
     """
-    size = min(len(pool.draws) for pool in pools)
-    if not 1 <= pilot <= size:
-        raise ConfigError(f"pilot must be between 1 and the {size} draws that every problem has, got {pilot}")
-    scored = all(c.score is not None for pool in pools for c in pool.candidates if c.final is not None)
-    cuts = _cuts(pools) if scored else ()
-    ladder = tuple(sorted({pilot, *(n for n in LADDER if pilot < n <= size)}))
-    rules = SCORED_RULES if scored else RULES
+    cold = [run for run in runs if run.kind.greedy]
+    if len(cold) > 1:
+        raise ConfigError("name one run of greedy answers at most")
+    names = [name for name in runs[0].by_id if all(name in run.by_id for run in runs)]
+    if not names:
+        raise ConfigError("the runs hold no problem in common; calibrate on runs of the same task, level and limit")
+    warm = [run for run in runs if not run.kind.greedy]
+    found = [*([opened(cold[0], run) for run in warm] if cold else warm), *cold]
+    found += [unscored(run) for run in found if run.kind.scored and not run.kind.search]
+    return [run.only(names) for run in found]
+
+
+def fit(
+    runs: Sequence[Pools], *, seed: int, source: Mapping[str, object], pilot: int = 1, prior: float = PRIOR
+) -> Plan:
+    """Return the plan that recorded runs give, a route for each of `routes`; every problem gets at least `pilot` draws.
+
+    Raises:
+        ConfigError: a pool is smaller than the pilot, or what `routes` raises.
+    """
+    known = routes(runs)
+    # The greedy answer alone is one draw; where the pilot is longer it is no route.
+    deep = [pools for pools in known if pools.depth >= pilot] or known
+    made = tuple(fit_route(pools, seed=seed, pilot=pilot, prior=prior) for pools in deep)
+    # Greedy answers open many routes, and samples stand in two, but every draw was paid for once.
+    names = list(known[0].by_id)
+    return Plan(made, sum(run.only(names).spent for run in runs), dict(source))
+
+
+def fit_route(pools: Pools, *, seed: int, pilot: int = 1, prior: float = PRIOR) -> Route:
+    """Return one way of drawing: its ladder, and the states that the pools were in at each rung."""
+    if not 1 <= pilot <= pools.depth:
+        raise ConfigError(f"pilot must be between 1 and the {pools.depth} draws that every problem has, got {pilot}")
+    each = list(pools.by_id.values())
+    cuts = _cuts(each) if pools.kind.scored else ()
+    ladder = tuple(sorted({pilot, *(n for n in LADDER if pilot < n <= pools.depth)}))
+    rules = SCORED_RULES if pools.kind.scored else RULES
     rng = np.random.default_rng(seed)
     rungs: list[dict[str, _Seen]] = [defaultdict(_Seen) for _ in ladder]
     first = 0.0
-    for pool in pools:
+    for pool in each:
         for _ in range(ORDERS):
-            order = [int(i) for i in rng.permutation(len(pool.draws))]
-            first += sum(pool.tokens[i] for i in order[: ladder[0]])
+            order = pool.order(rng)
+            first += pool.cost(order[: ladder[0]])
             _walk(pool, order, ladder, cuts, rules, rungs)
-    total = len(pools) * ORDERS
+    total = len(each) * ORDERS
     states = tuple(_states(rung, _parents(rungs, rules), rules, total, prior) for rung in rungs)
-    spent = round(sum(sum(pool.tokens) for pool in pools))
-    return Plan(ladder, width, cuts, first / total, states, spent, dict(source))
+    return Route(pools.kind, ladder, cuts, first / total, states)
 
 
 def _walk(
@@ -125,7 +146,7 @@ def _walk(
             here.right[rule] += is_right(pool, taken, rule)
         if before is not None:
             before.leads[name] += 1
-            before.tokens += sum(pool.tokens[i] for i in order[ladder[rung - 1] : n])
+            before.tokens += pool.cost(order[ladder[rung - 1] : n])
         before = here
 
 
@@ -154,55 +175,61 @@ def _states(
     }
 
 
-def worth(pools: Sequence[Sampled], tokens: float, *, seed: int, pilot: int = 1) -> tuple[list[float], list[float]]:
+def worth(runs: Sequence[Pools], tokens: float, *, seed: int, pilot: int = 1) -> tuple[list[float], list[float]]:
     """Return for each problem the cross-fitted (expected accuracy, expected tokens) of spending by plan.
 
     Raises:
         ConfigError: `tokens` do not pay for the first samples of either half.
     """
-    accuracy, spent = [0.0] * len(pools), [0.0] * len(pools)
-    for plan, places in halves(pools, seed=seed, pilot=pilot):
-        outcome = spend(plan, [pools[at] for at in places], tokens, seed=seed)
-        for at, right, cost in zip(places, *outcome, strict=True):
-            accuracy[at], spent[at] = right, cost
-    return accuracy, spent
+    found: dict[str, tuple[float, float]] = {}
+    for plan, names in halves(runs, seed=seed, pilot=pilot):
+        outcome = spend(plan, [run.only(names) for run in runs], tokens, seed=seed)
+        found.update(zip(names, zip(*outcome, strict=True), strict=True))
+    here = [found[name] for name in routes(runs)[0].by_id]
+    return [right for right, _ in here], [spent for _, spent in here]
 
 
-def halves(pools: Sequence[Sampled], *, seed: int, pilot: int = 1) -> list[tuple[Plan, list[int]]]:
-    """Return the plan of each half of the pools, with the places of the pools of the other half."""
-    half = np.random.default_rng(seed).permutation(len(pools)) % 2
-    parts = [[int(at) for at in np.flatnonzero(half == fold)] for fold in (0, 1)]
+def halves(runs: Sequence[Pools], *, seed: int, pilot: int = 1) -> list[tuple[Plan, list[str]]]:
+    """Return the plan of each half of the problems, with the names of the problems of the other half."""
+    names = list(routes(runs)[0].by_id)
+    half = np.random.default_rng(seed).permutation(len(names)) % 2
+    parts = [[names[at] for at in np.flatnonzero(half == fold)] for fold in (0, 1)]
     return [
-        (fit([pools[at] for at in own], pilot=pilot, seed=seed, source={}), other)
+        (fit([run.only(own) for run in runs], pilot=pilot, seed=seed, source={}), other)
         for own, other in (parts[::-1], parts)
     ]
 
 
-def spend(plan: Plan, pools: Sequence[Sampled], tokens: float, *, seed: int) -> tuple[list[float], list[float]]:
-    """Return for each problem the (expected accuracy, expected tokens) of spending `tokens` by `plan`."""
+def spend(plan: Plan, runs: Sequence[Pools], tokens: float, *, seed: int) -> tuple[list[float], list[float]]:
+    """Return for each problem of the runs the (expected accuracy, expected tokens) of spending `tokens` by `plan`.
+
+    The runs are of the kinds that the plan was fitted to.
+    """
     mixture, rng = follow(plan, tokens), np.random.default_rng(seed)
-    accuracy, spent = [0.0] * len(pools), [0.0] * len(pools)
-    for at, pool in enumerate(pools):
-        for _ in range(ORDERS):
-            order = [int(i) for i in rng.permutation(len(pool.draws))]
-            for policy, chance in ((mixture.lean, 1 - mixture.fraction), (mixture.rich, mixture.fraction)):
-                if chance:
-                    taken, rule = _follow(plan, policy.go, pool, order)
-                    accuracy[at] += chance * is_right(pool, taken, rule) / ORDERS
-                    spent[at] += chance * sum(pool.tokens[i] for i in taken) / ORDERS
+    known = {at: pools for pools in routes(runs) for at, route in enumerate(plan.routes) if route.kind == pools.kind}
+    accuracy, spent = [0.0] * len(known[0].by_id), [0.0] * len(known[0].by_id)
+    for policy, chance in ((mixture.lean, 1 - mixture.fraction), (mixture.rich, mixture.fraction)):
+        if not chance:
+            continue
+        route, go = plan.routes[policy.route], policy.climbs[policy.route].go
+        for at, pool in enumerate(known[policy.route].by_id.values()):
+            for _ in range(ORDERS):
+                taken, rule = _follow(route, go, pool, pool.order(rng))
+                accuracy[at] += chance * is_right(pool, taken, rule) / ORDERS
+                spent[at] += chance * pool.cost(taken) / ORDERS
     return accuracy, spent
 
 
 def _follow(
-    plan: Plan, go: Sequence[frozenset[str]], pool: Sampled, order: Sequence[int]
+    route: Route, go: Sequence[frozenset[str]], pool: Sampled, order: Sequence[int]
 ) -> tuple[Sequence[int], Select]:
-    """Return the samples that a policy draws in this order, and the rule that it answers by."""
-    for rung, n in enumerate(plan.ladder):
+    """Return the draws that a policy takes in this order, and the rule that it answers by."""
+    for rung, n in enumerate(route.ladder):
         taken = order[:n]
-        name = plan.known(rung, state_of(pool.of(taken), CLASSES, plan.cuts))
+        name = route.known(rung, state_of(pool.of(taken), CLASSES, route.cuts))
         if name not in go[rung]:
             break
-    return taken, plan.select(rung, name)
+    return taken, route.select(rung, name)
 
 
 def is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
@@ -214,5 +241,5 @@ def is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
 
 def _cuts(pools: Sequence[Sampled]) -> tuple[float, ...]:
     """Scores that the shares of `LEVELS` of all samples stay below."""
-    scores = [c.score for pool in pools for c in pool.candidates if c.score is not None]
+    scores = [c.score for pool in pools for c in pool.candidates if c.score is not None] or [0.0]
     return tuple(float(cut) for cut in np.unique(np.quantile(scores, LEVELS)))

@@ -24,11 +24,11 @@ from ttc.config import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Verifier
 from ttc.errors import ConfigError
 from ttc.options import PartChoice, StrategyChoice, fit_to_context
-from ttc.planning import load_plan
+from ttc.plan import Kind
 from ttc.session import Shared
 from ttc.solve import Strategy, solve
 from ttc.strategies._drawing import draw_wave
-from ttc.strategies.auto import check_scorer
+from ttc.strategies.auto import kind_without_plan, read_plan
 from ttc.thinking import Thinking
 from ttc.verifiers.service import Service
 
@@ -217,13 +217,11 @@ async def _solver(
     claim(arm.folder, arm_config(experiment, arm))
 
     given = arm.choice.params.get("plan")
-    plan = None if given is None else load_plan(given)
-    if plan is not None:
-        check_scorer(plan, scorer)
-    width = arm.choice.params.get("width") or 1 if plan is None else plan.width
+    shape = {name: arm.choice.params.get(name) for name in ("width", "policy")}
+    plan = None if given is None else read_plan(given, **shape, scorer=scorer)
 
-    async def draw(problem: Problem, start: int, end: int, limit: Budget) -> Answer:
-        wave = partial(draw_wave, start=start, end=end, width=width, scorer=scorer)
+    async def draw(problem: Problem, kind: Kind, draws: range, limit: Budget) -> Answer:
+        wave = partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=scorer)
         return await solving(problem, strategy=wave, budget=limit)
 
     planner = Planner(
@@ -231,9 +229,8 @@ async def _solver(
         [item.problem for item in experiment.items],
         draw,
         total=total,
-        longest=experiment.sampling.max_tokens * width * (1 if scorer is None else 2),
-        scored=scorer is not None,
-        width=width,
+        max_tokens=experiment.sampling.max_tokens,
+        kind=kind_without_plan(**shape, scorer=scorer),
         seed=experiment.seed,
         plan=plan,
         concurrency=concurrency,

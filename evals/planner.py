@@ -1,11 +1,11 @@
 """The run-level planner of `auto`: one budget of tokens for all problems of a run, spent where it gains most.
 
-Waves, each over the problems in their order: first a sample or so for everybody (the pilot), then, rung by rung of the
-plan's ladder, more for those whose state says that it pays (`ttc.planning`). After every wave the price of a token is
-found anew for what is left and for the states that were really met, so what one wave saves the next one spends. Without
-a plan the run learns one from itself (explore, then commit: Lattimore, Szepesvári 2020, chapter 6): after the pilot, an
-evenly spread part of the problems takes `EXPLORE` of the budget in full, and their own consensus stands in for the key,
-which no planner sees.
+Waves, each over the problems in their order: first every problem gets the route that the budget pays for and its first
+draws (the pilot), then, rung by rung of the ladders, more for those whose state says that it pays (`ttc.planning`).
+After every rung the price of a token is found anew for what is left and for the states that were really met, so what
+one wave saves the next one spends. Without a plan the run learns one from itself (explore, then commit: Lattimore,
+Szepesvári 2020, chapter 6): after the pilot, an evenly spread part of the problems takes `EXPLORE` of the budget in
+full, and their own consensus stands in for the key, which no planner sees.
 
 The total holds to the token. A wave goes out in chunks, as many problems as the rest pays for at full length, so no
 draw is cut before the very end, and which one is cut depends on nothing but the order: any concurrency gives the same
@@ -17,18 +17,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evals.calibrate import CLASSES, LADDER, Sampled, by_consensus, fit, named
+from evals.calibrate import LADDER, by_consensus, fit_route
+from evals.sampled import CLASSES, Pools, Sampled, named
 from ttc import records as store
 from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Usage
 from ttc.errors import ConfigError, TTCError
-from ttc.planning import Plan, mix, plan_of, state_of
+from ttc.plan import Kind, Plan, Route, plan_of
+from ttc.planning import Policy, follow, mix, state_of
 from ttc.selection import Select, choose
 from ttc.solve import spent
 from ttc.voting import fallback
@@ -44,8 +47,8 @@ DEPTH = 4
 MIN_EXPLORED = 8
 """With fewer problems to learn from, all problems get the same."""
 
-Draw = Callable[[Problem, int, int, Budget], Coroutine[Any, Any, Answer]]
-"""Take draws start to end of a problem within a limit."""
+Draw = Callable[[Problem, Kind, range, Budget], Coroutine[Any, Any, Answer]]
+"""Take draws of a kind, by their numbers, for a problem, within a limit."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,7 @@ class _Progress:
 
     parts: list[Answer]
     select: Select
+    route: int = 0
     last: int = -1
     """The last wave that gave it all that was asked for."""
     error: TTCError | None = None
@@ -83,24 +87,23 @@ class Planner:
         draw: Draw,
         *,
         total: int,
-        longest: int,
-        scored: bool,
+        max_tokens: int,
+        kind: Kind,
         seed: int,
-        width: int = 1,
         plan: Plan | None = None,
         concurrency: int = CHUNK,
     ) -> None:
-        """`longest` is what one draw and its scoring may take, in tokens; a given `plan` must fit `scored`."""
+        """`max_tokens` is the longest completion; a run without a `plan` takes draws of `kind`."""
         if plan is not None and total < plan.first * len(problems):
             raise ConfigError(
                 f"auto: budget.tokens {total} does not pay for the first samples of {len(problems)} problems; "
                 f"it takes about {plan.first * len(problems):.0f}"
             )
         self._folder, self._problems, self._draw = folder, problems, draw
-        self._longest, self._width, self._seed = longest, width, seed
+        self._max_tokens, self._kind, self._seed = max_tokens, kind, seed
         self._plan, self._left, self._total = plan, total, total
         self._slots = asyncio.Semaphore(concurrency)
-        usual: Select = "weighted" if scored else "majority"
+        usual: Select = "weighted" if kind.scored else "majority"
         self._state = {problem.id: _Progress([], usual) for problem in problems}
         self._waves: list[dict[str, Any]] = []
         self._next = 0
@@ -112,10 +115,12 @@ class Planner:
         with store.RecordFile(self._folder / WAVES) as journal:
             self._journal = journal
             self._drawn = {(r.provenance["wave"], r.problem.id): r for r in store.read(journal.path)}
-            pilot = 1 if self._plan is None else self._plan.ladder[0]
-            await self._wave(self._problems, 0, pilot)
-            going = [problem for problem in self._problems if self._state[problem.id].candidates]
-            going = going if self._plan is not None else await self._learn(going)
+            if self._plan is None:
+                await self._wave(self._problems, self._kind, range(1))
+                going = await self._learn(self._begun())
+            else:
+                await self._pilot(self._plan)
+                going = self._begun()
             if self._plan is not None:
                 await self._climb(self._plan, going)
 
@@ -141,6 +146,21 @@ class Planner:
             seconds=sum(part.seconds for part in found.parts),
         )
 
+    def _begun(self) -> list[Problem]:
+        return [problem for problem in self._problems if self._state[problem.id].candidates]
+
+    async def _pilot(self, plan: Plan) -> None:
+        """Send every problem on the route that the budget pays for, with the first draws there."""
+        mixture = follow(plan, self._total / max(len(self._problems), 1))
+        for problem in self._problems:
+            self._state[problem.id].route = mixture.pick(self._dice(problem)).route
+        for route, members in zip(plan.routes, self._by_route(plan, self._problems), strict=True):
+            await self._wave(members, route.kind, range(route.ladder[0]))
+
+    def _by_route(self, plan: Plan, members: Sequence[Problem]) -> list[list[Problem]]:
+        """The members on each route, in order."""
+        return [[p for p in members if self._state[p.id].route == at] for at in range(len(plan.routes))]
+
     async def _learn(self, going: Sequence[Problem]) -> list[Problem]:
         """Explore a part of the problems in full and fit the plan to them; return the others.
 
@@ -152,16 +172,17 @@ class Planner:
         most = max(n for n in LADDER if n <= max(DEPTH * mean, 1))
         number = int(EXPLORE * self._total / (most * one))
         if number < MIN_EXPLORED or most < 2 or number > len(going) // 2:
-            await self._wave(going, 1, max(int(mean), 1))
+            await self._wave(going, self._kind, range(1, max(int(mean), 1)))
             return []
         chosen = {going[i * len(going) // number].id for i in range(number)}
         explored = [problem for problem in going if problem.id in chosen]
-        await self._wave(explored, 1, most)
-        pools = [self._pool(problem) for problem in explored]
-        pools = by_consensus([pool for pool in pools if len(pool.draws) == most])
+        await self._wave(explored, self._kind, range(1, most))
+        pools = {problem.id: self._pool(problem) for problem in explored}
+        pools = {name: by_consensus(pool) for name, pool in pools.items() if len(pool.draws) == most}
         if not pools:
             return []
-        self._plan = fit(pools, seed=self._seed, width=self._width, source={"learned": len(pools)})
+        route = fit_route(Pools(self._kind, pools), seed=self._seed)
+        self._plan = Plan((route,), Pools(self._kind, pools).spent, {"learned": len(pools)})
         return [problem for problem in going if problem.id not in chosen]
 
     def _pool(self, problem: Problem) -> Sampled:
@@ -172,7 +193,7 @@ class Planner:
         for part in found.parts:
             length = max(sum(candidate.num_tokens for candidate in part.candidates), 1)
             for candidate in part.candidates:
-                draw = candidate.path[0] // self._width
+                draw = candidate.path[0] // self._kind.width
                 places.setdefault(draw, []).append(sum(map(len, places.values())))
                 tokens[draw] = tokens.get(draw, 0.0) + part.usage.tokens * candidate.num_tokens / length
         candidates = named(found.candidates, problem.kind)
@@ -180,54 +201,61 @@ class Planner:
         return Sampled(candidates, (False,) * len(candidates), draws, tuple(tokens.values()))
 
     async def _climb(self, plan: Plan, going: Sequence[Problem]) -> None:
-        """Take problems up the ladder, rung by rung, as long as it pays."""
+        """Take problems up their ladders, rung by rung, as long as it pays."""
         rate = self._rate(plan, going)
-        for rung, (here, above) in enumerate(zip(plan.ladder, (*plan.ladder[1:], None), strict=True)):
+        for rung in range(max(len(route.ladder) for route in plan.routes)):
             states = {problem.id: self._name(plan, rung, problem) for problem in going}
             for name, state in states.items():
-                self._state[name].select = plan.select(rung, state)
-            if above is None or not going or self._left <= 0:
+                self._state[name].select = plan.routes[self._state[name].route].select(rung, state)
+            if not going or self._left <= 0:
                 break
-            counts: dict[str, int] = {}
-            for state in states.values():
-                counts[state] = counts.get(state, 0) + 1
-            mixture = mix(
-                plan,
-                self._left / rate,
-                lambda policy, rung=rung, counts=counts: sum(  # type: ignore[misc]
-                    count * policy.ahead[rung][state] for state, count in counts.items()
-                ),
-            )
-            going = [p for p in going if states[p.id] in mixture.pick(self._dice(p)).go[rung]]
-            going = await self._wave(going, here, above)
+            counts = Counter((self._state[name].route, state) for name, state in states.items())
+
+            def spends(policy: Policy, rung: int = rung, counts: Counter[tuple[int, str]] = counts) -> float:
+                return sum(count * policy.climbs[at].ahead[rung][state] for (at, state), count in counts.items())
+
+            mixture = mix(plan, self._left / rate, spends)
+            on = [p for p in going if states[p.id] in self._go(mixture.pick(self._dice(p)), p)[rung]]
+            going = []
+            for route, members in zip(plan.routes, self._by_route(plan, on), strict=True):
+                if rung + 1 < len(route.ladder):
+                    going += await self._wave(members, route.kind, range(*route.ladder[rung : rung + 2]))
+
+    def _go(self, policy: Policy, problem: Problem) -> Sequence[frozenset[str]]:
+        return policy.climbs[self._state[problem.id].route].go
+
+    def _route(self, plan: Plan, problem: Problem) -> Route:
+        return plan.routes[self._state[problem.id].route]
 
     def _name(self, plan: Plan, rung: int, problem: Problem) -> str:
+        route = self._route(plan, problem)
         candidates = named(self._state[problem.id].candidates, problem.kind)
-        return plan.known(rung, state_of(candidates, CLASSES, plan.cuts))
+        return route.known(rung, state_of(candidates, CLASSES, route.cuts))
 
     def _rate(self, plan: Plan, going: Sequence[Problem]) -> float:
         """How much more these problems take than those that the plan knows."""
-        firsts = [self._state[problem.id].parts[0].usage.tokens for problem in going]
-        return max(sum(firsts) / max(len(firsts), 1) / plan.first, 1e-6)
+        firsts = sum(self._state[problem.id].parts[0].usage.tokens for problem in going)
+        known = sum(self._route(plan, problem).first for problem in going)
+        return max(firsts / max(known, 1.0), 1e-6) if going else 1.0
 
     def _dice(self, problem: Problem) -> float:
         return seeds.uniform(seeds.derive(self._seed, problem.id, "planner"), 0)
 
-    async def _wave(self, members: Sequence[Problem], start: int, end: int) -> list[Problem]:
-        """Draw numbers `start` to `end` of the members, in order; return those that got all of them."""
+    async def _wave(self, members: Sequence[Problem], kind: Kind, draws: range) -> list[Problem]:
+        """Take these draws of the members, in order; return those that got all of them."""
         number, self._next = self._next, self._next + 1
-        if start >= end:
+        if not draws:
             return list(members)
-        members = self._persisted(number, members, start, end)
-        queue = list(members)
+        members = self._persisted(number, members, draws)
+        queue, longest = list(members), len(draws) * kind.longest(self._max_tokens)
         while queue and self._left > 0:
-            size = max(1, min(CHUNK, self._left // ((end - start) * self._longest)))
+            size = max(1, min(CHUNK, self._left // longest))
             now, queue = queue[:size], queue[size:]
-            limit = Budget(tokens=min(self._left // len(now), (end - start) * self._longest))
-            self._left -= sum(await gather(self._one(number, problem, start, end, limit) for problem in now))
+            limit = Budget(tokens=min(self._left // len(now), longest))
+            self._left -= sum(await gather(self._one(number, problem, kind, draws, limit) for problem in now))
         return [problem for problem in members if self._state[problem.id].got(number)]
 
-    async def _one(self, wave: int, problem: Problem, start: int, end: int, limit: Budget) -> int:
+    async def _one(self, wave: int, problem: Problem, kind: Kind, draws: range, limit: Budget) -> int:
         """Draw for one problem, or read what was drawn before the run was killed; return its tokens."""
         found = self._state[problem.id]
         known = self._drawn.get((wave, problem.id))
@@ -235,7 +263,7 @@ class Planner:
             return found.add(wave, known.answer)
         try:
             async with self._slots:
-                answer = await self._draw(problem, start, end, limit)
+                answer = await self._draw(problem, kind, draws, limit)
         except ConfigError:
             raise
         except TTCError as error:
@@ -244,13 +272,13 @@ class Planner:
         self._journal.append(Record(problem, answer=answer, provenance={"wave": wave}))
         return found.add(wave, answer)
 
-    def _persisted(self, number: int, members: Sequence[Problem], start: int, end: int) -> list[Problem]:
+    def _persisted(self, number: int, members: Sequence[Problem], draws: range) -> list[Problem]:
         """The members that a run had chosen before it was killed; else these, written down."""
         if number < len(self._waves):
             chosen = set(self._waves[number]["members"])
             return [problem for problem in self._problems if problem.id in chosen]
         self._waves += [{"start": 0, "end": 0, "members": []} for _ in range(number - len(self._waves))]
-        self._waves.append({"start": start, "end": end, "members": [problem.id for problem in members]})
+        self._waves.append({"start": draws.start, "end": draws.stop, "members": [problem.id for problem in members]})
         self._save()
         return list(members)
 

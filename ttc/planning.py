@@ -1,45 +1,31 @@
-"""Deciding when to stop sampling: a table of what a calibration saw, and the policy that spends a budget best by it.
+"""Deciding how to draw and when to stop: the policy that spends a budget best by the table of a calibration.
 
 Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707), with the marginal gain looked up at every step
-rather than once: a problem climbs a ladder of numbers of samples, and at each rung its samples put it into a state
-(the share of the leading answer and its margin; with a scorer, how good the best one is and whether the votes agree
-with it). A `Plan` knows of each state how often an answer given there is right, and where the next samples lead. For a
-price of one token, backward induction (Bellman 1957) tells which states are worth going on from; the price is the one
-at which that spends the budget. Between two prices a share of the problems follows the richer policy, so the budget is
-met on average and not exceeded by plan.
+rather than once: a problem takes one of the plan's routes (`ttc.plan`) and climbs its ladder of numbers of draws; at
+each rung its draws put it into a state (the share of the leading answer and its margin; with a scorer, how good the
+best one is and whether the votes agree with it). For a price of one token, backward induction (Bellman 1957) tells
+which states are worth going on from, and so which route is worth most; the price is the one at which that spends the
+budget. Between two prices a share of the problems follows the richer policy, so the budget is met on average and not
+exceeded by plan, and a budget between two routes is spent on the best mixture of them.
 
-A state forgets which rungs lie behind it (a Markov approximation). Standard library only: the plan is fitted in
-`evals.calibrate` and persisted as JSON. Left out: rungs that think longer, and mixtures of samples and subtrees.
+A state forgets which rungs lie behind it (a Markov approximation). Left out: leaving a route for another on the way,
+and routes that think longer.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ttc import answers
 from ttc.core import Candidate
 from ttc.errors import ConfigError
-from ttc.selection import Select, choose
+from ttc.plan import Plan, Route
+from ttc.selection import choose
 from ttc.voting import tally, vote
 
-__all__ = [
-    "Mixture",
-    "Plan",
-    "Policy",
-    "State",
-    "follow",
-    "load_plan",
-    "mix",
-    "plan_of",
-    "policy_at",
-    "save_plan",
-    "state_of",
-]
+__all__ = ["Climb", "Mixture", "Policy", "follow", "mix", "policy_at", "state_of"]
 
 SHARES, MARGINS = 8, 6
 MAX_PRICE, MIN_PRICE, HALVINGS = 1.0, 1e-8, 48
@@ -47,61 +33,19 @@ MAX_PRICE, MIN_PRICE, HALVINGS = 1.0, 1e-8, 48
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What is known of a state at one rung.
+class Climb:
+    """What is best on one route: by rung, the states to go on from and the tokens still to be spent from each."""
 
-    `visits` is the share of problems that come by when all go on to the top; `tokens` what the next rung takes from
-    here (0 at the top); `accuracy` by rule, of stopping here; `leads` the shares of the states of the next rung.
-    """
-
-    visits: float
-    tokens: float
-    accuracy: Mapping[Select, float]
-    leads: Mapping[str, float]
-
-    @property
-    def select(self) -> Select:
-        """The rule that is right most often here; the first of equals."""
-        return max(self.accuracy, key=lambda rule: self.accuracy[rule])
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a calibration found: the ladder, the tokens of its first rung, and the states of each rung.
-
-    The ladder counts draws: plain samples, or, with a `width` above 1, subtrees of that width (DVTS). `cuts` divide
-    scores into levels; none without a scorer. `spent` is what the calibration itself cost, in tokens.
-    """
-
-    ladder: tuple[int, ...]
-    width: int
-    cuts: tuple[float, ...]
-    first: float
-    rungs: tuple[Mapping[str, State], ...]
-    spent: int
-    source: Mapping[str, Any]
-
-    @property
-    def scored(self) -> bool:
-        """Whether a scorer is part of it."""
-        return bool(self.cuts)
-
-    def known(self, rung: int, name: str) -> str:
-        """Return `name`, or the nearest state that the calibration saw at this rung."""
-        here = self.rungs[rung]
-        return name if name in here else min(here, key=lambda other: (_distance(name, other), other))
-
-    def select(self, rung: int, name: str) -> Select:
-        """The rule to answer by in a state."""
-        return self.rungs[rung][self.known(rung, name)].select
+    go: tuple[frozenset[str], ...]
+    ahead: tuple[Mapping[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The best policy at one price: by rung, the states to go on from and the tokens still to be spent from each."""
+    """The best policy at one price: the place of the route to take, and what is best on each route."""
 
-    go: tuple[frozenset[str], ...]
-    ahead: tuple[Mapping[str, float], ...]
+    route: int
+    climbs: tuple[Climb, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +81,17 @@ def state_of(candidates: Sequence[Candidate], kind: str, cuts: Sequence[float]) 
 
 def policy_at(plan: Plan, price: float) -> Policy:
     """Return the policy that gains most when a token costs `price` right answers."""
+    found = [_climb(route, price) for route in plan.routes]
+    nets = [net for _, net in found]
+    return Policy(nets.index(max(nets)), tuple(climb for climb, _ in found))
+
+
+def _climb(route: Route, price: float) -> tuple[Climb, float]:
+    """What is best on a route, and what it is worth, less its tokens, before the first draw."""
     go: list[frozenset[str]] = []
     ahead: list[Mapping[str, float]] = []
     value: dict[str, float] = {}
-    for states in reversed(plan.rungs):
+    for states in reversed(route.rungs):
         stops = {name: max(state.accuracy.values()) for name, state in states.items()}
         goes = {
             name: math.fsum(share * value[other] for other, share in state.leads.items()) - price * state.tokens
@@ -157,7 +108,8 @@ def policy_at(plan: Plan, price: float) -> Policy:
         value = {name: goes[name] if name in on else stops[name] for name in states}
         go.append(on)
         ahead.append(costs)
-    return Policy(tuple(reversed(go)), tuple(reversed(ahead)))
+    start = math.fsum(state.visits * value[name] for name, state in route.rungs[0].items())
+    return Climb(tuple(reversed(go)), tuple(reversed(ahead))), start - price * route.first
 
 
 def mix(plan: Plan, tokens: float, spends: Callable[[Policy], float]) -> Mixture:
@@ -184,42 +136,15 @@ def follow(plan: Plan, tokens: float) -> Mixture:
     """Return the mixture for problems like the calibration's, at `tokens` each on average.
 
     Raises:
-        ConfigError: not even the first rung fits.
+        ConfigError: not even the cheapest first rung fits.
     """
     if tokens < plan.first * 0.999:
         raise ConfigError(
             f"auto: {tokens:g} tokens a problem do not pay for its first samples; it takes {plan.first:.0f}"
         )
-    start = plan.rungs[0]
-    return mix(
-        plan,
-        tokens - plan.first,
-        lambda policy: math.fsum(state.visits * policy.ahead[0][name] for name, state in start.items()),
-    )
+    return mix(plan, tokens, lambda policy: _spends(plan.routes[policy.route], policy.climbs[policy.route]))
 
 
-def _distance(one: str, other: str) -> int:
-    return sum(abs(int(a) - int(b)) for a, b in zip(one.split("."), other.split("."), strict=True))
-
-
-def save_plan(plan: Plan, path: pathlib.Path) -> None:
-    """Write a plan as JSON."""
-    path.write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
-
-
-def plan_of(data: Mapping[str, Any]) -> Plan:
-    """Make a plan of its JSON object; what is missing or wrong raises KeyError, TypeError or ValueError."""
-    rungs = tuple({name: State(**state) for name, state in rung.items()} for rung in data["rungs"])
-    first, spent = float(data["first"]), int(data["spent"])
-    ladder, width = tuple(data["ladder"]), int(data["width"])
-    return Plan(ladder, width, tuple(data["cuts"]), first, rungs, spent, data["source"])
-
-
-def load_plan(path: str) -> Plan:
-    """Read a plan; raises ConfigError naming what is wrong with the file."""
-    try:
-        return plan_of(json.loads(pathlib.Path(path).expanduser().read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise ConfigError(
-            f"auto: plan {path!r} cannot be read ({type(exc).__name__}: {exc}); make one with: ttc calibrate RUN"
-        ) from exc
+def _spends(route: Route, climb: Climb) -> float:
+    """Mean tokens of a problem that takes a route from its start."""
+    return route.first + math.fsum(state.visits * climb.ahead[0][name] for name, state in route.rungs[0].items())

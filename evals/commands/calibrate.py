@@ -1,12 +1,13 @@
-"""`ttc calibrate RUN`: fit the plan of the strategy `auto` to a recorded run; needs no model.
+"""`ttc calibrate RUN...`: fit the plan of the strategy `auto` to recorded runs; needs no model.
 
     ttc eval --strategy best_of_n --n 64 --limit 300 --out runs/pool      a pool, once
     ttc calibrate runs/pool --out plan.json                               what each state is worth
     ttc eval --strategy auto --set plan=plan.json --set tokens=1500       spend 1,500 tokens a problem, on average
 
-The pool is a run of majority, of best_of_n where auto is to use the scorer as well, or of tree with policy=dvts, whose
-subtrees auto then draws. The table says what the plan is
-worth at several budgets, cross-fitted, beside the vote of equally many samples for every problem.
+A pool is a run of majority; of best_of_n where auto is to use the scorer as well; or of tree with policy=dvts, or with
+islands=M of any policy that grows level by level, whose independent parts auto then draws. Several runs of the same
+problems make a plan of several routes, and the budget picks among them; a run of one sample a problem at temperature 0
+opens each of them with the greedy answer. The table says what the plan is worth at several budgets, cross-fitted.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from evals.calibrate import fit, halves, read_pools, worth
+from evals.calibrate import fit, halves, routes, worth
 from evals.run import digest, read_run
+from evals.sampled import read_pools
 from evals.statistics import mean_interval
-from ttc.planning import save_plan
+from ttc.plan import save_plan
 
 BUDGETS = (1, 2, 4, 8, 16)
-"""Rows of the table, in samples a problem."""
+"""Rows of the table, in draws a problem of the first route."""
 MIN_POOLS = 4
 """Two problems in each half."""
 
@@ -31,11 +33,11 @@ def register(subparsers: Any) -> None:
     """Add `ttc calibrate`."""
     parser = subparsers.add_parser(
         "calibrate",
-        help="fit the plan of the strategy auto to a recorded run",
+        help="fit the plan of the strategy auto to recorded runs",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", type=Path, metavar="RUN", help="a folder of one strategy that ttc eval wrote")
+    parser.add_argument("sources", type=Path, nargs="+", metavar="RUN", help="run folders of one strategy each")
     parser.add_argument("--out", type=Path, default=Path("plan.json"), metavar="FILE", help="default: plan.json")
     parser.add_argument("--pilot", type=int, default=1, help="draws that every problem gets (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random orders (default: 0)")
@@ -44,22 +46,26 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the plan and print what it is worth; returns 0."""
-    pools, width = read_pools(args.source)
-    source = {"run": digest(read_run(args.source).config)}
-    plan = fit(pools, pilot=args.pilot, width=width, seed=args.seed, source=source)
+    runs = [read_pools(source) for source in args.sources]
+    source = {"runs": [digest(read_run(source).config) for source in args.sources]}
+    plan = fit(runs, pilot=args.pilot, seed=args.seed, source=source)
     save_plan(plan, args.out)
-    states = sum(len(rung) for rung in plan.rungs)
-    print(f"{len(pools)} problems, {states} states, {plan.spent:,} tokens of calibration: {args.out}")
-    if len(pools) < MIN_POOLS:
+    known = routes(runs)[0].by_id
+    states = sum(len(rung) for route in plan.routes for rung in route.rungs)
+    print(
+        f"{len(known)} problems, {len(plan.routes)} routes, {states} states, {plan.spent:,} tokens of calibration: "
+        f"{args.out}"
+    )
+    if len(known) < MIN_POOLS:
         print(f"  fewer than {MIN_POOLS} problems: what the plan is worth cannot be cross-fitted", file=sys.stderr)
         return 0
-    one = plan.first / plan.ladder[0]
-    least = max(half.first for half, _ in halves(pools, seed=args.seed, pilot=args.pilot))
-    for samples in BUDGETS:
-        if not plan.ladder[0] <= samples <= plan.ladder[-1]:
+    one = plan.routes[0].first / plan.routes[0].ladder[0]
+    least = max(half.first for half, _ in halves(runs, seed=args.seed, pilot=args.pilot))
+    for draws in BUDGETS:
+        if not plan.routes[0].ladder[0] <= draws <= plan.routes[0].ladder[-1]:
             continue
-        tokens = 1.02 * max(one * samples, least)
-        right, spent = worth(pools, tokens, pilot=args.pilot, seed=args.seed)
+        tokens = 1.02 * max(one * draws, least)
+        right, spent = worth(runs, tokens, pilot=args.pilot, seed=args.seed)
         found = mean_interval(right, range(len(right)), seed=args.seed)
         print(
             f"  tokens={tokens:7.0f}  accuracy {100 * found.value:.1f} % "

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from evals.calibrate import fit, read_pools
+from evals.calibrate import fit
 from evals.planner import PLAN, WAVES, Planner
 from evals.run import read_run
+from evals.sampled import read_pools
 from ttc.cli import main
 from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError, EngineError
-from ttc.planning import Plan, save_plan
+from ttc.plan import Kind, Plan, save_plan
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import solve
 from ttc.strategies._drawing import draw_wave
@@ -37,26 +38,25 @@ class Drawing:
     def __init__(
         self, scored: bool = False, killed_after: int | None = None, broken: str | None = None, width: int = 1
     ) -> None:
-        self.width = width
+        search = {"policy": "dvts", "beam_width": width} if width > 1 else {}
+        self.kind = Kind(width=width, scored=scored, search=search)
         self.engine, self.scorer = simulated(jitter=5), simulated_scorer(preset="good") if scored else None
         self.count, self._killed_after, self._broken = 0, killed_after, broken
 
-    async def __call__(self, problem: Problem, start: int, end: int, limit: Budget) -> Answer:
+    async def __call__(self, problem: Problem, kind: Kind, draws: range, limit: Budget) -> Answer:
         if self.count == self._killed_after:
             raise KeyboardInterrupt
         if problem.id == self._broken:
             raise EngineError("gone")
         self.count += 1
-        wave = functools.partial(draw_wave, start=start, end=end, width=self.width, scorer=self.scorer)
+        wave = functools.partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=self.scorer)
         return await solve(
             problem, engine=self.engine, strategy=wave, seed=1, budget=limit, sampling=Sampling(max_tokens=512)
         )
 
 
 def plan_run(folder: Path, drawing: Drawing, **options: Any) -> list[Answer]:
-    scored = drawing.scorer is not None
-    fixed = {"longest": 512 * (1 + scored) * drawing.width, "scored": scored, "width": drawing.width, "seed": 1}
-    settings = {"total": TOTAL, **fixed, **options}
+    settings = {"total": TOTAL, "max_tokens": 512, "kind": drawing.kind, "seed": 1, **options}
     planner = Planner(folder, PROBLEMS, drawing, **settings)
 
     async def go() -> list[Answer]:
@@ -74,7 +74,7 @@ def told(found: Sequence[Answer]) -> list[Any]:
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     out = tmp_path_factory.mktemp("runs") / "pool"
     assert main([*EVAL, "--limit", "50", "--strategy", "majority", "--n", "16", "--out", str(out)]) == 0
-    return fit(read_pools(out)[0], seed=0, source={})
+    return fit([read_pools(out)], seed=0, source={})
 
 
 @pytest.mark.parametrize(("learns", "width"), [(False, 0), (True, 0), (True, 1), (True, 4)])
@@ -126,7 +126,7 @@ def test_more_goes_to_the_problems_between_easy_and_hopeless(tmp_path: Path, pla
 
 def test_a_problem_that_fails_costs_only_itself(tmp_path: Path, plan: Plan) -> None:
     planner = Planner(
-        tmp_path, PROBLEMS, Drawing(broken="p7"), total=TOTAL, longest=512, scored=False, seed=1, plan=plan
+        tmp_path, PROBLEMS, Drawing(broken="p7"), total=TOTAL, max_tokens=512, kind=Kind(), seed=1, plan=plan
     )
     asyncio.run(planner.run())
     with pytest.raises(EngineError):
@@ -167,9 +167,9 @@ def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
     searched = [*EVAL, *scored, "--limit", "24", "--strategy", "tree:n=16,policy=dvts", "--out", str(tmp_path / "pool")]
     assert main(searched) == 0
     assert main(["calibrate", str(tmp_path / "pool"), "--out", str(tmp_path / "plan.json")]) == 0
-    pools, width = read_pools(tmp_path / "pool")
-    assert width == 4 and all(len(pool.draws) == 4 for pool in pools)
-    total = round(1.5 * sum(sum(pool.tokens) / 4 for pool in pools))
+    pools = read_pools(tmp_path / "pool")
+    assert pools.kind.width == 4 and all(len(pool.draws) == 4 for pool in pools.by_id.values())
+    total = round(1.5 * pools.spent / 4)
     command = [*EVAL, *scored, "--limit", "24", "--strategy", f"auto:plan={tmp_path / 'plan.json'}"]
     assert main([*command, "--budget", f"tokens={total}", "--out", str(tmp_path / "run")]) == 0
     found = [record.answer for record in read_run(tmp_path / "run").records if record.answer]

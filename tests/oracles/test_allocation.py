@@ -18,16 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.allocation import Arm, Kind, allocate, hull
-from evals.calibrate import fit, read_pools, worth
+from evals.calibrate import fit, worth
 from evals.commands import calibrate as command
 from evals.replay import open_source
+from evals.sampled import read_pools
 from tests.oracles.tools import ballots
 from tests.ttc.questions import ask
 from ttc.cli import main
 from ttc.core import Budget, Sampling
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
-from ttc.planning import Mixture, Plan, Policy, State, follow, load_plan, policy_at, save_plan, state_of
+from ttc.plan import Kind as Draws
+from ttc.plan import Plan, Route, State, load_plan, save_plan
+from ttc.planning import Climb, Mixture, Policy, follow, policy_at, state_of
 from ttc.solve import solve
 from ttc.strategies.auto import auto
 from ttc.strategies.direct import direct
@@ -106,7 +109,7 @@ SHARES = st.floats(0.05, 0.95)
 
 
 @st.composite
-def plans(draw) -> Plan:
+def routes(draw) -> Route:
     """Two states on each of three rungs, with any accuracies, costs and transitions."""
     accuracy, cost = st.floats(0, 1), st.floats(1, 50)
     rungs, visits = [], draw(SHARES)
@@ -118,14 +121,22 @@ def plans(draw) -> Plan:
             states[name] = State(share, draw(cost) if leads else 0.0, {"majority": draw(accuracy)}, leads)
         visits = sum(state.visits * state.leads.get("0.0", 0.0) for state in states.values())
         rungs.append(states)
-    return Plan((1, 2, 4), 1, (), 10.0, tuple(rungs), 0, {})
+    return Route(Draws(), (1, 2, 4), (), float(draw(st.integers(1, 20))), tuple(rungs))
 
 
-def play(plan: Plan, go) -> tuple[float, float]:
+def one_route(states, first: float = 100.0) -> Plan:
+    """A plan of one rung."""
+    return Plan((Route(Draws(), (1,), (), first, (states,)),), 0, {})
+
+
+PLANS = st.lists(routes(), min_size=1, max_size=3).map(lambda found: Plan(tuple(found), 0, {}))
+
+
+def play(route: Route, go) -> tuple[float, float]:
     """Expected accuracy and tokens of going on from the states of `go`."""
-    here = {name: state.visits for name, state in plan.rungs[0].items()}
-    right, spent = 0.0, plan.first
-    for rung, states in enumerate(plan.rungs):
+    here = {name: state.visits for name, state in route.rungs[0].items()}
+    right, spent = 0.0, route.first
+    for rung, states in enumerate(route.rungs):
         above: dict[str, float] = {}
         for name, chance in here.items():
             state = states[name]
@@ -139,32 +150,39 @@ def play(plan: Plan, go) -> tuple[float, float]:
     return right, spent
 
 
-def every_policy():
+def played(plan: Plan, policy: Policy) -> tuple[float, float]:
+    return play(plan.routes[policy.route], policy.climbs[policy.route].go)
+
+
+def every_policy(plan: Plan) -> list[tuple[float, float]]:
+    """Accuracy and tokens of all that can be done: every route, and on it every choice of states to go on from."""
     subsets = [frozenset(names) for k in range(3) for names in itertools.combinations(("0.0", "1.0"), k)]
-    return [(*choice, frozenset()) for choice in itertools.product(subsets, repeat=2)]
+    choices = [(*choice, frozenset()) for choice in itertools.product(subsets, repeat=2)]
+    return [play(route, go) for route in plan.routes for go in choices]
 
 
-@given(plans(), st.floats(1e-6, 0.05))
+@given(PLANS, st.floats(1e-6, 0.05))
 def test_no_policy_gains_more_than_the_one_of_backward_induction_at_any_price(plan: Plan, price: float) -> None:
-    right, spent = play(plan, policy_at(plan, price).go)
-    best = max(value - price * cost for value, cost in (play(plan, go) for go in every_policy()))
+    right, spent = played(plan, policy_at(plan, price))
+    best = max(value - price * cost for value, cost in every_policy(plan))
     assert math.isclose(right - price * spent, best, abs_tol=1e-9)
 
 
-@given(plans(), st.floats(0, 1))
+@given(PLANS, st.floats(0, 1))
 def test_the_mixture_spends_its_tokens_and_nothing_that_spends_no_more_is_more_often_right(plan: Plan, share) -> None:
-    most = max(cost for _, cost in (play(plan, go) for go in every_policy()))
+    every = every_policy(plan)
+    most = max(cost for _, cost in every)
     tokens = plan.first + share * (most - plan.first)
     found = follow(plan, tokens)
-    lean, rich = play(plan, found.lean.go), play(plan, found.rich.go)
+    lean, rich = played(plan, found.lean), played(plan, found.rich)
     right = (1 - found.fraction) * lean[0] + found.fraction * rich[0]
     spent = (1 - found.fraction) * lean[1] + found.fraction * rich[1]
     assert spent <= tokens + 1e-6
-    assert right >= max(value for value, cost in (play(plan, go) for go in every_policy()) if cost <= tokens) - 1e-6
+    assert right >= max(value for value, cost in every if cost <= tokens) - 1e-6
 
 
 def test_the_share_of_a_mixture_that_follows_the_richer_policy_is_its_fraction() -> None:
-    lean, rich = Policy((), ()), Policy((frozenset({"8.2"}),), ())
+    lean, rich = (Policy(0, (Climb(go, ()),)) for go in ((), (frozenset({"8.2"}),)))
     mixture = Mixture(lean, rich, 0.3)
     assert [mixture.pick(u) is rich for u in (0.0, 0.2999, 0.3, 0.9)] == [True, True, False, False]
 
@@ -181,8 +199,8 @@ def test_states_tell_agreement_and_with_a_scorer_how_good_the_best_is() -> None:
 
 def test_a_state_that_was_never_seen_is_taken_for_its_neighbour() -> None:
     state = State(0.5, 0.0, {"majority": 0.5}, {})
-    plan = Plan((1,), 1, (), 1.0, ({"0.0": state, "8.2": state},), 0, {})
-    assert plan.known(0, "7.1") == "8.2" and plan.known(0, "1.1") == "0.0" and plan.known(0, "8.2") == "8.2"
+    (route,) = one_route({"0.0": state, "8.2": state}).routes
+    assert route.known(0, "7.1") == "8.2" and route.known(0, "1.1") == "0.0" and route.known(0, "8.2") == "8.2"
 
 
 @pytest.fixture(scope="module")
@@ -208,12 +226,13 @@ def plan(pool: Path) -> Path:
 def test_a_plan_survives_its_file_and_states_what_it_cost(pool: Path, plan: Path) -> None:
     made = load_plan(str(plan))
     records = open_source(pool).records
-    assert made == fit(read_pools(pool)[0], seed=0, source=made.source)
+    assert made == fit([read_pools(pool)], seed=0, source=made.source)
     assert made.spent == sum(r.answer.usage.tokens for r in records if r.answer)
-    assert made.ladder == (1, 2, 3, 4, 6, 8, 12, 16) and not made.scored
-    for rung in made.rungs:
+    (route,) = made.routes
+    assert route.ladder == (1, 2, 3, 4, 6, 8, 12, 16) and not made.scored
+    for rung in route.rungs:
         assert math.isclose(sum(state.visits for state in rung.values()), 1)
-    for states, above in itertools.pairwise(made.rungs):
+    for states, above in itertools.pairwise(route.rungs):
         for name, state in above.items():
             met = sum(s.visits * s.leads.get(name, 0.0) for s in states.values())
             assert math.isclose(met, state.visits, abs_tol=1e-9)
@@ -256,6 +275,7 @@ def test_auto_holds_a_hard_limit_too_and_refuses_what_does_not_fit(plan: Path, t
         ({"tokens": None}, "--budget tokens=TOTAL"),
         ({"plan": None}, "ttc calibrate"),
         ({"scorer": object()}, "without a scorer"),
+        ({"width": 4}, "a plan knows its own"),
     ):
         with pytest.raises(ConfigError, match=reason):
             asyncio.run(one(**params))
@@ -266,7 +286,7 @@ def test_auto_holds_a_hard_limit_too_and_refuses_what_does_not_fit(plan: Path, t
 
 def test_at_temperature_0_a_plan_of_one_sample_is_the_greedy_answer(tmp_path: Path) -> None:
     state = State(1.0, 0.0, {"majority": 0.5}, {})
-    save_plan(Plan((1,), 1, (), 100.0, ({"8.2": state},), 0, {}), tmp_path / "one.json")
+    save_plan(one_route({"8.2": state}), tmp_path / "one.json")
 
     def one(strategy, place: int):
         greedy = Sampling(temperature=0.0)
@@ -280,8 +300,8 @@ def test_at_temperature_0_a_plan_of_one_sample_is_the_greedy_answer(tmp_path: Pa
 
 
 def test_the_cross_fitted_worth_keeps_to_its_budget_and_rises_with_it(pool: Path) -> None:
-    pools, _ = read_pools(pool)
-    low, high = (worth(pools, tokens, seed=1) for tokens in (550.0, 1000.0))
+    pools = read_pools(pool)
+    low, high = (worth([pools], tokens, seed=1) for tokens in (550.0, 1000.0))
     assert sum(low[1]) < sum(high[1])
-    assert abs(sum(high[1]) / len(pools) - 1000) < 250
+    assert abs(sum(high[1]) / len(pools.by_id) - 1000) < 250
     assert sum(high[0]) > sum(low[0]) - 2.0

@@ -23,7 +23,7 @@ STRATEGY_DEFAULTS = {
     "no_think_then_think": {"n": 4, "m": 4, "agreement": 0.75},
     "refine": {"rounds": 2, "threshold": 0.5},
     "tools": {"n": 1, "max_calls": 8, "max_result": 2000, "tool_s": 10.0},
-    "tree": {"n": 16, "beam_width": 4, "max_step_tokens": 256, "max_depth": 40, "verify_every": 1},
+    "tree": {"n": 16, "beam_width": 4, "islands": 1, "max_step_tokens": 256, "max_depth": 40, "verify_every": 1},
 }
 POLICY_DEFAULTS = {
     "beam": {"beam_width": 4},

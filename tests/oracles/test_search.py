@@ -18,6 +18,7 @@ from tests.ttc.questions import ask
 from ttc.aggregate import aggregate
 from ttc.core import Answer, Prompt, Sampling, Score
 from ttc.engines.simulated import simulated, truth
+from ttc.plan import Kind
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.search.policies.puct import Puct, _Place, puct
@@ -153,12 +154,23 @@ def test_who_finishes_first_has_no_say(policy: str) -> None:
     assert first == second
 
 
-def test_subtrees_that_are_drawn_bit_by_bit_are_those_of_one_search() -> None:
+@pytest.mark.parametrize(
+    ("policy", "params"),
+    [
+        ("dvts", {"beam_width": 3}),
+        ("dvts", {"beam_width": 3, "islands": 4}),
+        ("particle", {"islands": 4}),
+        ("beam", {"beam_width": 2, "islands": 4, "verify_every": 2, "aggregation": "min"}),
+    ],
+)
+def test_islands_that_are_drawn_bit_by_bit_are_those_of_one_search(policy: str, params) -> None:
     scorer = simulated_scorer(noise=1.0)
     engine = {"p": 0.8, "steps": 4, "cv": 1.0}
-    waves = [partial(draw_wave, start=a, end=b, width=3, scorer=scorer) for a, b in ((0, 1), (1, 3), (3, 4))]
+    more = {"policy": policy, "beam_width": 4} | {name: value for name, value in params.items() if name != "islands"}
+    kind = Kind(width=3, scored=True, search=more)
+    waves = [partial(draw_wave, start=a, end=b, kind=kind, scorer=scorer) for a, b in ((0, 1), (1, 3), (3, 4))]
     drawn = [answers(wave, 3, **engine) for wave in waves]
-    whole = answers(partial(tree, scorer=scorer, n=12, policy="dvts", beam_width=3), 3, **engine)
+    whole = answers(partial(tree, scorer=scorer, n=12, policy=policy, **params), 3, **engine)
     for at, answer in enumerate(whole):
         assert [c for wave in drawn for c in wave[at].candidates] == list(answer.candidates)
         assert sum(wave[at].usage.tokens for wave in drawn) == answer.usage.tokens

@@ -99,13 +99,21 @@ class _Grown:
 
 
 async def search(
-    session: Session, root: Prompt, policy: Policy | Resampler, n: int, growth: Growth, first: int = 0
+    session: Session,
+    root: Prompt,
+    policy: Policy | Resampler,
+    n: int,
+    growth: Growth,
+    *,
+    islands: int = 1,
+    first: int = 0,
 ) -> list[Node]:
     """Grow `root` to at most n leaves; returns them in path order, cut paths included.
 
-    The draws of the root are numbered from `first`: a search that goes on beside an earlier one of that width.
+    The width is split evenly into `islands`, each of which the policy searches by itself. The draws of the root are
+    numbered from `first`: a search that goes on beside an earlier one of that width.
     """
-    widths = policy.subtrees(n)
+    widths = policy.subtrees(n // islands) * islands
     starts = [first + sum(widths[:i]) for i in range(len(widths))]
     views = [session.subtree(len(widths), i) if len(widths) > 1 else session for i in range(len(widths))]
     grown = [

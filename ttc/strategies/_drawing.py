@@ -1,38 +1,48 @@
-"""Draws of the problem's own prompt, taken bit by bit: plain samples, scored where there is a scorer, or DVTS subtrees.
+"""Draws of the problem's own prompt, taken bit by bit: plain samples, scored where there is a scorer, or islands.
 
-Draw i is the same whenever it is taken: its seeds and its paths are those of a run that takes all at once. A subtree of
-width m grows m samples that are cut down to the best after every step, as `tree` does by its defaults.
+Draw i is the same whenever it is taken: its seeds and its paths are those of a run that takes all at once. An island of
+width m is a search of its own (`tree` with these parameters): m samples that are cut down to the better ones after
+every step. Where the greedy answer opens, it is draw 0.
 """
 
 from __future__ import annotations
 
-from ttc.aggregate import aggregate
-from ttc.core import Answer, Candidate, Problem, Prompt, Scorer
-from ttc.errors import BudgetExceeded, ConfigError
-from ttc.search.policies.dvts import dvts
-from ttc.search.runtime import Growth, search
-from ttc.session import Session
+from dataclasses import replace
 
-STEP, MAX_STEP_TOKENS, MAX_DEPTH = "\n\n", 256, 40
+from ttc.aggregate import aggregate
+from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.plan import Kind
+from ttc.search.policy import Searcher, make_policy
+from ttc.search.runtime import search
+from ttc.session import Session
+from ttc.strategies.tree import growth_of
 
 
 class Draws:
     """The candidates so far, in the order of their draws."""
 
-    def __init__(self, session: Session, scorer: Scorer | None, width: int = 1, start: int = 0) -> None:
-        """The first draw will be number `start`; `width` above 1 grows subtrees, which takes a scorer."""
-        self._session, self._scorer, self._width, self._next = session, scorer, width, start
+    def __init__(self, session: Session, scorer: Scorer | None, kind: Kind, start: int = 0) -> None:
+        """The first draw will be number `start`; a kind that is not scored leaves the scorer alone."""
+        if kind.scored and scorer is None:
+            raise ConfigError("auto: the plan was calibrated with a scorer: add --scorer prm:PATH")
+        self._session, self._kind, self._next = session, kind, start
+        self._scorer = scorer if kind.scored else None
         self._prompt: Prompt = session.render()
         self.candidates: list[Candidate] = []
 
     async def up_to(self, n: int) -> None:
         """Draw until number n is the next one; raises BudgetExceeded when nothing more can be drawn."""
         numbers = range(self._next, n)
+        if self._kind.greedy and numbers and not numbers.start:
+            self.candidates += await self._samples(range(1), replace(self._session.sampling, temperature=0.0))
+            numbers = range(1, n)
         if numbers:
-            self.candidates += await (self._samples(numbers) if self._width == 1 else self._subtrees(numbers))
+            plain = not self._kind.search
+            self.candidates += await (self._samples(numbers) if plain else self._islands(numbers, self._scorer))
 
-    async def _samples(self, numbers: range) -> list[Candidate]:
-        drawn = await self._session.generate(self._prompt, numbers, scorer=self._scorer)
+    async def _samples(self, numbers: range, sampling: Sampling | None = None) -> list[Candidate]:
+        drawn = await self._session.generate(self._prompt, numbers, sampling=sampling, scorer=self._scorer)
         self._next += len(drawn)
         values: list[float | None] = [None] * len(drawn)
         if self._scorer is not None:
@@ -43,12 +53,15 @@ class Draws:
             for completion, value in zip(drawn, values, strict=True)
         ]
 
-    async def _subtrees(self, numbers: range) -> list[Candidate]:
-        if self._scorer is None:
-            raise ConfigError(f"auto: subtrees of width {self._width} need a scorer: add --scorer prm:PATH")
-        growth = Growth(self._scorer, self._session.sampling, (STEP,), MAX_STEP_TOKENS, MAX_DEPTH, "last")
-        policy, first = dvts(beam_width=self._width), numbers.start * self._width
-        leaves = await search(self._session, self._prompt, policy, len(numbers) * self._width, growth, first)
+    async def _islands(self, numbers: range, scorer: Scorer | None) -> list[Candidate]:
+        width, params = self._kind.width, dict(self._kind.search)
+        policy = make_policy(params.pop("policy"), params.pop("beam_width"))
+        if scorer is None or isinstance(policy, Searcher):
+            raise ConfigError("auto: islands need a scorer and a policy that grows level by level")
+        growth, first = growth_of(self._session, scorer, **params), numbers.start * width
+        leaves = await search(
+            self._session, self._prompt, policy, len(numbers) * width, growth, islands=len(numbers), first=first
+        )
         if not leaves:
             raise BudgetExceeded("no step could be drawn")
         self._next = numbers.stop
@@ -59,9 +72,9 @@ class Draws:
 
 
 async def draw_wave(
-    problem: Problem, session: Session, *, start: int, end: int, width: int, scorer: Scorer | None
+    problem: Problem, session: Session, *, start: int, end: int, kind: Kind, scorer: Scorer | None
 ) -> Answer:
     """Take draws `start` to `end` and choose none of them: one wave of a run-level plan."""
-    draws = Draws(session, scorer, width, start)
+    draws = Draws(session, scorer, kind, start)
     await draws.up_to(end)
     return session.answer(None, draws.candidates, "wave")

@@ -1,4 +1,4 @@
-"""Auto: draw a few samples, look, and go on as long as a calibrated plan says that it pays.
+"""Auto: draw a little, look, and go on as long as a calibrated plan says that it pays.
 
 Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707); Snell et al. 2024; how it decides: `ttc.planning`.
 Easy and hopeless problems leave their tokens to those where more samples help. Two ways to spend:
@@ -8,16 +8,17 @@ Easy and hopeless problems leave their tokens to those where more samples help. 
                           order; after each the rest is shared out anew among those that would gain most
                           (`evals.planner`). Without a plan the run learns one from its own first problems, blindly.
 
-The plan is made once by `ttc calibrate` from a recorded run; what that cost stands in it. Cost: what was asked for.
-A draw is a sample or, where the plan was calibrated on a tree search, a subtree of it. Left out: draws that think
-longer.
+The plan is made once by `ttc calibrate` from recorded runs; what that cost stands in it. Its routes are the ways of
+drawing that it has seen: the greedy answer, plain samples, independent islands of a tree search; the budget picks the
+route, what was drawn so far decides how far to go on it. Cost: what was asked for. Left out: draws that think longer.
 """
 
 from __future__ import annotations
 
 from ttc.core import Answer, Problem, Scorer
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.planning import Mixture, Plan, follow, load_plan, state_of
+from ttc.plan import Kind, Plan, load_plan
+from ttc.planning import Mixture, follow, state_of
 from ttc.selection import choose
 from ttc.session import Session
 from ttc.strategies._drawing import Draws
@@ -33,9 +34,10 @@ async def auto(
     tokens: float | None = None,
     total: int | None = None,
     width: int | None = None,
+    policy: str | None = None,
     scorer: Scorer | None = None,
 ) -> Answer:
-    """Return the answer of as many samples as the plan gives to problems that look like this one.
+    """Return the answer of as many draws as the plan gives to problems that look like this one.
 
     Args:
         problem: what is asked.
@@ -43,11 +45,13 @@ async def auto(
         plan: file that `ttc calibrate` wrote; only a run with a `total` can do without.
         tokens: mean tokens a problem.
         total: tokens of the whole run (`ttc eval` takes them from --budget tokens); of this problem where it is alone.
-        width: of a draw: 1 is a plain sample, more a subtree; for a run without a plan, which else takes samples.
+        width: without a plan: paths of a draw; absent or 1, plain samples, else islands of a tree search.
+        policy: without a plan: how an island shares its width among its nodes, as of `tree`; absent: dvts.
         scorer: the one that the plan was calibrated with, if any.
 
     Raises:
-        ConfigError: no plan, neither tokens nor total, a scorer too many or missing, too few tokens, or temperature 0.
+        ConfigError: no plan, neither tokens nor total, a scorer too many or missing, too few tokens, temperature 0, or
+            width or policy beside a plan.
     """
     mean = tokens if tokens is not None else total
     if plan is None or mean is None:
@@ -57,26 +61,25 @@ async def auto(
         )
     prepared = session.shared(_Prepared)
     if (plan, mean) not in prepared:
-        made = load_plan(plan)
-        prepared[plan, mean] = made, follow(made, mean)
+        read = read_plan(plan, width=width, policy=policy, scorer=scorer)
+        prepared[plan, mean] = read, follow(read, mean)
     made, mixture = prepared[plan, mean]
-    check_scorer(made, scorer)
-    if width not in (None, made.width):
-        raise ConfigError(f"auto: width {width} is not that of the plan, {made.width}")
-    check_n(made.ladder[-1], session, "the plan's number of samples")
-    policy = mixture.pick(session.chance("auto"))
-    draws = Draws(session, scorer, made.width)
-    rung, name = 0, next(iter(made.rungs[0]))
-    for rung, n in enumerate(made.ladder):
+    picked = mixture.pick(session.chance("auto"))
+    route, go = made.routes[picked.route], picked.climbs[picked.route].go
+    for each in made.routes:
+        check_n(each.ladder[-1], session, "the plan's number of samples")
+    draws = Draws(session, scorer, route.kind)
+    rung, name = 0, next(iter(route.rungs[0]))
+    for rung, n in enumerate(route.ladder):
         try:
             await draws.up_to(n)
         except BudgetExceeded:
             break
-        name = made.known(rung, state_of(draws.candidates, problem.kind, made.cuts))
-        if session.exhausted or name not in policy.go[rung]:
+        name = route.known(rung, state_of(draws.candidates, problem.kind, route.cuts))
+        if session.exhausted or name not in go[rung]:
             break
-    select = made.select(rung, name)
-    session.note("note", (), state=name, select=select, n=len(draws.candidates))
+    select = route.select(rung, name)
+    session.note("note", (), route=picked.route, state=name, select=select, n=len(draws.candidates))
     chosen = choose(draws.candidates, problem.kind, select) or fallback(draws.candidates)
     return session.answer(chosen, draws.candidates, f"n={len(draws.candidates)}")
 
@@ -85,7 +88,21 @@ class _Prepared(dict[tuple[str, float], tuple[Plan, Mixture]]):
     """Plans that were read and solved, for all problems of a run."""
 
 
-def check_scorer(plan: Plan, scorer: Scorer | None) -> None:
-    """Refuse a scorer that the plan does not know, or the lack of the one that it was made with."""
-    if plan.scored != (scorer is not None):
-        raise ConfigError(f"auto: the plan was calibrated {'with' if plan.scored else 'without'} a scorer")
+def read_plan(path: str, *, width: int | None, policy: str | None, scorer: Scorer | None) -> Plan:
+    """Read the plan of a run; raises ConfigError where the other parameters of `auto` do not go with it."""
+    if width is not None or policy is not None:
+        raise ConfigError("auto: width and policy are for runs without a plan; a plan knows its own")
+    made = load_plan(path)
+    if made.scored != (scorer is not None):
+        raise ConfigError(f"auto: the plan was calibrated {'with' if made.scored else 'without'} a scorer")
+    return made
+
+
+def kind_without_plan(width: int | None, policy: str | None, scorer: Scorer | None) -> Kind:
+    """What a run without a plan draws; raises ConfigError for a width or a policy that cannot be."""
+    if width is not None and width < 1:
+        raise ConfigError(f"auto: width must be >= 1, got {width}")
+    if width in (None, 1) and policy is not None:
+        raise ConfigError(f"auto: policy={policy} takes a width above 1")
+    search = {} if width in (None, 1) else {"policy": policy or "dvts", "beam_width": width}
+    return Kind(width=width or 1, scored=scorer is not None, search=search)

@@ -33,6 +33,7 @@ async def tree(
     n: int = 16,
     policy: str = "dvts",
     beam_width: int = 4,
+    islands: int = 1,
     boundary: Boundary = "text",
     step: str = "\n\n",
     max_step_tokens: int = 256,
@@ -52,6 +53,7 @@ async def tree(
         n: live candidate paths.
         policy: how the width is shared among live nodes, with its parameters: beam, particle:scheme=residual,ess=0.5.
         beam_width: children of each kept node (m).
+        islands: independent searches, each of an equal part of n, that vote together.
         boundary: what ends a step: the text `step`, the end of a sentence or a line, or only `max_step_tokens`.
         step: text that ends a step.
         max_step_tokens: a longer step is ended there.
@@ -64,9 +66,57 @@ async def tree(
         barrier: all problems of the run advance one level together, as other tools do; slower, the same trees.
 
     Raises:
-        ConfigError: a bad n, beam_width, step, window or policy, or a scorer of whole answers.
+        ConfigError: a bad n, beam_width, islands, step, window or policy, or a scorer of whole answers.
     """
     check_n(n, session)
+    growth = growth_of(
+        session,
+        scorer,
+        boundary=boundary,
+        step=step,
+        max_step_tokens=max_step_tokens,
+        max_depth=max_depth,
+        verify_every=verify_every,
+        aggregation=aggregation,
+        window=window,
+        barrier=barrier,
+    )
+    allocation = make_policy(policy, beam_width)
+    if islands < 1 or n % islands or (islands > 1 and isinstance(allocation, Searcher)):
+        raise ConfigError(
+            f"islands must divide n and go with a policy that grows level by level, got islands={islands}, n={n} and "
+            f"policy={policy}"
+        )
+    root = session.render()
+    if isinstance(allocation, Searcher):
+        leaves = await allocation.search(session, root, n, growth)
+    else:
+        leaves = await search(session, root, allocation, n, growth, islands=islands)
+    candidates = [
+        session.candidate_at(leaf.prompt, "stop" if leaf.finished else "length", leaf.score, leaf.num_sampled)
+        for leaf in leaves
+    ]
+    if select == "population":
+        chosen = _by_population(candidates, problem.kind, population_weights(leaves))
+    else:
+        chosen = choose(candidates, problem.kind, select)
+    return session.answer(chosen or fallback(candidates), candidates)
+
+
+def growth_of(
+    session: Session,
+    scorer: Scorer,
+    *,
+    boundary: Boundary = "text",
+    step: str = "\n\n",
+    max_step_tokens: int = 256,
+    max_depth: int = 40,
+    verify_every: int = 1,
+    aggregation: How = "last",
+    window: int | None = None,
+    barrier: bool = False,
+) -> Growth:
+    """Return how steps are made, by the parameters of `tree`; raises ConfigError for a value that cannot be."""
     check_window(window)
     if isinstance(scorer, WholeAnswerScorer) and scorer.whole_answers:
         raise ConfigError(
@@ -74,8 +124,7 @@ async def tree(
         )
     if not step or max_step_tokens < 1 or max_depth < 1 or verify_every < 1:
         raise ConfigError("tree needs a non-empty step, max_step_tokens, max_depth and verify_every >= 1")
-    allocation = make_policy(policy, beam_width)
-    growth = Growth(
+    return Growth(
         scorer=scorer,
         sampling=session.sampling,
         stop=(step,) if boundary == "text" else _STOPS[boundary],
@@ -86,20 +135,6 @@ async def tree(
         window=window,
         verify_every=verify_every,
     )
-    root = session.render()
-    if isinstance(allocation, Searcher):
-        leaves = await allocation.search(session, root, n, growth)
-    else:
-        leaves = await search(session, root, allocation, n, growth)
-    candidates = [
-        session.candidate_at(leaf.prompt, "stop" if leaf.finished else "length", leaf.score, leaf.num_sampled)
-        for leaf in leaves
-    ]
-    if select == "population":
-        chosen = _by_population(candidates, problem.kind, population_weights(leaves))
-    else:
-        chosen = choose(candidates, problem.kind, select)
-    return session.answer(chosen or fallback(candidates), candidates)
 
 
 _STOPS: Mapping[Boundary, tuple[str, ...]] = MappingProxyType({"tokens": (), "sentence": (". ", "? ", "! ", "\n")})
