@@ -89,7 +89,7 @@ def test_a_table_that_cannot_be_is_refused_by_field(table, message):
 
 def test_a_stage_that_starts_from_none_before_it_is_refused(tmp_path):
     path = write(tmp_path, RECIPE.replace('start = "1-pretrain"', 'start = "3-grpo"'))
-    with pytest.raises(ConfigError, match=r"stage 3, '3-grpo'.*1-pretrain"):
+    with pytest.raises(ConfigError, match=r"stage 3: start names '3-grpo'.*1-pretrain"):
         read_recipe(path)
 
 
