@@ -30,7 +30,7 @@ from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Usage
 from ttc.errors import ConfigError, TTCError
-from ttc.plan import Kind, Plan, Route, plan_of
+from ttc.plan import Kind, Plan, plan_of
 from ttc.planning import Policy, follow, mix, state_of
 from ttc.selection import Select, choose
 from ttc.solve import spent
@@ -224,18 +224,16 @@ class Planner:
     def _go(self, policy: Policy, problem: Problem) -> Sequence[frozenset[str]]:
         return policy.climbs[self._state[problem.id].route].go
 
-    def _route(self, plan: Plan, problem: Problem) -> Route:
-        return plan.routes[self._state[problem.id].route]
-
     def _name(self, plan: Plan, rung: int, problem: Problem) -> str:
-        route = self._route(plan, problem)
-        candidates = named(self._state[problem.id].candidates, problem.kind)
+        found = self._state[problem.id]
+        route, candidates = plan.routes[found.route], named(found.candidates, problem.kind)
         return route.known(rung, state_of(candidates, CLASSES, route.cuts))
 
     def _rate(self, plan: Plan, going: Sequence[Problem]) -> float:
         """How much more these problems take than those that the plan knows."""
-        firsts = sum(self._state[problem.id].parts[0].usage.tokens for problem in going)
-        known = sum(self._route(plan, problem).first for problem in going)
+        begun = [self._state[problem.id] for problem in going]
+        firsts = sum(found.parts[0].usage.tokens for found in begun)
+        known = sum(plan.routes[found.route].first for found in begun)
         return max(firsts / max(known, 1.0), 1e-6) if going else 1.0
 
     def _dice(self, problem: Problem) -> float:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ttc.core import Answer, Engine, Event, Message, Problem, Sampling, Usage
@@ -18,6 +19,7 @@ from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import solve
 from ttc.strategies.adaptive import adaptive
 from ttc.strategies.aggregate import aggregate
+from ttc.strategies.auto import auto
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.confidence import confidence
@@ -77,6 +79,11 @@ def noisy_tree(**params: Any) -> Callable[..., Any]:
     return partial(tree, **{**small, **params})
 
 
+def plan(name: str) -> str:
+    """A plan of `auto` by hand: votes over 2, 3 or 5 samples; or greedy, alone or before islands of particles."""
+    return str(Path(__file__).parent / "plans" / f"{name}.json")
+
+
 STRATEGIES: dict[str, Case] = {
     "direct": Case(lambda: direct),
     "majority": Case(lambda: partial(majority, n=4)),
@@ -85,6 +92,10 @@ STRATEGIES: dict[str, Case] = {
     "best_of_n pessimistic": Case(lambda: partial(best_of_n, scorer=likelihood(), n=4, select="pessimistic")),
     "adaptive": Case(lambda: partial(adaptive, n=6)),
     "adaptive in windows": Case(lambda: partial(adaptive, n=6, rule="window", window=2)),
+    "auto": Case(lambda: partial(auto, plan=plan("votes"), tokens=120.0)),
+    "auto on two routes": Case(
+        lambda: partial(auto, plan=plan("routes"), tokens=200.0, scorer=simulated_scorer(noise=1.0))
+    ),
     "aggregate": Case(lambda: partial(aggregate, n=3, k=2, rounds=2)),
     "confidence": Case(lambda: partial(confidence, n=6, warmup=2, wave=2, keep=0.6, group=6, chunk=9)),
     "first_finished": Case(lambda: partial(first_finished, n=4, m=2, chunk=7)),
@@ -102,6 +113,7 @@ STRATEGIES: dict[str, Case] = {
         lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=2, policy="dvts", max_depth=12)
     ),
     "tree rebase in sentences": Case(lambda: noisy_tree(policy="rebase", boundary="sentence", window=2)),
+    "tree islands": Case(lambda: noisy_tree(policy="particle", islands=2)),
     "tree particle": Case(lambda: noisy_tree(policy="particle:scheme=multinomial", select="population")),
     "tree particle residual, every second step": Case(
         lambda: noisy_tree(policy="particle:scheme=residual,ess=0.7", verify_every=2)
