@@ -3,8 +3,8 @@
     make mutants                                         both kinds; this one after the seeded defects
     python -m tests.oracles.tool --num 400 --json FILE   a seeded random sample of all mutants
 
-The mutants are cosmic-ray's own: every operator at every place of `ttc/search`, `ttc/strategies`, `ttc/selection.py`,
-`ttc/voting.py` and `ttc/planning.py`. A sample of them is drawn, and the share that is killed gets its exact binomial
+The mutants are cosmic-ray's own: every operator at every place of `ttc/search`, `ttc/strategies` and the modules of
+selection, voting and planning. A sample of them is drawn, and the share that is killed gets its exact binomial
 interval. In place of the tool's runner, which starts an interpreter for each mutant, a process that has imported pytest
 and nothing of this toolkit forks for each; all oracles that call the mutant's function are asked, the quickest first,
 up to `--patience` seconds of them. Left out: `|` (here it joins types in annotations, which nothing evaluates), the
@@ -28,7 +28,7 @@ from typing import Any
 from tests.oracles.forks import copy_packages, import_what_every_fork_needs, in_fork, run_tests, will_change
 from tests.oracles.reach import Reach, Recorder, affordable, owner, read
 
-PATHS = ("ttc/search", "ttc/strategies", "ttc/selection.py", "ttc/voting.py", "ttc/planning.py")
+PATHS = ("ttc/search", "ttc/strategies", "ttc/selection.py", "ttc/voting.py", "ttc/plan.py", "ttc/planning.py")
 GOAL = 0.8
 SKIPPED = ("BitOr",)
 
@@ -134,11 +134,7 @@ def recall(path: pathlib.Path | None, again: bool) -> dict[Change, Any]:
         return {}
     names = [field.name for field in fields(Change)]
     rows = json.loads(path.read_text(encoding="utf-8"))["mutants"]
-    return {
-        Change(*(row[name] for name in names)): row
-        for row in rows
-        if row["outcome"] == "killed" or not again
-    }
+    return {Change(*(row[name] for name in names)): row for row in rows if row["outcome"] == "killed" or not again}
 
 
 def interval(hits: int, num: int) -> tuple[float, float]:
