@@ -143,6 +143,13 @@ def test_paths_that_the_depth_cuts_are_all_kept_and_weighed_by_their_last_step(m
     asyncio.run(go())
 
 
+def test_more_rounds_than_paths_are_rounds_of_the_one_path_that_is_kept() -> None:
+    strategy = partial(tree, scorer=Liking(), n=2, policy="gibbs:rounds=4")
+    answer = asyncio.run(solve(ask("q"), engine=ScriptedEngine(script), strategy=strategy, seed=1))
+    (only,) = answer.candidates
+    assert only.finish_reason == "stop" and answer.usage.generated == only.num_tokens + 1  # and the end of the text
+
+
 def test_bad_parameters_are_refused() -> None:
     for params in ({"rounds": 0}, {"temperature": 0.0}):
         with pytest.raises(ConfigError):

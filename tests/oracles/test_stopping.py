@@ -56,6 +56,14 @@ def test_adaptive_looks_after_every_wave_and_draws_no_more_than_it_may() -> None
     assert sizes == {4, 8, 10}
 
 
+@pytest.mark.parametrize("n", [4, 300])
+def test_adaptive_has_decided_only_where_it_drew_less_than_it_may(n: int) -> None:
+    for finals, decided in (("45", False), ("4", True)):
+        answer = say([rf"\boxed{{{final}}}" for final in finals], partial(adaptive, n=n, rule="window", window=n // 2))
+        drawn = len(answer.candidates)
+        assert (answer.stop_cause, drawn) == (("decided", n // 2) if decided else ("done", n))
+
+
 def test_adaptive_draws_are_the_first_of_the_majoritys() -> None:
     few, all_of_them = (answers(partial(s, n=12), 6, p=0.8) for s in (adaptive, majority))
     for one, other in zip(few, all_of_them, strict=True):
