@@ -51,6 +51,14 @@ def test_the_window_rule_draws_as_its_closed_form_says(p: float, expected: float
     assert abs(mean - expected) < 4 * spread / math.sqrt(runs) and all(d % w == 0 for d in drawn)
 
 
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_the_window_rule_waits_for_so_many_answers_in_a_row_and_silence_is_none(window: int) -> None:
+    silent = "I cannot find a way to do this at all."
+    options = [*[silent] * window, *[r"\boxed{4}"] * window, *[r"\boxed{5}"] * 6]
+    answer = say(options, partial(adaptive, n=9, rule="window", window=window))
+    assert (answer.final, len(answer.candidates), answer.stop_cause) == ("4", 2 * window, "decided")
+
+
 def test_adaptive_looks_after_every_wave_and_draws_no_more_than_it_may() -> None:
     sizes = {len(a.candidates) for a in answers(partial(adaptive, n=10, wave=4), 40, p=0.7, steps=1, num_wrong=1)}
     assert sizes == {4, 8, 10}
