@@ -42,6 +42,8 @@ ORDERS = 8
 PRIOR = 2.0
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)
 """Shares of all samples that score less than each cut."""
+FEW, COARSE = 200, (0.3, 0.6, 0.9)
+"""With fewer problems than that, fine levels leave too few in a state: what looks best in one is chance."""
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 RULES: tuple[Select, ...] = ("majority",)
 SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
@@ -112,7 +114,8 @@ def fit_route(pools: Pools, *, seed: int, pilot: int = 1, prior: float = PRIOR) 
         raise ConfigError(f"pilot must be between 1 and the {pools.depth} draws that every problem has, got {pilot}")
     each = list(pools.by_id.values())
     cuts = _cuts(each) if pools.kind.scored else ()
-    ladder = tuple(sorted({pilot, *(n for n in LADDER if pilot < n <= pools.depth)}))
+    steps = (1, *(1 + n for n in LADDER)) if pools.kind.greedy else LADDER
+    ladder = tuple(sorted({pilot, *(n for n in steps if pilot < n <= pools.depth)}))
     rules = SCORED_RULES if pools.kind.scored else RULES
     rng = np.random.default_rng(seed)
     rungs: list[dict[str, _Seen]] = [defaultdict(_Seen) for _ in ladder]
@@ -123,7 +126,9 @@ def fit_route(pools: Pools, *, seed: int, pilot: int = 1, prior: float = PRIOR) 
             first += pool.cost(order[: ladder[0]])
             _walk(pool, order, ladder, cuts, rules, rungs)
     total = len(each) * ORDERS
-    states = tuple(_states(rung, _parents(rungs, rules), rules, total, prior) for rung in rungs)
+    # One rule for the route: the best of several in every state would often be best by chance.
+    best = max(rules, key=lambda rule: sum(seen.right[rule] for rung in rungs for seen in rung.values()))
+    states = tuple(_states(rung, _parents(rungs, (best,)), (best,), total, prior) for rung in rungs)
     return Route(pools.kind, ladder, cuts, first / total, states)
 
 
@@ -240,6 +245,6 @@ def is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
 
 
 def _cuts(pools: Sequence[Sampled]) -> tuple[float, ...]:
-    """Scores that the shares of `LEVELS` of all samples stay below."""
+    """Scores that some shares of all samples stay below."""
     scores = [c.score for pool in pools for c in pool.candidates if c.score is not None] or [0.0]
-    return tuple(float(cut) for cut in np.unique(np.quantile(scores, LEVELS)))
+    return tuple(float(cut) for cut in np.unique(np.quantile(scores, LEVELS if len(pools) >= FEW else COARSE)))

@@ -174,7 +174,9 @@ def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
     assert main([*command, "--budget", f"tokens={total}", "--out", str(tmp_path / "run")]) == 0
     found = [record.answer for record in read_run(tmp_path / "run").records if record.answer]
     assert 0.8 * total <= sum(answer.usage.tokens for answer in found) <= total
-    assert {len(answer.candidates) % 4 for answer in found[:-1]} == {0}
+    # The total ends within an island; what that leaves over begins another that ends sooner, and so on.
+    cut = [at for at, answer in enumerate(found) if len(answer.candidates) % 4]
+    assert len(cut) <= 3, [len(answer.candidates) for answer in found]
     beam = [*EVAL, *scored, "--limit", "4", "--strategy", "tree:n=8,policy=beam", "--out", str(tmp_path / "beam")]
     assert main(beam) == 0
     with pytest.raises(ConfigError, match="policy=dvts"):

@@ -71,7 +71,7 @@ def test_greedy_answers_open_every_route_and_samples_are_one_with_and_one_withou
         (1, False, None),
         (1, False, None),
     ]
-    assert [route.ladder[-1] for route in load_plan(str(plan)).routes] == [12, 4, 1, 12, 1]
+    assert [route.ladder[-1] for route in load_plan(str(plan)).routes] == [13, 5, 1, 13, 1]
 
 
 def test_every_draw_of_a_calibration_is_charged_once(runs: dict[str, Path], plan: Path) -> None:
