@@ -73,11 +73,14 @@ class _Seen:
         return own / count if parent is None else (own + prior * parent.right[rule] / parent.count) / (count + prior)
 
 
-def routes(runs: Sequence[Pools]) -> list[Pools]:
+def routes(runs: Sequence[Pools], *, pilot: int = 1) -> list[Pools]:
     """Return the pools of every way of drawing that the runs tell of, over the problems that are in all of them.
 
+    Only those with `pilot` draws of every problem: the greedy answer alone is one.
+
     Raises:
-        ConfigError: no problem is in all runs, there are several runs of greedy answers, or only some runs are scored.
+        ConfigError: no problem is in all runs, there are several runs of greedy answers, only some runs are scored, or
+            no pool is as deep as the pilot.
     """
     cold = [run for run in runs if run.kind.greedy]
     if len(cold) > 1:
@@ -88,7 +91,10 @@ def routes(runs: Sequence[Pools]) -> list[Pools]:
     warm = [run for run in runs if not run.kind.greedy]
     found = [*([opened(cold[0], run) for run in warm] if cold else warm), *cold]
     found += [unscored(run) for run in found if run.kind.scored and not run.kind.search]
-    return [run.only(names) for run in found]
+    deep = [pools for pools in (run.only(names) for run in found) if pools.depth >= pilot]
+    if pilot < 1 or not deep:
+        raise ConfigError(f"pilot must be >= 1, and at most the draws that every problem has, got {pilot}")
+    return deep
 
 
 def fit(
@@ -97,12 +103,10 @@ def fit(
     """Return the plan that recorded runs give, a route for each of `routes`; every problem gets at least `pilot` draws.
 
     Raises:
-        ConfigError: a pool is smaller than the pilot, or what `routes` raises.
+        ConfigError: what `routes` raises.
     """
-    known = routes(runs)
-    # The greedy answer alone is one draw; where the pilot is longer it is no route.
-    deep = [pools for pools in known if pools.depth >= pilot] or known
-    made = tuple(fit_route(pools, seed=seed, pilot=pilot, prior=prior) for pools in deep)
+    known = routes(runs, pilot=pilot)
+    made = tuple(fit_route(pools, seed=seed, pilot=pilot, prior=prior) for pools in known)
     # Greedy answers open many routes, and samples stand in two, but every draw was paid for once.
     names = list(known[0].by_id)
     return Plan(made, sum(run.only(names).spent for run in runs), dict(source))
@@ -110,8 +114,6 @@ def fit(
 
 def fit_route(pools: Pools, *, seed: int, pilot: int = 1, prior: float = PRIOR) -> Route:
     """Return one way of drawing: its ladder, and the states that the pools were in at each rung."""
-    if not 1 <= pilot <= pools.depth:
-        raise ConfigError(f"pilot must be between 1 and the {pools.depth} draws that every problem has, got {pilot}")
     each = list(pools.by_id.values())
     cuts = _cuts(each) if pools.kind.scored else ()
     steps = (1, *(1 + n for n in LADDER)) if pools.kind.greedy else LADDER
@@ -208,10 +210,10 @@ def halves(runs: Sequence[Pools], *, seed: int, pilot: int = 1) -> list[tuple[Pl
 def spend(plan: Plan, runs: Sequence[Pools], tokens: float, *, seed: int) -> tuple[list[float], list[float]]:
     """Return for each problem of the runs the (expected accuracy, expected tokens) of spending `tokens` by `plan`.
 
-    The runs are of the kinds that the plan was fitted to.
+    The runs are of the kinds that the plan was fitted to, in the same order.
     """
     mixture, rng = follow(plan, tokens), np.random.default_rng(seed)
-    known = {at: pools for pools in routes(runs) for at, route in enumerate(plan.routes) if route.kind == pools.kind}
+    known = routes(runs, pilot=plan.routes[0].ladder[0])
     accuracy, spent = [0.0] * len(known[0].by_id), [0.0] * len(known[0].by_id)
     for policy, chance in ((mixture.lean, 1 - mixture.fraction), (mixture.rich, mixture.fraction)):
         if not chance:

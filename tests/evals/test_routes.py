@@ -116,6 +116,17 @@ def test_what_a_plan_is_worth_is_played_on_the_route_that_it_takes(runs: dict[st
     assert spent == [pool.tokens[0] for pool in cheapest.by_id.values()]
     assert right == [float(pool.right[0]) for pool in cheapest.by_id.values()]
     assert [pools.kind.scored for pools in routes(known)] == [True, True, False, False]
+    rich, _ = spend(made, known, 1e9, seed=0)
+    assert sum(rich) > sum(right) + 1
+
+
+def test_a_pilot_of_several_draws_leaves_the_greedy_answer_alone_out(runs: dict[str, Path]) -> None:
+    known = [read_pools(runs["greedy"]), read_pools(runs["islands"])]
+    (route,) = fit(known, seed=0, source={}, pilot=2).routes
+    assert route.kind.width == 4 and route.ladder[0] == 2
+    for pilot in (0, 6):
+        with pytest.raises(ConfigError, match=f"got {pilot}"):
+            fit(known, seed=0, source={}, pilot=pilot)
 
 
 @pytest.mark.parametrize(
