@@ -1,17 +1,20 @@
 """Accuracy against tokens of every strategy on the packaged model, and what `auto` makes of it.
 
-    python -m benchmarks.frontier --runs runs/frontier --record                      draws; resumes; an hour on one core
+    python -m benchmarks.frontier --runs runs/frontier --record                      draws; resumes; hours on one core
     python -m benchmarks.frontier --runs runs/frontier --save benchmarks/results/frontier.json \
         --figure benchmarks/results/frontier.png                                     minutes, without a model
 
-Two pools a problem are recorded once, 64 scored samples and a search of 64 in 16 independent subtrees (DVTS); what
-votes, selects or searches less is computed from them exactly (`benchmarks.frontier_points`). The rest is run for real
-(`benchmarks.frontier_arms`). The envelope at a number of tokens is the best mixture of any two points. `auto` is spent
-on each half of the problems by a plan of the other half, and what that calibration cost is charged to a run of `RUN`
-problems; at one sample it is asked at temperature 0, where a plan of one sample is the greedy answer. Regret is
-envelope less auto at equal tokens, paired by problem, with 95 % intervals over problems. The best of many points on the
-problems that it is judged on flatters the envelope; `regret_to_the_other_halfs_envelope` chooses it on one half and
-judges it on the other. A pool that is not complete is used as far as it is.
+Pools are recorded once, the greedy answer, 64 scored samples, and searches of 64 in independent parts (DVTS; particle
+filters in islands of 4 and of 16); what votes, selects or searches less is computed from them exactly
+(`benchmarks.frontier_points`). The rest is run for real (`benchmarks.frontier_arms`). The envelope at a number of
+tokens is the best mixture of any two points that all problems have. What fewer have is not part of it: how far it lies
+below, on its own problems, stands beside it (`below`).
+
+`auto` is spent on each half of the problems by a plan of the other half, and what that calibration cost is charged to a
+run of `RUN` problems. Regret is envelope less auto at equal tokens, paired by problem, with 95 % intervals over
+problems. The best of many points on the problems that it is judged on flatters the envelope;
+`regret_to_the_other_halfs_envelope` chooses it on one half and judges it on the other. How `auto` is calibrated
+(`DEPTH`, and which runs) was chosen on the first `CHOSEN_ON` problems; `regret_of_the_others` leaves them out.
 """
 
 from __future__ import annotations
@@ -21,30 +24,41 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.effects.common import stamp
-from benchmarks.frontier_arms import GROUPS, Group, real_spots
+from benchmarks.frontier_arms import GROUPS, SCREENED, Group, real_spots
 from benchmarks.frontier_figure import draw
-from benchmarks.frontier_points import CALIBRATED, RUN, Spot, adaptive_half, auto_spots, replayed, searched, spread
-from evals.calibrate import read_pools
-from evals.run import read_run
+from benchmarks.frontier_points import SIZES, Spot, adaptive_half, auto_spots, replayed, searched, spread
+from evals.sampled import Pools, read_pools
 from evals.statistics import mean_interval, paired_interval
 
 N = 64
-POOL, TREES, ARMS = "pool", "trees", "arms"
 SEED, GRID = 2026, 60
+CHOSEN_ON = 160
+POOLS = (
+    Group("greedy", 0.0, 1, ("best_of_n:n=1",)),
+    Group("samples", 0.8, N, (f"best_of_n:n={N}",)),
+    Group("dvts", 0.8, N, (f"tree:n={N},policy=dvts",)),
+    Group("particles", 0.8, N, (f"tree:n={N},policy=particle,islands={N // 4}",)),
+    Group("wide", 0.8, N, (f"tree:n={N},policy=particle,islands={N // 16}",)),
+)
+AUTO = {"auto": ("greedy", "particles"), "auto of samples": ("greedy", "samples")}
+"""The runs that `auto` is calibrated on."""
 
 
-def record(runs: Path, limits: Mapping[str, int]) -> None:
+def record(runs: Path, problems: int, screened: int) -> None:
     """Draw what is missing of the pools, and of what is run for real, for the first problems of the task."""
-    pools = (Group(POOL, 0.8, N, (f"best_of_n:n={N}",)), Group(TREES, 0.8, N, (f"tree:n={N},policy=dvts",)))
-    places = [(runs / group.name, limits[group.name], group) for group in pools]
-    for out, limit, group in (*places, *((runs / ARMS / group.name, limits[ARMS], group) for group in GROUPS)):
+    places = [
+        *((runs / "pools" / group.name, screened if group.name == "samples" else problems, group) for group in POOLS),
+        *((runs / "arms" / group.name, problems, group) for group in GROUPS),
+        *((runs / "screened" / group.name, screened, group) for group in SCREENED),
+    ]
+    for out, limit, group in places:
         strategies = [word for strategy in group.strategies for word in ("--strategy", strategy)]
         options = {
             "--baseline": "none",
@@ -79,9 +93,7 @@ def envelope(
             share = (tokens - low.tokens) / (high.tokens - low.tokens)
             if (mixed := (1 - share) * right_low + share * right_high) > value:
                 value = mixed
-                found = [
-                    (1 - share) * a + share * b for a, b in zip(low.take(rows), high.take(rows), strict=True)
-                ]
+                found = [(1 - share) * a + share * b for a, b in zip(low.take(rows), high.take(rows), strict=True)]
     return list(found)
 
 
@@ -116,59 +128,69 @@ def regrets(
 
 def analyse(runs: Path) -> dict[str, Any]:
     """Everything that the recorded runs show."""
-    pools, _ = read_pools(runs / POOL)
-    trees, width = read_pools(runs / TREES)
-    names, grown = _names(runs / POOL), _names(runs / TREES)
-    votes, search = replayed(pools), [spread(spot, grown, names) for spot in searched(trees, width)]
-    real = real_spots(runs / ARMS, names)
-    samples, subtrees = auto_spots(pools, 1), [spread(spot, grown, names) for spot in auto_spots(trees, width)]
-    auto = [_greedy(real, len(grown)), *subtrees]
-    everywhere = list(range(len(names)))
-    others = [*votes, *search, *real]
-    shared = [at for at in everywhere if all(spot.has(at) for spot in (*search, *real))]
+    pools = {group.name: read_pools(runs / "pools" / group.name) for group in POOLS}
+    names = list(pools["greedy"].by_id)
+    sampled = pools["samples"]
+    votes = _over(replayed(list(sampled.by_id.values())), list(sampled.by_id), names)
+    searches = [
+        spot
+        for name, label in (("dvts", "dvts"), ("particles", "particle, islands of 4"), ("wide", "particle, of 16"))
+        for spot in _over(searched(pools[name], f"tree, {label}"), list(pools[name].by_id), names)
+    ]
+    real = [*real_spots(runs / "arms", names), *real_spots(runs / "screened", names)]
+    sample = min(spot.tokens for spot in votes)
+    auto, samples = (_auto(pools, name, names, sample) for name in AUTO)
+    others = [*votes, *searches, *real]
+    rows = [at for at in range(len(names)) if all(spot.has(at) for spot in (*searches, *auto))]
+    part = [spot for spot in others if all(spot.has(at) for at in rows)]
+    fewer = [spot for spot in others if spot not in part]
+    budgets = [max(spot.tokens, size * sample) for spot, size in zip(auto, SIZES, strict=True)]
+    drawn = [*votes, *(spot for spot in real if spot.strategy == "direct")]
+    voted = [at for at in rows if all(spot.has(at) for spot in (*drawn, *samples))]
     return {
-        "problems": len(names),
-        "problems_searched": len(grown),
-        "problems_shared": len(shared),
+        "problems": len(rows),
+        "problems_sampled": len(voted),
         "samples": N,
-        "spots": [spot.row(_present(spot, everywhere)) for spot in (*others, *samples, *auto)],
+        "spots": [spot.row(_present(spot)) for spot in (*others, *samples, *auto)],
         "envelope": [
-            [tokens, float(np.mean(envelope(others, tokens, shared)))]
-            for tokens in np.geomspace(*_reach(others), GRID).tolist()
+            [tokens, float(np.mean(envelope(part, tokens, rows)))]
+            for tokens in np.geomspace(*_reach(part), GRID).tolist()
         ],
-        "regret": regrets(others, auto, shared),
-        "regret_to_the_other_halfs_envelope": regrets(others, auto, shared, bound=of_other_half),
+        "below": [_below(spot, part) for spot in fewer],
+        "regret": regrets(part, auto, rows),
+        "regret_to_the_other_halfs_envelope": regrets(part, auto, rows, bound=of_other_half),
+        "regret_of_the_others": regrets(part, auto, rows[CHOSEN_ON:]),
         # Where a plan sees nothing more to gain it leaves tokens unspent; here they count as if they were spent.
-        "regret_at_budget": regrets(others, auto, shared, _granted(auto, search)),
-        "regret_of_samples_to_votes": regrets(votes, samples, everywhere),
-        "adaptive": adaptive_half(pools),
+        "regret_at_budget": regrets(part, auto, rows, budgets),
+        "regret_of_samples_to_votes": regrets(drawn, samples, voted),
+        "adaptive": adaptive_half(list(sampled.by_id.values())),
     }
 
 
-def _greedy(real: Sequence[Spot], calibrated: int) -> Spot:
-    """Auto at one sample: the greedy answer, charged with a plan of one greedy sample of each calibration problem."""
-    direct = next(spot for spot in real if spot.strategy == "direct")
-    charged = direct.tokens * min(CALIBRATED, calibrated // 2) / RUN
-    return replace(direct, strategy="auto, subtrees", label="n=1", kind="auto", tokens=direct.tokens + charged)
+def _auto(pools: Mapping[str, Pools], name: str, names: Sequence[str], sample: float) -> list[Spot]:
+    """Auto on the problems that all runs of its calibration have."""
+    here = [problem for problem in names if all(problem in pools[run].by_id for run in AUTO[name])]
+    return _over(auto_spots(name, [pools[run].only(here) for run in AUTO[name]], sample), here, names)
+
+
+def _over(spots: Sequence[Spot], known: Sequence[str], names: Sequence[str]) -> list[Spot]:
+    return [spread(spot, known, names) for spot in spots]
+
+
+def _below(spot: Spot, part: Sequence[Spot]) -> dict[str, Any]:
+    """How far a point that fewer problems have lies below the best mixture of the others, on its problems."""
+    rows = [at for at in range(len(spot.right)) if spot.has(at)]
+    found = paired_interval(spot.take(rows), envelope(part, spot.tokens, rows), rows, seed=SEED)
+    return {"strategy": spot.strategy, "label": spot.label, "problems": len(rows), **asdict(found)}
 
 
 def _reach(spots: Sequence[Spot]) -> tuple[float, float]:
     return min(spot.tokens for spot in spots), max(spot.tokens for spot in spots)
 
 
-def _granted(auto: Sequence[Spot], search: Sequence[Spot]) -> list[float]:
-    """The tokens of auto's budgets, and what it took where its calibration made that more."""
-    known = {spot.label: spot.tokens for spot in search}
-    return [max(known.get(spot.label, spot.tokens), spot.tokens) for spot in auto]
-
-
-def _names(folder: Path) -> list[str]:
-    return [record.problem.id for record in read_run(folder).records if record.answer is not None]
-
-
-def _present(spot: Spot, rows: Sequence[int]) -> dict[str, float]:
+def _present(spot: Spot) -> dict[str, float]:
     """Accuracy of a spot on the problems that it was run on."""
-    known = [at for at in rows if spot.has(at)]
+    known = [at for at in range(len(spot.right)) if spot.has(at)]
     return asdict(mean_interval(spot.take(known), known, seed=SEED)) | {"problems": len(known)}
 
 
@@ -177,14 +199,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="folder of the recorded runs")
     parser.add_argument("--record", action="store_true", help="draw what is missing first")
-    parser.add_argument("--problems", type=int, default=300, help="problems of the pool of samples")
-    parser.add_argument("--searched", type=int, default=150, help="problems of the pool of searches")
-    parser.add_argument("--real", type=int, default=100, help="problems of what cannot be replayed")
+    parser.add_argument("--problems", type=int, default=600, help="problems of the pools and of what may be best")
+    parser.add_argument("--screened", type=int, default=300, help="problems of the samples and of what fell behind")
     parser.add_argument("--save", type=Path, help="where to save the figures")
     parser.add_argument("--figure", type=Path, help="where to draw them")
     args = parser.parse_args()
     if args.record:
-        record(args.runs, {POOL: args.problems, TREES: args.searched, ARMS: args.real})
+        record(args.runs, args.problems, args.screened)
     result = {
         "model": "ttc/nano/teacher, scored by ttc/nano/prm, arithmetic level 4, temperature 0.8",
         "seed": SEED,
@@ -197,6 +218,9 @@ def main() -> None:
         for row in (*result[name]["budgets"], {"budget": "mean", **result[name]["mean"]}):
             points = " to ".join(f"{100 * row[side]:+.1f}" for side in ("low", "high"))
             print(f"{name}, {row['budget']}: {100 * row['value']:+.1f} points ({points})")
+    for row in result["below"]:
+        points = " to ".join(f"{100 * row[side]:+.1f}" for side in ("low", "high"))
+        print(f"below: {row['strategy']} {row['label']}, {row['problems']}: {100 * row['value']:+.1f} ({points})")
     print(f"adaptive on the easy half: {json.dumps(result['adaptive'])}")
     if args.save:
         args.save.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

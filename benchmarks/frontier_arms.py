@@ -2,9 +2,10 @@
 
 Searches and what draws many samples come at about 4 and 16 samples; chains of a single answer are greedy, which is
 better here than one sample for as many tokens. Where a strategy asks a scorer it is the packaged reward model, as the
-judge of `knockout` and of `refine` too: the packaged models answer no other questions than their own. Left out:
-`tools`, as they have never seen a call; gibbs at 4 samples, where each of its rounds is one path; and 64 samples of all
-but DVTS and the votes, for the time they would take.
+judge of `knockout` and of `refine` too: the packaged models answer no other questions than their own. `GROUPS` run on
+all problems; `SCREENED`, which fell behind or takes too long to draw, on the first of them. Left out: `tools`, as they
+have never seen a call; gibbs at 4 samples, where each of its rounds is one path; and 64 samples of what is run here,
+for the time they would take.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ class Group:
         return LIVE // self.live
 
 
+def _trees(n: int, *policies: str) -> tuple[str, ...]:
+    return tuple(f"tree:n={n},policy={policy}" for policy in policies)
+
+
 def _sized(n: int, *more: str) -> tuple[str, ...]:
-    """What draws about n samples."""
+    """What draws about n samples and fell behind."""
     cheap = max(n // 4, 2)
     return (
-        *(f"tree:n={n},policy={policy}" for policy in ("beam", "particle", "rebase", "entropic")),
         f"confidence:n={n},warmup={cheap},group=16,chunk=16",
         f"first_finished:n={n},m={max(3 * n // 8, 1)},chunk=16",
         f"no_think_then_think:n={cheap},m={n - cheap}",
@@ -65,12 +69,16 @@ GROUPS = (
             "early_exit:rule=stable,chunk=16,repeats=2",
             "early_exit:rule=confidence,chunk=16",
             "refine:feedback=sums",
-            "refine:feedback=scorer",
         ),
     ),
+    Group("four", 0.8, 4, _trees(4, "beam", "entropic", "rebase")),
+    Group("sixteen", 0.8, 16, _trees(16, "entropic", "rebase", "gibbs")),
+)
+SCREENED = (
+    Group("greedy", 0.0, 4, ("refine:feedback=scorer",)),
     Group("four", 0.8, 4, _sized(4)),
-    Group("sixteen", 0.8, 16, _sized(16, "tree:n=16,policy=gibbs")),
-    Group("in-turn", 0.8, 4, tuple(f"tree:n={n},policy=puct" for n in (4, 16))),
+    Group("sixteen", 0.8, 16, _sized(16, *_trees(16, "beam"))),
+    Group("in-turn", 0.8, 4, (*_trees(4, "puct"), *_trees(16, "puct"))),
 )
 
 

@@ -18,14 +18,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 Spots = Sequence[Mapping[str, Any]]
 
-AUTO, ENVELOPE = "auto, subtrees", "best mixture of all"
-ENLARGED = 400, (62, 93)
+AUTO, ENVELOPE = "auto", "best mixture of all"
+ENLARGED = 400, (62, 95)
 SAMPLES = {
     "majority": ("#475569", "o"),
     "adaptive": ("#15803d", "o"),
     "best_of_n": ("#0e7490", "o"),
     "best_of_n, weighted": ("#0b62c4", "o"),
-    "auto": ("#f59e0b", "o"),
+    "auto of samples": ("#f59e0b", "o"),
     "confidence": ("#7c3aed", "^"),
     "first_finished": ("#db2777", "v"),
     "knockout": ("#a16207", "s"),
@@ -40,12 +40,13 @@ SEARCHES = {
     "tree, dvts": ("#7c3aed", "o"),
     "tree, beam": ("#0b62c4", "s"),
     "tree, rebase": ("#0e7490", "D"),
-    "tree, particle": ("#15803d", "^"),
+    "tree, particle, islands of 4": ("#15803d", "^"),
+    "tree, particle, of 16": ("#4d7c0f", "<"),
     "tree, entropic": ("#a16207", "v"),
     "tree, gibbs": ("#db2777", "P"),
     "tree, puct": ("#475569", "X"),
 }
-NAMES = {"direct": "direct, greedy", "auto": "auto of samples"}
+NAMES = {"direct": "direct, greedy"}
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
@@ -53,7 +54,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(11.0, 6.2), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    title = f"arithmetic level 4: {result['problems']} problems sampled, {result['problems_shared']} run"
+    title = f"arithmetic level 4: {result['problems']} problems, {result['problems_sampled']} of them sampled"
     for axes, look, text in ((left, SAMPLES, title), (right, SEARCHES, "tree searches, enlarged")):
         _common(axes, result)
         for name, (colour, marker) in look.items():

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from evals.calibrate import LADDER, Sampled, fit, is_right, spend
+from evals.calibrate import LADDER, fit, is_right, spend
 from evals.metrics import Vote, best_at_k, majority_at_k, weighted_at_k
+from evals.sampled import Pools, Sampled
 from evals.statistics import mean_interval, paired_interval
 from ttc.core import Message, Problem, Sampling
 from ttc.replay import Draw, replay
@@ -24,10 +25,8 @@ from ttc.strategies.adaptive import adaptive
 from ttc.strategies.majority import majority
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-BUDGETS = (1, 2, 4, 8, 16, 32)
-"""Of auto, in draws a problem; it takes up to all of a pool where it pays."""
-DEPTH = 4
-"""Calibration pools are so many times as deep as the budget."""
+DEPTH, FIRST = 2, 4
+"""Calibration pools are `DEPTH` times as deep as the budget; a draw that takes over `FIRST` budgets is left out."""
 CALIBRATED, RUN = 50, 1000
 """Problems of a calibration, and problems that share its cost."""
 ORDERS, SPLITS = 8, 4
@@ -118,14 +117,14 @@ def in_orders(pools: Sequence[Sampled], strategy: Any) -> Orders:
     return Orders([right for right, _ in found], [tokens for _, tokens in found])
 
 
-def searched(trees: Sequence[Sampled], width: int) -> list[Spot]:
-    """Weighted votes over the leaves of 1, 2, 4, ... subtrees, over random orders of them."""
-    rng = np.random.default_rng(SEED)
-    sizes = [k for k in SIZES if k <= min(len(pool.draws) for pool in trees)]
-    orders = [[[int(i) for i in rng.permutation(len(p.draws))] for _ in range(ORDERS * SPLITS)] for p in trees]
+def searched(islands: Pools, name: str) -> list[Spot]:
+    """Weighted votes over the leaves of 1, 2, 4, ... islands, over random orders of them."""
+    rng, trees, width = np.random.default_rng(SEED), list(islands.by_id.values()), islands.kind.width
+    sizes = [k for k in SIZES if k <= islands.depth]
+    orders = [[pool.order(rng) for _ in range(ORDERS * SPLITS)] for pool in trees]
     return [
         Spot(
-            "tree, dvts",
+            name,
             f"n={k * width}",
             float(np.mean([k * np.mean(pool.tokens) for pool in trees])),
             [
@@ -138,34 +137,40 @@ def searched(trees: Sequence[Sampled], width: int) -> list[Spot]:
     ]
 
 
-def auto_spots(pools: Sequence[Sampled], width: int) -> list[Spot]:
-    """Auto at every budget, in draws: each half of the problems by the plan of the other, averaged over splits.
+def auto_spots(name: str, runs: Sequence[Pools], sample: float) -> list[Spot]:
+    """Auto at the tokens of 1, 2, 4, ... samples a problem: each half of the problems by the plan of the other.
 
-    The pools of a calibration are `CALIBRATED` problems of the other half, as deep as the budget can pay for. A budget
-    of one draw needs none.
+    Averaged over splits. A calibration is `CALIBRATED` problems of the other half.
     """
-    most = min(len(pool.draws) for pool in pools)
-    name = "auto" if width == 1 else "auto, subtrees"
+    names = list(runs[0].by_id)
     spots = []
-    for budget in (b for b in BUDGETS if b <= most and (width > 1 or b < most)):
-        deep = max(n for n in LADDER if n <= min(DEPTH * budget, most)) if budget > 1 else 1
-        right, tokens, charged = [0.0] * len(pools), [0.0] * len(pools), 0.0
+    for size in SIZES:
+        right, tokens = dict.fromkeys(names, 0.0), 0.0
         for seed in range(SPLITS):
-            halves = np.array_split(np.random.default_rng(SEED + seed).permutation(len(pools)), 2)
-            for places, others in (halves, halves[::-1]):
-                plan = fit([_first(pools[at], deep) for at in others[:CALIBRATED]], seed=seed, width=width, source={})
-                charged += plan.spent / 2 / SPLITS if budget > 1 else 0.0
-                outcome = spend(plan, [pools[at] for at in places], budget * plan.first, seed=seed)
-                for at, value, cost in zip(places, *outcome, strict=True):
-                    right[at] += value / SPLITS
-                    tokens[at] += cost / SPLITS
-        spots.append(Spot(name, f"n={budget * width}", float(np.mean(tokens)) + charged / RUN, right, "auto"))
+            halves = np.array_split(np.random.default_rng(SEED + seed).permutation(len(names)), 2)
+            for here, others in (halves, halves[::-1]):
+                known = [names[at] for at in others[:CALIBRATED]]
+                tested = [names[at] for at in here]
+                deep = _affordable(runs, known, size * sample)
+                plan = fit([run.only(known) for run in deep], seed=seed, source={})
+                played = [run.only(tested) for run in deep]
+                found = spend(plan, played, max(size * sample, plan.first), seed=seed)
+                for problem, value, cost in zip(tested, *found, strict=True):
+                    right[problem] += value / SPLITS
+                    tokens += cost / SPLITS / len(names)
+                tokens += plan.spent / RUN / 2 / SPLITS
+        spots.append(Spot(name, f"n={size}", tokens, list(right.values()), "auto"))
     return spots
 
 
-def _first(pool: Sampled, n: int) -> Sampled:
-    """The first draws of a pool."""
-    return replace(pool, draws=pool.draws[:n], tokens=pool.tokens[:n])
+def _affordable(runs: Sequence[Pools], known: Sequence[str], budget: float) -> list[Pools]:
+    """The runs that are worth calibrating at that budget, and as deep as is; the first run always."""
+    found: list[Pools] = []
+    for run in runs:
+        each = run.only(known).spent / len(known) / run.depth
+        if not found or each <= FIRST * budget:
+            found.append(run.first(max((n for n in LADDER if n <= min(DEPTH * budget / each, run.depth)), default=1)))
+    return found
 
 
 def spread(spot: Spot, names: Sequence[str], every: Sequence[str]) -> Spot:

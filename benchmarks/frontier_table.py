@@ -26,22 +26,30 @@ def points(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def regrets(result: Mapping[str, Any]) -> Iterator[str]:
-    """What auto leaves, by budget and on the whole."""
-    yield "| budget | tokens | auto % | below the best mixture on the same problems | below the one chosen on others |"
-    yield "|---|---|---|---|---|"
-    same, other = result["regret"], result["regret_to_the_other_halfs_envelope"]
-    for row, beside in zip(same["budgets"], other["budgets"], strict=True):
-        figures = f"{row['tokens']:,.0f} | {share(row['auto'])} | {spread(row, 'value')} | {spread(beside, 'value')}"
-        yield f"| {row['budget']} | {figures} |"
-    yield f"| mean | | | {spread(same['mean'], 'value')} | {spread(other['mean'], 'value')} |"
+    """What auto leaves, by budget and on the whole: on all problems, on those without a say, and held out."""
+    held = ("regret", "regret_of_the_others", "regret_to_the_other_halfs_envelope", "regret_at_budget")
+    yield "| budget | tokens | auto % | regret | on the others | to one chosen on others | as if all was spent |"
+    yield "|---|---|---|---|---|---|---|"
+    for rows in zip(*(result[name]["budgets"] for name in held), strict=True):
+        figures = " | ".join(spread(row, "value") for row in rows)
+        yield f"| {rows[0]['budget']} | {rows[0]['tokens']:,.0f} | {share(rows[0]['auto'])} | {figures} |"
+    yield f"| mean | | | {' | '.join(spread(result[name]['mean'], 'value') for name in held)} |"
+
+
+def below(result: Mapping[str, Any]) -> Iterator[str]:
+    """How far what fewer problems have lies below the best mixture of the others."""
+    yield "| strategy | at | problems | points below the best mixture |"
+    yield "|---|---|---|---|"
+    for row in result["below"]:
+        yield f"| {row['strategy']} | {row['label']} | {row['problems']} | {spread(row, 'value')} |"
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path)
     result = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
-    print("\n".join((*points(result), "", *regrets(result))))
+    print("\n".join((*points(result), "", *regrets(result), "", *below(result))))
 
 
 if __name__ == "__main__":

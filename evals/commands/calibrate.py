@@ -23,8 +23,8 @@ from evals.sampled import read_pools
 from evals.statistics import mean_interval
 from ttc.plan import save_plan
 
-BUDGETS = (1, 2, 4, 8, 16)
-"""Rows of the table, in draws a problem of the first route."""
+ROWS, MARGIN = 12, 1.02
+"""Rows of the table, each of twice the tokens of the one before; the first a little above the cheapest answer."""
 MIN_POOLS = 4
 """Two problems in each half."""
 
@@ -59,12 +59,11 @@ def run(args: argparse.Namespace) -> int:
     if len(known) < MIN_POOLS:
         print(f"  fewer than {MIN_POOLS} problems: what the plan is worth cannot be cross-fitted", file=sys.stderr)
         return 0
-    one = plan.routes[0].first / plan.routes[0].ladder[0]
     least = max(half.first for half, _ in halves(runs, seed=args.seed, pilot=args.pilot))
-    for draws in BUDGETS:
-        if not plan.routes[0].ladder[0] <= draws <= plan.routes[0].ladder[-1]:
-            continue
-        tokens = 1.02 * max(one * draws, least)
+    most = max(pools.spent for pools in routes(runs)) / len(known)
+    for tokens in (MARGIN * least * 2**i for i in range(ROWS)):
+        if tokens > MARGIN**2 * most:
+            break
         right, spent = worth(runs, tokens, pilot=args.pilot, seed=args.seed)
         found = mean_interval(right, range(len(right)), seed=args.seed)
         print(
