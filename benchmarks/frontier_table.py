@@ -22,7 +22,8 @@ def points(result: Mapping[str, Any]) -> Iterator[str]:
     for name in names:
         line = sorted((s for s in result["spots"] if s["strategy"] == name), key=lambda spot: spot["tokens"])
         known = ", ".join(f"{share(spot['value'])} at {spot['tokens']:,.0f}" for spot in line)
-        yield f"| {name} | {known} | {line[0]['problems']} |"
+        problems = " or ".join(str(number) for number in sorted({spot["problems"] for spot in line}))
+        yield f"| {name} | {known} | {problems} |"
 
 
 def regrets(result: Mapping[str, Any]) -> Iterator[str]:
