@@ -1,11 +1,11 @@
 """What `benchmarks.frontier` runs for real, since no pool of samples can tell it, and how these runs are read.
 
-Searches and what draws many samples come at about 4 and 16 samples; chains of a single answer are greedy, which is
-better here than one sample for as many tokens. Where a strategy asks a scorer it is the packaged reward model, as the
-judge of `knockout` and of `refine` too: the packaged models answer no other questions than their own. `GROUPS` run on
-all problems; `SCREENED`, which fell behind or takes too long to draw, on the first of them. Left out: `tools`, as they
-have never seen a call; gibbs at 4 samples, where each of its rounds is one path; and 64 samples of what is run here,
-for the time they would take.
+Searches and what draws many samples come at about 4 and 16 samples, the better searches at 8 too; chains of a single
+answer are greedy, which is better here than one sample for as many tokens. Where a strategy asks a scorer it is the
+packaged reward model, as the judge of `knockout` and of `refine` too: the packaged models answer no other questions
+than their own. `GROUPS` run on all problems; `SCREENED`, which fell behind or takes too long to draw, on the first of
+them. Left out: `tools`, as they have never seen a call; gibbs at 4 samples, where each of its rounds is one path; and
+64 samples of what is run here, for the time they would take.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ GROUPS = (
         ),
     ),
     Group("four", 0.8, 4, _trees(4, "beam", "entropic", "rebase")),
+    Group("eight", 0.8, 8, _trees(8, "particle", "entropic", "rebase")),
     Group("sixteen", 0.8, 16, _trees(16, "entropic", "rebase", "gibbs")),
 )
 SCREENED = (

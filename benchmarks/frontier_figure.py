@@ -40,6 +40,7 @@ SEARCHES = {
     "tree, dvts": ("#7c3aed", "o"),
     "tree, beam": ("#0b62c4", "s"),
     "tree, rebase": ("#0e7490", "D"),
+    "tree, particle": ("#84cc16", "*"),
     "tree, particle, islands of 4": ("#15803d", "^"),
     "tree, particle, of 16": ("#4d7c0f", "<"),
     "tree, entropic": ("#a16207", "v"),
