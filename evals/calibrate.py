@@ -66,11 +66,10 @@ class _Seen:
     right: dict[Select, float] = field(default_factory=lambda: defaultdict(float))
     leads: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def accuracy(self, rule: Select, parent: _Seen | None, prior: float) -> float:
+    def accuracy(self, rule: Select, parent: _Seen, prior: float) -> float:
         """The share that was right, leaning on the parent's."""
-        count = self.count / ORDERS
         own = self.right[rule] / ORDERS
-        return own / count if parent is None else (own + prior * parent.right[rule] / parent.count) / (count + prior)
+        return (own + prior * parent.right[rule] / parent.count) / (self.count / ORDERS + prior)
 
 
 def routes(runs: Sequence[Pools], *, pilot: int = 1) -> list[Pools]:

@@ -111,7 +111,7 @@ def _kind(folder: Path, config: Mapping[str, Any], records: Sequence[Record]) ->
     """The kind of the draws of a run."""
     params = dict(config["params"])
     scored = config.get("scorer") is not None
-    if "policy" not in params:
+    if config["strategy"] != "tree":
         cold = params.get("temperature", config["sampling"]["temperature"])
         cold = config["sampling"]["temperature"] if cold is None else cold
         return Kind(scored=scored, greedy=cold == 0)

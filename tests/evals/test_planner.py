@@ -177,6 +177,12 @@ def test_a_plan_calibrated_on_a_tree_run_draws_subtrees(tmp_path: Path) -> None:
     # The total ends within an island; what that leaves over begins another that ends sooner, and so on.
     cut = [at for at, answer in enumerate(found) if len(answer.candidates) % 4]
     assert len(cut) <= 3, [len(answer.candidates) for answer in found]
+    # With tokens for all, nothing is cut.
+    assert main([*command, "--budget", f"tokens={4 * total}", "--out", str(tmp_path / "rich")]) == 0
+    rich = [record.answer for record in read_run(tmp_path / "rich").records if record.answer]
+    assert len(rich) == 24 and {len(answer.candidates) % 4 for answer in rich} == {0}
+    with pytest.raises(ConfigError, match="only runs of whole samples"):
+        read_pools(tmp_path / "rich")
     beam = [*EVAL, *scored, "--limit", "4", "--strategy", "tree:n=8,policy=beam", "--out", str(tmp_path / "beam")]
     assert main(beam) == 0
     with pytest.raises(ConfigError, match="policy=dvts"):
