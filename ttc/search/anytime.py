@@ -3,9 +3,9 @@
 A search that starts at full width under a budget that ends too soon finishes no path and answers nothing. Here the
 first path is drawn whole and unscored, as any single sample would be: that puts an answer in hand at the price of one,
 and shows what a path takes (`ttc.search.pace`). What is left pays for a search of so many paths, which narrows as it
-goes, and for another one after it while that is at least two paths wide. The rest scores what has no score yet, and
-draws plain samples. A budget that pays for two paths or fewer is therefore plain sampling; one that surely pays for the
-whole search leaves it as it is without a budget. Related: budget-aware tree search
+goes, and for another one after it while that is at least three paths wide. The rest scores what has no score yet, and
+draws plain samples. A budget that pays for fewer than three guided paths is plain sampling; one that surely pays for
+the whole search leaves it as it is without a budget. Related: budget-aware tree search
 (arXiv 2602.09574, arXiv 2603.12634).
 
 Under a budget in seconds alone the first path is drawn beside the search, since both take the same time in one batch.
@@ -28,6 +28,9 @@ from ttc.search.runtime import NO_VERDICT, Growth, Node
 from ttc.session import Session
 
 __all__ = ["Run", "find_leaves"]
+
+LEAST_WIDTH = 3
+"""Paths from which on guidance pays: a vote of unscored samples, twice as many, is as good as a search of two."""
 
 Run: TypeAlias = Callable[[Growth, int, int], Awaitable[list[Node]]]
 """(growth, width, number of the first draw at the root) -> leaves of a search of that width."""
@@ -83,7 +86,7 @@ class _Search:
         if self.pace.path is None:
             return leaves
         searched, used = False, 1
-        while (width := self._width(n - used)) > 1:
+        while (width := self._width(n - used)) >= LEAST_WIDTH:
             leaves += await self._grow(width, used)
             searched, used = True, used + width
         if searched:
