@@ -55,10 +55,13 @@ class EnsembleScorer:
     def price(self, prompt: Prompt) -> Price:
         """The sum of the members' prices; one that cannot tell its own is charged when it reports."""
         prices = [member.price(prompt) for member in self._members if isinstance(member, PricedScorer)]
+        shapes = [price.shape for price in prices if price.shape is not None]
         return Price(
             sum(price.fixed for price in prices),
             sum(price.per_token for price in prices),
             sum(price.per_draw for price in prices),
+            max((price.context for price in prices), default=0),
+            max(shapes, key=lambda shape: shape.num_params, default=None),  # the largest, so FLOPs are never too few
         )
 
     def release(self, problem_id: str) -> None:
