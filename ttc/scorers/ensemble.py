@@ -19,6 +19,7 @@ from ttc.concurrent import gather
 from ttc.config import overrides
 from ttc.core import Engine, Price, PricedScorer, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
+from ttc.reads import InnerPart, reads
 from ttc.registry import SCORERS, bind
 from ttc.specs import split_model
 
@@ -89,6 +90,11 @@ class EnsembleScorer:
         return Score(value, tuple(steps))
 
 
+def _reads(*, members: tuple[str, ...], **_: object) -> list[InnerPart]:
+    return [InnerPart(SCORERS, *_split(member)) for member in members]
+
+
+@reads(_reads)
 def ensemble(
     model: str | None = None,
     *,
@@ -116,11 +122,16 @@ def ensemble(
     return EnsembleScorer([_member(spec, engine) for spec in members], weights, missing)
 
 
-def _member(spec: str, engine: Engine | None) -> Scorer:
+def _split(spec: str) -> tuple[str, dict[str, str]]:
+    """NAME or NAME:MODEL, and the parameters behind the question mark."""
     plain, _, rest = spec.partition("?")
+    return plain, overrides(rest.split("&")) if rest else {}
+
+
+def _member(spec: str, engine: Engine | None) -> Scorer:
+    plain, params = _split(spec)
     name, model = split_model(plain)
     factory = SCORERS.load(name)
     supply = {"engine": engine, **({} if model is None else {"model": model})}
-    params = overrides(rest.split("&")) if rest else {}
     made: Scorer = factory(**bind(factory, params, supply=supply))
     return made
