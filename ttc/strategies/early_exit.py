@@ -78,7 +78,9 @@ async def early_exit(
             draw, stop_cause = await grow(session, replace(draw, prompt=prompt), session.sampling.max_tokens), rule
             break
     chosen = draw.candidate(session)
-    candidates = [chosen, *(p.candidate for p in probes[-1:] if not draw.finished)]
+    if session.limited and chosen.final is None:  # a budget may leave one probe, but no room for another piece
+        probes += await _last(session, draw, probe, probe_tokens, len(probes))
+    candidates = [chosen, *(p.candidate for p in probes[-1:] if chosen.final is None)]
     return session.answer(candidates[-1] if candidates[-1].final is not None else chosen, candidates, stop_cause)
 
 
@@ -119,6 +121,13 @@ def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> i
         return chunk
     session.narrow()
     return session.sampling.max_tokens
+
+
+async def _last(session: Session, draw: Draw, probe: str, probe_tokens: int, number: int) -> list[_Probe]:
+    """Ask a trace without an answer what it would say; nothing where the budget has ended."""
+    closing = _closing(session, draw.prompt)
+    asked = None if closing is None else await _ask(session, draw.prompt, closing, probe, probe_tokens, number)
+    return [] if asked is None else [asked]
 
 
 async def _ask(
