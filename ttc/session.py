@@ -249,31 +249,40 @@ class Session:
         thinking = thinking or self.thinking
         done: list[Completion] = []
         with self._draws.numbered(prompt, draws) as numbers:
+            needed = min(least, len(numbers))
             while numbers:
                 try:
                     lease = self._meter.lease(self._request(prompt, len(numbers), sampling, thinking, scorer, piece))
                 except BudgetExceeded:
                     self._meter.exhaust()
-                    if len(done) >= least:
-                        break
-                    raise
+                    if len(done) < needed:
+                        raise
+                    break
                 if resumed:
                     self._meter.release(prompt.path)
                 now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
-                self._draws.made(prompt, now)
                 control = thinking if piece else self._closing(thinking, lease, sampling)
-                try:
-                    drawn = await self._draw_in_time(prompt, lease, sampling, now, control)
-                finally:
-                    self._meter.settle(lease)
-                ended_early = control is not thinking and any(one.injected for one in drawn)
-                if ended_early or len(drawn) < len(now) or any(_shortened(one, lease, sampling) for one in drawn):
+                drawn = await self._draw_leased(prompt, lease, sampling, now, control)
+                if control is not thinking and any(one.injected for one in drawn):
                     self._meter.exhaust()
                 self._keep_for_scoring(prompt, lease, drawn, scorer)
                 done += drawn
-        if len(done) < least:
+        if len(done) < needed:  # every lease was granted, so the clock has cut the draws
             raise BudgetExceeded(f"budget.seconds {self._meter.budget.seconds:g} is spent")
         return done
+
+    async def _draw_leased(
+        self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
+    ) -> list[Completion]:
+        """Run draws under a lease and return it; note where the budget has ended them."""
+        self._draws.made(prompt, draws)
+        try:
+            drawn = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
+        finally:
+            self._meter.settle(lease)
+        if len(drawn) < len(draws) or any(_shortened(one, lease, sampling) for one in drawn):
+            self._meter.exhaust()
+        return drawn
 
     def _request(
         self, prompt: Prompt, num_draws: int, sampling: Sampling, thinking: Thinking, scorer: Scorer | None, piece: bool
