@@ -14,12 +14,13 @@ from evals.jsonl import jsonl
 from evals.task import Task
 from evals.tasks._toml import toml_task
 from ttc.errors import ConfigError
+from ttc.plugin_shape import PluginShape
 from ttc.registry import Registry
 from ttc.specs import split_model
 
 __all__ = ["TASKS", "load_task"]
 
-TASKS = Registry("task", "evals.tasks", "ttc.tasks")
+TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
 _FILES: dict[str, Callable[..., Task]] = {".jsonl": jsonl, ".jsonl.gz": jsonl, ".toml": toml_task}
 
 
