@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import ttc
 from evals.planner import Planner
-from evals.rehearsal import rehearse
 from evals.run import check_folder, claim, evaluate
 from evals.summary import summarise, write_summary
 from evals.task import Item, Task
@@ -25,6 +24,7 @@ from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, 
 from ttc.errors import ConfigError
 from ttc.options import PartChoice, StrategyChoice, fit_to_context
 from ttc.plan import Kind
+from ttc.rehearsal import rehearse
 from ttc.session import Shared
 from ttc.solve import Strategy, solve
 from ttc.strategies._drawing import draw_wave
@@ -136,6 +136,7 @@ async def execute(
         check_golds(experiment.items, verifier, experiment.task)
         engine = experiment.engine.create_engine()
         stack.push_async_callback(engine.close)
+        _check_length(experiment, engine)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
         for arm in experiment.arms:
             await _rehearse(experiment, arm, engine, scorer)
@@ -152,6 +153,13 @@ async def execute(
             )
             for arm in experiment.arms
         ]
+
+
+def _check_length(experiment: Experiment, engine: Engine) -> None:
+    """Refuse a length that no prompt leaves room for; a default is fitted to each prompt instead."""
+    asked, context = experiment.sampling.max_tokens, engine.capabilities.max_context
+    if not experiment.fit and asked > context:
+        raise ConfigError(f"--max-tokens {asked} exceeds the context of {engine.capabilities.model}: {context} tokens")
 
 
 async def _rehearse(experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None) -> None:

@@ -8,14 +8,24 @@ exact (`ttc.vllm_engine.thinking_cap`). Left out: determinism across schedules, 
 
 from __future__ import annotations
 
+from typing import Any
+
 from ttc import nano
 from ttc.core import Engine
 from ttc.embedded.folder import resolve
+from ttc.embedded.options import check_model
+from ttc.signatures import checked_by
 from ttc.vllm_engine.options import Backend, Options
 
 __all__ = ["vllm"]
 
 
+def _check(model: str | None, **options: Any) -> None:
+    Options(**options)
+    check_model(model)
+
+
+@checked_by(_check)
 def vllm(
     model: str | None = None,
     *,
