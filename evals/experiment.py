@@ -157,9 +157,9 @@ async def execute(
 
 def _check_length(experiment: Experiment, engine: Engine) -> None:
     """Refuse a length that no prompt leaves room for; a default is fitted to each prompt instead."""
-    asked, context = experiment.sampling.max_tokens, engine.capabilities.max_context
-    if not experiment.fit and asked > context:
-        raise ConfigError(f"--max-tokens {asked} exceeds the context of {engine.capabilities.model}: {context} tokens")
+    length, context = experiment.sampling.max_tokens, engine.capabilities.max_context
+    if not experiment.fit and length > context:
+        raise ConfigError(f"--max-tokens {length} exceeds the context of {engine.capabilities.model}: {context} tokens")
 
 
 async def _rehearse(experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None) -> None:

@@ -203,6 +203,6 @@ def _root(module: Mapping[str, Any]) -> str:
 @functools.cache
 def _installed() -> Mapping[str, str]:
     """The packages of other distributions that declare plug-ins, with how they are called; asked after a failure."""
-    entries = (entry for found in importlib.metadata.distributions() for entry in found.entry_points)
+    entries = (entry for package in importlib.metadata.distributions() for entry in package.entry_points)
     roots = {entry.module.partition(".")[0] for entry in entries if entry.group.startswith("ttc.")}
     return {root: f"plug-in package {root}" for root in roots - _OWN}

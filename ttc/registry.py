@@ -208,8 +208,8 @@ def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., An
         raise
     except Exception as exc:
         del sys.modules[spec.name]
-        told = f"{type(exc).__name__}: {exc}{line_in(str(path), exc)}"
-        raise ConfigError(f"{kind} file {str(path)!r} failed to import: {told}") from exc
+        cause = f"{type(exc).__name__}: {exc}{line_in(str(path), exc)}"
+        raise ConfigError(f"{kind} file {str(path)!r} failed to import: {cause}") from exc
     found = getattr(module, function, None)
     if not callable(found):
         own = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]

@@ -188,11 +188,11 @@ def _refuse_early(
     choices: Sequence[StrategyChoice], *, has_scorer: bool, sampling: Sampling, thinking: Thinking
 ) -> None:
     """Let the strategies refuse their values before a model is loaded; one that learns its plan has none to show."""
-    learning = [c for c in choices if c.params.get("total") is not None and c.params.get("plan") is None]
-    for choice in learning:
+    planless = [c for c in choices if c.params.get("total") is not None and c.params.get("plan") is None]
+    for choice in planless:
         kind_without_plan(choice.params.get("width"), choice.params.get("policy"), None)
-    asked = [choice for choice in choices if choice not in learning]
-    refuse_early(asked, has_scorer=has_scorer, sampling=sampling, thinking=thinking)
+    others = [choice for choice in choices if choice not in planless]
+    refuse_early(others, has_scorer=has_scorer, sampling=sampling, thinking=thinking)
 
 
 def _check_spread(asked: Sequence[StrategyChoice], temperature: float) -> None:

@@ -19,9 +19,9 @@ from ttc.scorers._options import check_options
 from ttc.signatures import checked_by
 
 
-def _check(model: str | None, **given: Any) -> None:
-    check_options(orm, given["backend"], given)
-    check_place("orm", given["device"], given["threads"])
+def _check(model: str | None, **options: Any) -> None:
+    check_options(orm, options["backend"], options)
+    check_place("orm", options["device"], options["threads"])
     if model is None:
         raise ConfigError("scorer orm needs a model: --scorer orm:PATH")
     check_model(model)

@@ -31,13 +31,13 @@ _READING = ("kind", "step_tag", "good", "bad", "positive_label", "beta")
 """Options that say how a model's scores are read; an adapter says it too."""
 
 
-def _check(model: str | None, **given: Any) -> None:
-    check_options(prm, given["backend"], given)
-    check_place("prm", given["device"], given["threads"])
-    adapter, reading = given["adapter"], [name for name in _READING if given[name] is not None]
+def _check(model: str | None, **options: Any) -> None:
+    check_options(prm, options["backend"], options)
+    check_place("prm", options["device"], options["threads"])
+    adapter, reading = options["adapter"], [name for name in _READING if options[name] is not None]
     if adapter is not None and reading:
         raise ConfigError(f"prm adapter={adapter} already says {', '.join(reading)}: give one or the other")
-    if given["base_url"] is None or given["protocol"] != "steps":
+    if options["base_url"] is None or options["protocol"] != "steps":
         check_model(model)
     elif model is not None or adapter is not None or reading:
         raise ConfigError("prm protocol=steps: the server knows its model and how it is read; give neither here")
