@@ -22,6 +22,7 @@ from distill.units import Unit
 from evals.run import innermost
 from ttc.core import Engine
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.plugin_fault import described
 from ttc.session import Shared
 from ttc.solve import Strategy, solve, spent
 
@@ -99,8 +100,7 @@ class LocalGenerator:
             error = innermost(raised)
             if isinstance(error, ConfigError | Unsupported):
                 raise error from None
-            name = type(error).__name__
-            return Failure(f"{name}: {error}"[:500], spent(raised), time.perf_counter() - began)
+            return Failure(described(error)[:500], spent(raised), time.perf_counter() - began)
 
 
 async def made(

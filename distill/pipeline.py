@@ -18,8 +18,8 @@ from distill.filtering import Context, Filter, kind_of
 from distill.registries import FILTERS
 from distill.sample import Sample
 from distill.selection import Selection
-from ttc.errors import ConfigError, TTCError
-from ttc.registry import bind
+from ttc.errors import ConfigError
+from ttc.plugin_fault import checked_return
 
 __all__ = ["ORDER", "PER_ANSWER", "USUAL", "Decision", "Funnel", "Stage", "read_filters", "run_pipeline", "settings_of"]
 
@@ -83,9 +83,8 @@ def read_filters(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Filter]
     """Bind filters; raises ConfigError naming the filter and the field."""
     found: dict[str, Filter] = {}
     for name, table in settings.items():
-        factory = FILTERS.load(name)
         try:
-            found[name] = factory(**bind(factory, table, supply={}))
+            found[name] = FILTERS.create(name, table, supply={})
         except ConfigError as exc:
             raise type(exc)(f"[filters.{name}] {exc}") if type(exc) is ConfigError else exc from exc
     return found
@@ -94,12 +93,10 @@ def read_filters(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Filter]
 def run_pipeline(
     samples: Sequence[Sample], filters: Mapping[str, Filter], context: Context, selection: Selection | None, seed: int
 ) -> Funnel:
-    """Put samples through the filters, in order, and through the selection; raises TTCError for a broken filter."""
+    """Put samples through the filters, in order, and through the selection; raises PluginError for a broken one."""
     left, dropped, stages = list(samples), dict[str, Decision](), list[Stage]()
     for name, judge in filters.items():
-        reasons = judge(left, context)
-        if len(reasons) != len(left):
-            raise TTCError(f"filter {name} gave {len(reasons)} reasons for {len(left)} answers")
+        reasons = checked_return("filter", judge, judge(left, context), Sequence, len(left))
         lost = {s.key: reason for s, reason in zip(left, reasons, strict=True) if reason is not None}
         left = _without(left, lost, name, dropped, stages)
     if selection is not None:

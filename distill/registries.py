@@ -7,10 +7,11 @@ distill/select/NAME.py      which of the kept answers to one prompt are learnt
 
 from __future__ import annotations
 
+from ttc.plugin_shape import PluginShape
 from ttc.registry import Registry
 
 __all__ = ["FILTERS", "METHODS", "SELECTORS"]
 
-METHODS = Registry("method", "distill.methods", "ttc.methods")
-FILTERS = Registry("filter", "distill.filters", "ttc.filters")
-SELECTORS = Registry("selector", "distill.select", "ttc.selectors")
+METHODS = Registry("method", "distill.methods", "ttc.methods", PluginShape(("distill.method:Method",)))
+FILTERS = Registry("filter", "distill.filters", "ttc.filters", PluginShape(("distill.filtering:Filter",)))
+SELECTORS = Registry("selector", "distill.select", "ttc.selectors", PluginShape(("distill.selection:Selector",)))

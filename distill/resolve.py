@@ -26,7 +26,6 @@ from evals.decontamination import own_texts
 from evals.task import Item, Task
 from train.specs import make_task
 from ttc.errors import ConfigError
-from ttc.registry import bind
 from ttc.values import parse
 
 __all__ = ["PROBE", "Plan", "resolve"]
@@ -83,8 +82,7 @@ def resolve(spec: JobSpec, folder: Path) -> Plan:
             raise ConfigError(f"domain {given.name}: no problem of {given.task} is left, such as {lost[0]}")
         domains.append(Domain(given.name, task, items, measured[given.held_out] if given.held_out else None))
     job = Job(spec, folder, student, teachers, domains)
-    factory = METHODS.load(spec.method)
-    method: Method = factory(**bind(factory, spec.options, supply={}))
+    method: Method = METHODS.create(spec.method, spec.options, supply={})
     settings = settings_of(method.filters(job), spec.filters)
     filters = read_filters(settings)
     assignments = list(method.assignments(job))

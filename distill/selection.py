@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from distill.registries import SELECTORS
 from distill.sample import Sample
 from ttc.errors import ConfigError
-from ttc.registry import bind
+from ttc.plugin_fault import checked_return
 from ttc.values import parse
 
 __all__ = ["Selection", "Selector", "read_selection"]
@@ -40,7 +40,8 @@ class Selection:
             groups.setdefault((sample.prompt, sample.label), []).append(sample)
         taken: set[str] = set()
         for group in groups.values():
-            taken |= {sample.key for sample in self.order(group, seed)[: self.per_prompt]}
+            ordered = checked_return("selector", self.order, self.order(group, seed), Sequence)
+            taken |= {sample.key for sample in ordered[: self.per_prompt]}
         why = f"not among the first {self.per_prompt} by {self.rule}"
         return [s for s in samples if s.key in taken], {s.key: why for s in samples if s.key not in taken}
 
@@ -52,5 +53,4 @@ def read_selection(table: Mapping[str, Any]) -> Selection:
     per_prompt = parse("select.per_prompt", given.pop("per_prompt", 4), int)
     if per_prompt < 1:
         raise ConfigError(f"select.per_prompt must be at least 1, got {per_prompt}")
-    factory = SELECTORS.load(rule)
-    return Selection(rule, factory(**bind(factory, given, supply={})), per_prompt)
+    return Selection(rule, SELECTORS.create(rule, given, supply={}), per_prompt)

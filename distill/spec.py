@@ -31,6 +31,7 @@ from typing import Any
 from distill.registries import METHODS
 from ttc.config import build, load_toml
 from ttc.core import Sampling
+from ttc.embedded.options import check_threads
 from ttc.errors import ConfigError
 from ttc.registry import bind
 from ttc.thinking import Thinking
@@ -120,10 +121,10 @@ class Scalars:
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing."""
+        check_threads("spec", self.threads)
         for name, low in (
             ("n", 1),
             ("smoke", 0),
-            ("threads", 1),
             ("concurrency", 1),
             ("limit", 1),
             ("shards", 0),

@@ -16,10 +16,11 @@ from distill.digests import digest_of, model_digests
 from distill.spec import JobSpec, TeacherSpec
 from evals.experiment import all_params
 from ttc.config import dump
-from ttc.core import Engine, Scorer
+from ttc.core import Engine, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.options import PartChoice, StrategyChoice
 from ttc.registry import ENGINES, SCORERS, STRATEGIES, bind
+from ttc.rehearsal import refuse_early
 from ttc.solve import Strategy
 from ttc.specs import label_of, parse_spec, split_model
 
@@ -102,6 +103,10 @@ def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:
         raise ConfigError(f'teacher {given.name}: strategy {name} needs a scorer: scorer = "prm:FOLDER"')
     if scorer is not None and not strategy.takes_scorer:
         raise ConfigError(f"teacher {given.name}: strategy {name} takes no scorer, so {scorer.label} has no effect")
+    try:
+        refuse_early([strategy], has_scorer=scorer is not None, sampling=Sampling(), thinking=spec.thinking)
+    except ConfigError as exc:
+        raise ConfigError(f"teacher {given.name}: {exc}") from exc
     folder = Path(model).expanduser()
     here = (folder / "config.json").is_file()
     if given.engine == "embedded" and not here:

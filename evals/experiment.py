@@ -19,7 +19,6 @@ import ttc
 from evals.contents import arm_contents, shared_contents
 from evals.labels import settings_of
 from evals.planner import Planner
-from evals.rehearsal import rehearse
 from evals.run import CONTENTS, SERVED, check_folder, claim, evaluate
 from evals.summary import summarise, write_summary
 from evals.task import Item, Task
@@ -28,6 +27,7 @@ from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, 
 from ttc.errors import ConfigError
 from ttc.options import PartChoice, StrategyChoice, fit_to_context
 from ttc.plan import Kind
+from ttc.rehearsal import rehearse
 from ttc.session import Shared
 from ttc.solve import Strategy, solve
 from ttc.strategies._drawing import draw_wave
@@ -156,6 +156,7 @@ async def execute(
         engine = experiment.engine.create_engine()
         stack.push_async_callback(engine.close)
         configs = _checked_configs(experiment, contents, engine.served if isinstance(engine, Served) else {})
+        _check_length(experiment, engine)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
         for arm in experiment.arms:
             await _rehearse(experiment, arm, engine, scorer)
@@ -192,6 +193,13 @@ def _checked_configs(
     for arm, config in zip(experiment.arms, configs, strict=True):
         check_folder(arm.folder, config)
     return configs
+
+
+def _check_length(experiment: Experiment, engine: Engine) -> None:
+    """Refuse a length that no prompt leaves room for; a default is fitted to each prompt instead."""
+    length, context = experiment.sampling.max_tokens, engine.capabilities.max_context
+    if not experiment.fit and length > context:
+        raise ConfigError(f"--max-tokens {length} exceeds the context of {engine.capabilities.model}: {context} tokens")
 
 
 async def _rehearse(experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None) -> None:

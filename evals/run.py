@@ -8,7 +8,8 @@ and seeds by (run seed, id, path), so neither order, nor concurrency, nor the pl
 deterministic engine.
 
 A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
-problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier) stops the run.
+problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's
+own that fails on each of the first `MAX_STREAK` problems) stops the run.
 
 What a failed problem had cost is in its record's provenance (`spent`) and counts in every total. While a run goes on
 its records are nowhere but on the disk, so memory does not grow with them.
@@ -34,7 +35,8 @@ from ttc import records as store
 from ttc.config import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.digests import differing
-from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
+from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
+from ttc.plugin_fault import described
 from ttc.solve import spent
 
 __all__ = [
@@ -58,7 +60,8 @@ CONTENTS = "contents"
 SERVED = "served"
 """The key that holds what a server says of its model; None until it is connected to."""
 MAX_STREAK = 8
-"""So many problems in a row that fail in the engine mean that the engine is gone."""
+"""So many problems in a row that fail in the engine mean that the engine is gone; of the first ones, in a plug-in, that
+it never works."""
 
 Solve = Callable[[Problem], Awaitable[Answer]]
 OnRecord = Callable[[Record], None]
@@ -108,6 +111,7 @@ async def evaluate(
     Raises:
         ConfigError: the folder holds another run, or its records belong to other data.
         EngineError: the engine failed `MAX_STREAK` problems in a row.
+        PluginError: a strategy or scorer of the user's own failed each of the first `MAX_STREAK` problems.
         VerifierError: the verifier itself is broken.
     """
     claim(folder, config)
@@ -143,14 +147,14 @@ def _found(path: Path, items: Sequence[Item], folder: Path, retry_errors: bool) 
 
 
 class _Writer:
-    """Appends records, remembers where they stand, and stops the run when the engine keeps failing."""
+    """Appends records, remembers where they stand, and stops the run when engine or plug-in keep failing."""
 
     def __init__(
         self, file: store.RecordFile, labels: Mapping[str, Any], places: MutableSequence[int], on_record: OnRecord
     ) -> None:
         self._file, self._labels, self._places, self._on_record = file, labels, places, on_record
         self._started = time.monotonic()
-        self._streak = 0
+        self._streak = self._num_written = self._num_faults = 0
 
     def write(
         self, index: int, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: Exception | None
@@ -170,11 +174,15 @@ class _Writer:
             answer=answer,
             verdict=verdicts[0] if verdicts else None,
             verdicts=tuple(verdicts[1:]),
-            error=None if error is None else f"{type(error).__name__}: {error}",
+            error=None if error is None else described(error),
             provenance=provenance,
         )
         self._places[index] = self._file.append(record)
         self._on_record(record)
+        self._num_written += 1
+        self._num_faults += isinstance(error, PluginError)
+        if self._num_faults == self._num_written >= MAX_STREAK:
+            raise PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
         self._streak = self._streak + 1 if _engine_failed(error) else 0
         if error is not None and self._streak >= MAX_STREAK:
             raise EngineError(

@@ -15,6 +15,7 @@ from ttc.errors import (
     ConfigError,
     EngineError,
     EngineTimeout,
+    PluginError,
     PromptTooLong,
     ScorerError,
     TTCError,
@@ -94,4 +95,6 @@ def from_error(error: BaseException) -> ApiError:
         return ApiError(504, "engine_timeout", text)
     if isinstance(error, EngineError | ScorerError):
         return unavailable("engine_unavailable", text)
+    if isinstance(error, PluginError):
+        return ApiError(500, "plugin_error", "a strategy, policy or scorer of this server failed; its log says more")
     return ApiError(500, "internal_error", "an error of the server itself; its log says more")

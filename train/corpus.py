@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ttc.plugin_shape import PluginShape
 from ttc.registry import Registry
 
 __all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "word_tokenizer"]
 
-CORPORA = Registry("corpus", "train.corpora", "ttc.corpora")
+CORPORA = Registry("corpus", "train.corpora", "ttc.corpora", PluginShape(("train.corpus:Corpus",)))
 
 THINKING_TEMPLATE = """\
 {%- for message in messages -%}{{- message.content -}}{%- endfor -%}

@@ -98,7 +98,7 @@ class PolicyStage:
         check_model(self.kind, has_model)
         name, given = parse_spec(self.engine)
         factory = ENGINES.load(name)
-        bind(factory, given, supply={"model": "model"})
+        bind(factory, given, supply={"model": None})
         for spec in self.shaping:
             shaping_part(spec)
         if self.ptx is not None:
@@ -205,7 +205,6 @@ class PolicyStage:
 
     def _engine(self, source: Path, setting: Setting) -> Engine:
         name, given = parse_spec(self.engine)
-        factory = ENGINES.load(name)
         supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
         supply = {key: value for key, value in supply.items() if key not in given}
-        return revived(lambda: factory(**bind(factory, given, supply=supply)), setting.log)
+        return revived(lambda: ENGINES.create(name, given, supply=supply), setting.log)

@@ -20,6 +20,7 @@ from train.optimiser import Optimiser
 from train.pair_data import Preferred
 from train.pairs import Labelled, LabelledLoss, PairLoss, Pairs
 from train.policy import token_logprobs
+from ttc.plugin_fault import checked_return
 
 __all__ = ["PairUpdater", "Reference", "mismatched"]
 
@@ -103,7 +104,7 @@ class PairUpdater:
 
     def _loss(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
         if self._pair_loss is not None:
-            return self._pair_loss(pairs)
+            return checked_return("preference loss", self._pair_loss, self._pair_loss(pairs), torch.Tensor)
         find: Callable[[Labelled], torch.Tensor] | None = self._labelled_loss
         if find is None or pairs.reference_chosen is None or pairs.reference_rejected is None:
             raise TypeError("a PairUpdater needs a loss and a reference")

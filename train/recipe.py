@@ -38,7 +38,6 @@ from train.retention import Retention, read_retention
 from train.stage import Stage
 from ttc.config import load_toml
 from ttc.errors import ConfigError, UnknownName
-from ttc.registry import bind
 from ttc.values import nearest
 
 __all__ = ["Recipe", "Step", "bind_stage", "packaged", "read_recipe"]
@@ -178,10 +177,9 @@ def bind_stage(table: Mapping[str, Any], where: str) -> Step:
         raise ConfigError(f"{where}: kind is missing (one of {', '.join(STAGES.names())})")
     kind = str(table["kind"])
     fields = {key: value for key, value in table.items() if key not in ("kind", "start")}
-    factory = STAGES.load(kind)
     supply = {"health": fields.pop("health")} if "health" in fields else {}
     try:
-        stage: Stage = factory(**bind(factory, fields, supply=supply))
+        stage: Stage = STAGES.create(kind, fields, supply=supply)
     except ConfigError as exc:
         raise type(exc)(f"{where}: {exc}") if type(exc) is ConfigError else exc from exc
     return Step(kind, {**fields, **supply}, stage, table.get("start"))

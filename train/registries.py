@@ -10,13 +10,21 @@ train/environments/NAME.py   a task to be done with tools, and what it is reward
 
 from __future__ import annotations
 
+from ttc.plugin_shape import PluginShape
 from ttc.registry import Registry
 
 __all__ = ["ADVANTAGES", "ENVIRONMENTS", "LOSSES", "PREFERENCES", "SHAPING", "STAGES"]
 
-ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages")
-ENVIRONMENTS = Registry("environment", "train.environments", "ttc.environments")
-LOSSES = Registry("loss", "train.losses", "ttc.losses")
-PREFERENCES = Registry("preference loss", "train.preferences", "ttc.preferences")
-SHAPING = Registry("shaping", "train.shaping", "ttc.shaping")
-STAGES = Registry("stage", "train.stages", "ttc.stages")
+ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages", PluginShape(("train.outcome:Advantage",)))
+ENVIRONMENTS = Registry(
+    "environment", "train.environments", "ttc.environments", PluginShape(("train.environment:Environment",))
+)
+LOSSES = Registry("loss", "train.losses", "ttc.losses", PluginShape(("train.terms:Loss",)))
+PREFERENCES = Registry(
+    "preference loss",
+    "train.preferences",
+    "ttc.preferences",
+    PluginShape(("train.pairs:PairLoss", "train.pairs:LabelledLoss")),
+)
+SHAPING = Registry("shaping", "train.shaping", "ttc.shaping", PluginShape(("train.rewards:Shaping",)))
+STAGES = Registry("stage", "train.stages", "ttc.stages", PluginShape(("train.stage:Stage",), supplied=("health",)))

@@ -24,7 +24,6 @@ from train.stage import Setting
 from train.step import update_on
 from ttc.errors import ConfigError
 from ttc.records import iterate
-from ttc.registry import bind
 
 __all__ = ["Relearn", "Relearning", "replay_step"]
 
@@ -49,9 +48,9 @@ def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path |
     """
     recorded = recorded_stage(run, stage, beside=("metrics.jsonl",))
     folder, source = recorded.folder, _started_from(run, recorded.place, model)
-    factory, fields = STAGES.load(recorded.kind), dict(recorded.fields)
+    fields = dict(recorded.fields)
     supply = {"health": fields.pop("health")} if "health" in fields else {}
-    bound = factory(**bind(factory, fields, supply=supply))
+    bound = STAGES.create(recorded.kind, fields, supply=supply)
     if not isinstance(bound, (PolicyStage, Relearning)):
         raise ConfigError(f"{folder.name}: a stage of kind {recorded.kind} makes no updates from rollouts")
     logged = {int(row["step"]): row for _, row in iterate(folder / "metrics.jsonl")}

@@ -23,7 +23,7 @@ from train.rollout_file import read_rollouts
 from train.specs import make_task, shaping_part
 from ttc.core import Verdict, Verifier
 from ttc.errors import ConfigError
-from ttc.registry import VERIFIERS, bind
+from ttc.registry import VERIFIERS
 from ttc.verifiers.disagreement import summary_lines, tally
 from ttc.verifiers.service import Service
 
@@ -43,8 +43,7 @@ def verifier_of(run: Path, stage: int | None, name: str | None, params: Mapping[
     check = make_task(task).check
     if name is not None and name != check.verifier:
         check = Check(name)
-    factory = VERIFIERS.load(check.verifier)
-    verifier: Verifier = factory(**bind(factory, {**check.params, **params}, supply={}))
+    verifier: Verifier = VERIFIERS.create(check.verifier, {**check.params, **params}, supply={})
     return Service(verifier)
 
 

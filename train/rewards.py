@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 
 from train.rollout import Rollout
 from ttc.core import Submission, Verdict, Verifier
+from ttc.plugin_fault import checked_return
 
 __all__ = ["Learnt", "Part", "Process", "Rewarder", "Shaping"]
 
@@ -123,7 +124,8 @@ def _add(judged: Sequence[Rollout], part: Part, step: int) -> list[Rollout]:
         groups.setdefault(rollout.group, []).append(index)
     result = list(judged)
     for members in groups.values():
-        values = part.shaping([judged[i] for i in members], step)
+        returned = part.shaping([judged[i] for i in members], step)
+        values = checked_return("shaping", part.shaping, returned, Sequence, len(members))
         for i, value in zip(members, values, strict=True):
             reward = judged[i].reward
             total = None if reward is None else reward + part.weight * value

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evals.task import Task
-from evals.tasks import load_task
+from evals.tasks import TASKS, load_task
 from train.registries import SHAPING
 from train.rewards import Part
 from ttc.core import Verifier
@@ -20,23 +20,22 @@ __all__ = ["make", "make_task", "make_verifier", "shaping_part"]
 def make(registry: Registry, spec: str) -> Any:
     """Return what the function named by `spec` makes; raises ConfigError for an unknown name or parameter."""
     name, given = parse_spec(spec)
-    factory = registry.load(name)
-    return factory(**bind(factory, given, supply={}))
+    return registry.create(name, given, supply={})
 
 
 def make_task(spec: str) -> Task:
     """Return the task named by `spec`, with its parameters."""
     name, given = parse_spec(spec)
     factory: Callable[..., Task] = load_task(name)
-    return factory(**bind(factory, given, supply={}))
+    task: Task = TASKS.checked(name, factory(**bind(factory, given, supply={})))
+    return task
 
 
 def make_verifier(task: Task) -> Verifier:
     """Return the verifier of a task."""
     check = task.check
-    factory = VERIFIERS.load(check.verifier)
-    found: Verifier = factory(**bind(factory, check.params, supply={}))
-    return found
+    verifier: Verifier = VERIFIERS.create(check.verifier, check.params, supply={})
+    return verifier
 
 
 def shaping_part(spec: str) -> Part:
@@ -49,5 +48,4 @@ def shaping_part(spec: str) -> Part:
         weight = float(str(text))
     except ValueError as exc:
         raise ConfigError(f"shaping {name}: weight must be a number, got {text!r}") from exc
-    factory = SHAPING.load(name)
-    return Part(name, weight, factory(**bind(factory, given, supply={})))
+    return Part(name, weight, SHAPING.create(name, given, supply={}))

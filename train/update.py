@@ -26,9 +26,10 @@ from train.outcome import Advantage, Outcome
 from train.packing import check_packing
 from train.policy import Compare, token_logprobs
 from train.sharding import Sharded
-from train.terms import Loss
+from train.terms import Loss, PerToken
 from train.world import ALONE, World
 from ttc.errors import ConfigError, TrainingError
+from ttc.plugin_fault import checked_return
 
 __all__ = ["Objective", "Supervisor", "Updater", "weighted", "whitened"]
 
@@ -63,9 +64,10 @@ class Objective:
 def weighted(batch: Batch, objective: Objective, outcome: Outcome) -> Batch:
     """Fill in advantages and weights; the normaliser sees the whole batch, before it is cut."""
     weights = token_weights(batch.mask, objective.normaliser, objective.max_tokens)
+    advantages = checked_return("advantage", objective.advantage, objective.advantage(outcome), torch.Tensor)
     return replace(
         batch,
-        advantages=objective.advantage(outcome) * batch.mask,
+        advantages=advantages * batch.mask,
         pg=weights,
         kl=weights * objective.kl_loss if objective.kl_loss else batch.kl,
     )
@@ -184,7 +186,8 @@ class Updater:
             scored = token_logprobs(self.model, batch.ids, batch.mask, compare, packed=self._packed)
         logprobs = scored.logprobs
         before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
-        terms = objective.loss(logprobs, before, batch.advantages, batch.mask)
+        returned = objective.loss(logprobs, before, batch.advantages, batch.mask)
+        terms = checked_return("loss", objective.loss, returned, PerToken)
         fix = objective.correction.weights(before, batch.engine, batch.mask)
         loss = (terms.loss * fix * batch.pg).sum() - (logprobs * batch.ce).sum()
         if scored.compared is not None:

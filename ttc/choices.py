@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from ttc.core import Answer, Engine, Problem, Scorer, Verifier
-from ttc.registry import bind
+from ttc.registry import ENGINES, SCORERS, VERIFIERS, bind
 
 if TYPE_CHECKING:
     from ttc.session import Session
@@ -29,15 +29,15 @@ class PartChoice:
 
     def create_engine(self) -> Engine:
         """Load the engine."""
-        return cast("Engine", self._create({}))
+        return cast("Engine", ENGINES.checked(self.name, self._create({})))
 
     def create_scorer(self, engine: Engine) -> Scorer:
         """Load the scorer; `engine` goes to scorers that ask for it."""
-        return cast("Scorer", self._create({"engine": engine}))
+        return cast("Scorer", SCORERS.checked(self.name, self._create({"engine": engine})))
 
     def create_verifier(self) -> Verifier:
         """Start the verifier."""
-        return cast("Verifier", self._create({}))
+        return cast("Verifier", VERIFIERS.checked(self.name, self._create({})))
 
     def _create(self, supply: Mapping[str, Any]) -> Any:
         model = {} if self.model is None else {"model": self.model}

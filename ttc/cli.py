@@ -4,7 +4,8 @@ A sub-command is an entry point of group `ttc.commands`: a function `register(su
 `run`, a function from the parsed arguments to an exit code. Only the command that is asked for is imported.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed while running, 2 bad input (nothing was
-started), 3 finished but some problems failed, 130 interrupted. `TTC_DEBUG=1` shows tracebacks.
+started) or a failure of the user's own code, 3 finished but some problems failed, 130 interrupted. `TTC_DEBUG=1` shows
+tracebacks.
 """
 
 from __future__ import annotations
@@ -17,25 +18,26 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, NoReturn
 
-from ttc.errors import ConfigError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
+from ttc.errors import ConfigError, PluginError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
 from ttc.memory import collect_rarely
+from ttc.plugin_fault import blamed, described, leaf
 from ttc.recipe import recipe_arguments
 from ttc.registry import plugins
 from ttc.values import nearest
 
-__all__ = ["leaf", "main"]
+__all__ = ["main"]
 
 GROUP = "ttc.commands"
 EPILOG = """\
 exit codes:
   0    done
   1    failed while running
-  2    bad input; nothing was started
+  2    bad input: nothing was started; or your own strategy, scorer, ... failed
   3    finished, but some problems failed
   130  interrupted
 
 TTC_DEBUG=1 shows tracebacks. Start with: ttc doctor"""
-BAD_INPUT = (ConfigError, RecordError, PromptTooLong, Unsupported)
+BAD_INPUT = (ConfigError, RecordError, PromptTooLong, Unsupported, PluginError)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -64,23 +66,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output went away (ttc list | head): not an error, but stdout must not be flushed again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except BAD_INPUT as exc:
-        return _fail(f"error: {exc}", 2)
-    except TTCError as exc:
-        return _fail(f"error: {exc}", 1)
-    except ExceptionGroup as group:
-        return _fail_all(group)
-    except OSError as exc:
-        return _fail(f"error: {_told(exc)}", 1)
     except Exception as exc:
-        return _fail(f"internal error: {type(exc).__name__}: {exc} (TTC_DEBUG=1 shows where)", 1)
+        return _fail_with(exc)
 
 
-def leaf(error: BaseException) -> BaseException:
-    """Return the first failure inside a group of failures, or the error itself."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _fail_with(error: Exception) -> int:
+    """Report an error; of the failures of concurrent tasks the first, the others are its company."""
+    first = leaf(blamed(error))
+    match first:
+        case TTCError():
+            return _fail(f"error: {first}", 2 if isinstance(first, BAD_INPUT) else 1)
+        case OSError():
+            return _fail(f"error: {_told(first)}", 1)
+    return _fail(f"internal error: {described(first)} (TTC_DEBUG=1 shows where)", 1)
 
 
 def _fail(message: str, code: int) -> int:
@@ -94,13 +92,6 @@ def _told(error: OSError) -> str:
     """What the system refused, and where."""
     said = error.strerror or str(error) or type(error).__name__
     return said if error.filename is None else f"{error.filename}: {said}"
-
-
-def _fail_all(group: ExceptionGroup[Exception]) -> int:
-    """Report the first failure of concurrent tasks; the others are its company."""
-    first = leaf(group)
-    code = 2 if isinstance(first, BAD_INPUT) else 1
-    return _fail(f"error: {first}" if isinstance(first, TTCError) else f"error: {type(first).__name__}: {first}", code)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

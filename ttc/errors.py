@@ -12,6 +12,7 @@ TTCError
  ├─ VerifierError (RuntimeError)    the verifier itself failed (its verdicts are never exceptions)
  ├─ TrainingError (RuntimeError)    training cannot go on: lost parity, a health rule's stop, a broken checkpoint
  ├─ RecordError (ValueError)        a record or task file is broken: names file, line and field
+ ├─ PluginError (RuntimeError)      code of the user's own raised, or returned what it must not: names file and line
  └─ BudgetExceeded                  the budget of a session is spent; `solve` turns it into the best answer so far
 
 Foreign exceptions are translated once, in the file that talks to the foreign package, with `from exc`.
@@ -28,6 +29,7 @@ __all__ = [
     "EngineError",
     "EngineTimeout",
     "MissingExtra",
+    "PluginError",
     "PromptTooLong",
     "RecordError",
     "ScorerError",
@@ -110,6 +112,13 @@ class TrainingError(TTCError, RuntimeError):
 
 class RecordError(TTCError, ValueError):
     """A record or task file is broken; the message names file, line and field."""
+
+
+class PluginError(TTCError, RuntimeError):
+    """A plug-in of the user's own (a strategy, a scorer, a loss, ...) raised, or returned what it must not.
+
+    See `ttc.plugin_fault`: an exception of this toolkit's own code is never one.
+    """
 
 
 class BudgetExceeded(TTCError):

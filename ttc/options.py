@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ttc.choices import PartChoice, StrategyChoice
@@ -34,6 +36,7 @@ __all__ = [
     "add_strategy_options",
     "add_thinking_options",
     "check_parts",
+    "check_writable",
     "fit_to_context",
     "resolve_budget",
     "resolve_engine",
@@ -178,6 +181,18 @@ def check_parts(args: argparse.Namespace, parts: Sequence[str]) -> None:
         head = key.partition(".")[0]
         if head not in parts:
             raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, parts)} (known: {', '.join(parts)})")
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to; leaves nothing behind."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{option} {folder}: {there} is a file; name a folder")
+    try:
+        with tempfile.TemporaryDirectory(dir=there):
+            return
+    except OSError as exc:
+        raise ConfigError(f"{option} {folder}: {there} cannot be written to ({exc.strerror}); name another") from exc
 
 
 def resolve_thinking(args: argparse.Namespace) -> Thinking:

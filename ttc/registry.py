@@ -5,7 +5,8 @@ A module registers itself by defining one public function of its own name: `ttc/
 helpers) are not registered. Other distributions add to the same list through the registry's entry-point group.
 Listing reads file names and syntax only; nothing is imported until `load`.
 
-What a function takes is read from its signature: see `ttc.signatures`.
+What a function takes is read from its signature: see `ttc.signatures`. One of the user's own is held to the registry's
+shape (`ttc.plugin_shape`) when it is loaded, and what it makes when it is made.
 
 Left out: overriding. A name that is built in wins over an entry point of the same name.
 """
@@ -23,12 +24,14 @@ import re
 import sys
 import tomllib
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ttc.digests import digest_of, file_digest
 from ttc.errors import ConfigError, MissingExtra, UnknownName
+from ttc.plugin_fault import LABEL, line_in
+from ttc.plugin_shape import PluginShape
 from ttc.signatures import Description, bind, describe
 
 __all__ = [
@@ -48,11 +51,12 @@ DISTRIBUTION = "ttckit"
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """All functions of one kind: the modules of `package` and the entry points of `group`."""
+    """All functions of one kind: the modules of `package` and the entry points of `group`, all of one `shape`."""
 
     kind: str
     package: str
     group: str
+    shape: PluginShape
 
     def names(self) -> tuple[str, ...]:
         """Return every name, sorted, without importing what is named."""
@@ -63,12 +67,14 @@ class Registry:
 
         Raises:
             UnknownName: no such name; carries the nearest one.
-            ConfigError: a `file.py:function` that cannot be read.
+            ConfigError: a `file.py:function` that cannot be read, or a function of another shape.
             MissingExtra: the function needs an optional package that is not installed.
         """
         path, separator, function = name.rpartition(":")
         if separator and path.endswith(".py"):
-            return _load_file(self.kind, pathlib.Path(path).expanduser(), function)
+            own = _load_file(self.kind, pathlib.Path(path).expanduser(), function)
+            self.shape.check_function(f"{self.kind} {name}", own)
+            return own
         plain = name.replace("-", "_")
         file = _files(self.package).get(plain)
         if file is not None and _defines(file, plain):
@@ -77,19 +83,54 @@ class Registry:
         entry = plugins(self.group)
         if plain in entry:
             loaded: Callable[..., Any] = entry[plain].load()
+            self.shape.check_function(f"{self.kind} {name}", loaded)
             return loaded
         raise UnknownName(self.kind, name, self.names())
+
+    def create(self, name: str, params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
+        """Return what the function called `name` makes of `params` and `supply` (see `bind`), held to the shape.
+
+        Raises:
+            ConfigError: as `load` and `bind` do, or something else was made.
+        """
+        factory = self.load(name)
+        return self.checked(name, factory(**bind(factory, params, supply=supply)))
+
+    def checked(self, name: str, product: Any) -> Any:
+        """Return what the function called `name` made; raises ConfigError naming what it lacks."""
+        self.shape.check_product(f"{self.kind} {name}", product)
+        return product
 
     def describe(self, name: str) -> Description:
         """Return what the function called `name` says of itself; raises like `load`."""
         return describe(self.kind, name.replace("-", "_"), self.load(name))
 
 
-STRATEGIES = Registry("strategy", "ttc.strategies", "ttc.strategies")
-ENGINES = Registry("engine", "ttc.engines", "ttc.engines")
-SCORERS = Registry("scorer", "ttc.scorers", "ttc.scorers")
-VERIFIERS = Registry("verifier", "ttc.verifiers", "ttc.verifiers")
-POLICIES = Registry("policy", "ttc.search.policies", "ttc.policies")
+STRATEGIES = Registry(
+    "strategy",
+    "ttc.strategies",
+    "ttc.strategies",
+    PluginShape(("ttc.core:Answer",), takes=("problem", "session"), is_async=True),
+)
+ENGINES = Registry(
+    "engine",
+    "ttc.engines",
+    "ttc.engines",
+    PluginShape(("ttc.protocols:Engine",), supplied=("model", "device", "threads")),
+)
+SCORERS = Registry(
+    "scorer", "ttc.scorers", "ttc.scorers", PluginShape(("ttc.protocols:Scorer",), supplied=("model", "engine"))
+)
+VERIFIERS = Registry("verifier", "ttc.verifiers", "ttc.verifiers", PluginShape(("ttc.protocols:Verifier",)))
+POLICIES = Registry(
+    "policy",
+    "ttc.search.policies",
+    "ttc.policies",
+    PluginShape(
+        ("ttc.search.policy:Policy", "ttc.search.policy:Resampler", "ttc.search.policy:Searcher"),
+        supplied=("beam_width",),
+    ),
+)
 
 
 def plugins(group: str) -> dict[str, importlib.metadata.EntryPoint]:
@@ -159,6 +200,7 @@ def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., An
     if spec is None or spec.loader is None:
         raise ConfigError(f"{kind} file {str(path)!r} cannot be imported")
     module = importlib.util.module_from_spec(spec)
+    vars(module)[LABEL] = f"{kind} {path}:{function}"
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
@@ -166,7 +208,8 @@ def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., An
         raise
     except Exception as exc:
         del sys.modules[spec.name]
-        raise ConfigError(f"{kind} file {str(path)!r} failed to import: {type(exc).__name__}: {exc}") from exc
+        cause = f"{type(exc).__name__}: {exc}{line_in(str(path), exc)}"
+        raise ConfigError(f"{kind} file {str(path)!r} failed to import: {cause}") from exc
     found = getattr(module, function, None)
     if not callable(found):
         own = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]

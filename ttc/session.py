@@ -40,6 +40,7 @@ from ttc.core import (
 from ttc.draws import DrawBook
 from ttc.errors import BudgetExceeded, ConfigError
 from ttc.meter import FREE, Clock, Cost, Lease, Meter, Request
+from ttc.plugin_fault import read_scores
 from ttc.selection import choose
 from ttc.thinking import OUT_OF_CALLS, Thinking, answer_reserve, controlled, count_sampled_thinking
 from ttc.voting import fallback, vote
@@ -389,7 +390,8 @@ class Session:
     async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
         """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here.
 
-        A prompt whose scoring the budget does not cover, or does not leave time for, has no verdict.
+        A prompt whose scoring the budget does not cover, or does not leave time for, has no verdict; nor has one whose
+        score is not finite.
         """
         if not any(known is scorer for known in self._scorers):
             self._scorers.append(scorer)
@@ -413,7 +415,7 @@ class Session:
         """Score until the budget in seconds ends; what was scored by then is kept."""
         seconds = self._meter.seconds_left
         if seconds is None:
-            return await scorer.score(prompts, self._meter.add)
+            return read_scores(scorer, await scorer.score(prompts, self._meter.add), len(prompts))
         scores: list[Score] = []
         # Scorers that say their price for one prompt alone give it one score whatever it is scored beside.
         alone = isinstance(scorer, PricedScorer) and all(not scorer.price(prompt).per_draw for prompt in prompts[:1])
@@ -423,7 +425,7 @@ class Session:
             (verdicts,) = await gather_until([scorer.score(batch, self._meter.add)], self.seconds_left)
             if verdicts is None:
                 break
-            scores += verdicts
+            scores += read_scores(scorer, verdicts, len(batch))
         return scores + [_TOO_LATE] * (len(prompts) - len(scores))
 
     def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:

@@ -2,7 +2,8 @@
 
 `describe` says what a function takes, for `ttc list` and help texts; `bind` checks values against it and parses text by
 the annotations. So documentation, help and checks cannot drift apart. The text of a parameter is its entry in the
-`Args:` section of the docstring (Google style).
+`Args:` section of the docstring (Google style). What a signature cannot say, a factory adds with `checked_by`: a check
+of its arguments that `bind` makes as well, so before anything is loaded.
 
 Left out: positional parameters other than `model`; they belong to the caller.
 """
@@ -10,6 +11,7 @@ Left out: positional parameters other than `model`; they belong to the caller.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -17,12 +19,15 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ttc.errors import ConfigError
 from ttc.values import nearest, parse, type_text
 
-__all__ = ["Description", "Parameter", "bind", "describe"]
+__all__ = ["Description", "Parameter", "bind", "checked_by", "describe"]
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+_CHECK = "__ttc_check__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +100,15 @@ def describe(kind: str, name: str, function: Callable[..., Any]) -> Description:
     return Description(kind, name, doc, "model" in signature.parameters, parameters, about)
 
 
-def bind(
-    function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]
-) -> dict[str, Any]:
+def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> dict[str, Any]:
     """Return the keyword arguments for `function`: `params` checked and parsed, with those of `supply` it asks for.
 
     `params` may name keyword-only parameters; a string is parsed by the annotation. `supply` fills parameters that are
     not text, such as `scorer`; what `function` does not ask for is left out.
 
     Raises:
-        ConfigError: an unknown parameter (with the nearest), a value that does not fit, or a required one missing.
+        ConfigError: an unknown parameter (with the nearest), a value that does not fit, or a required one missing;
+            or what the function's own check refuses (`checked_by`).
     """
     signature = inspect.signature(function)
     keywords = {p.name: p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
@@ -128,7 +132,36 @@ def bind(
     if missing:
         wanted = type_text(hints[missing[0]])
         raise ConfigError(f"{label} needs {missing[0]!r} ({wanted}), which was not given")
+    if hasattr(function, _CHECK):
+        defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not p.empty}
+        _check(getattr(function, _CHECK), {**defaults, **bound})
     return bound
+
+
+def checked_by(check: Callable[..., None]) -> Callable[[Factory], Factory]:
+    """Let `check` refuse a factory's arguments, by their names, in `bind` and before the factory's own body."""
+
+    def decorate(factory: Factory) -> Factory:
+        signature = inspect.signature(factory)
+
+        @functools.wraps(factory)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            _check(check, bound.arguments)
+            return factory(*args, **kwargs)
+
+        setattr(checked, _CHECK, check)
+        return cast("Factory", checked)
+
+    return decorate
+
+
+def _check(check: Callable[..., None], arguments: Mapping[str, Any]) -> None:
+    """Call `check` with those of `arguments` that it names, with all of them where it takes any."""
+    parameters = inspect.signature(check).parameters.values()
+    every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    check(**(arguments if every else {parameter.name: arguments[parameter.name] for parameter in parameters}))
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

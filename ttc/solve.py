@@ -15,6 +15,7 @@ from dataclasses import replace
 from ttc.core import Answer, Budget, Engine, Problem, Sampling, Usage
 from ttc.errors import BudgetExceeded, ConfigError, TTCError
 from ttc.meter import Clock
+from ttc.plugin_fault import call_strategy
 from ttc.session import Session, Shared
 from ttc.thinking import Thinking
 
@@ -44,7 +45,7 @@ async def solve(
     it.
 
     Raises:
-        TTCError: the engine, a scorer or the configuration failed.
+        TTCError: the engine, a scorer, the configuration or the strategy failed.
     """
     started = time.perf_counter()
     session = Session(
@@ -70,7 +71,7 @@ async def solve(
 async def attempt(problem: Problem, session: Session, strategy: Strategy) -> Answer:
     """Run `strategy`; where the budget ends it, answer by the best of what the session has in hand."""
     try:
-        return await strategy(problem, session)
+        return await call_strategy(strategy, problem, session)
     except BudgetExceeded:
         return session.best_so_far()
 

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 
 from distill.method import Job
 from ttc.errors import TTCError
+from ttc.plugin_shape import PluginShape
 from ttc.registry import Registry
 
 __all__ = ["CHECKS", "Finding", "run"]
 
-CHECKS = Registry("check", "distill.preflight", "ttc.preflight")
+CHECKS = Registry(
+    "check", "distill.preflight", "ttc.preflight",
+    PluginShape(("distill.preflight:Finding",), takes=("job",), has_options=False),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ def run(job: Job) -> list[Finding]:
 def _checked(name: str, job: Job) -> Finding:
     check: Callable[[Job], Finding] = CHECKS.load(name)
     try:
-        return check(job)
+        finding: Finding = CHECKS.checked(name, check(job))
+        return finding
     except TTCError as exc:
         return Finding(name, False, f"the check cannot be made: {exc}", "see what the other checks say first")

@@ -12,7 +12,6 @@ from distill.preflight import Finding
 from distill.registries import METHODS
 from evals.task import Item
 from train.specs import make_task
-from ttc.registry import bind
 
 __all__ = [
     "Supervising",
@@ -41,9 +40,8 @@ class Supervising(Protocol):
 
 def method_of(job: Job) -> Method:
     """The job's bound method."""
-    factory = METHODS.load(job.spec.method)
-    found: Method = factory(**bind(factory, job.spec.options, supply={}))
-    return found
+    method: Method = METHODS.create(job.spec.method, job.spec.options, supply={})
+    return method
 
 
 def reads_tokens(job: Job) -> bool:

@@ -30,9 +30,9 @@ from evals.progress import Progress
 from evals.report import render_table, write_report
 from evals.summary import write_summary
 from evals.task import Task
-from evals.tasks import load_task, task_file
+from evals.tasks import TASKS, load_task, task_file
 from ttc.config import overrides
-from ttc.core import Budget
+from ttc.core import Budget, Sampling
 from ttc.errors import ConfigError
 from ttc.memory import keep_little
 from ttc.options import (
@@ -42,6 +42,7 @@ from ttc.options import (
     add_sampling_options,
     add_strategy_options,
     add_thinking_options,
+    check_writable,
     resolve_budget,
     resolve_engine,
     resolve_sampling,
@@ -50,9 +51,13 @@ from ttc.options import (
     resolve_thinking,
     resolve_verifier,
 )
+from ttc.plugin_fault import without_scores
 from ttc.recipe import add_recipe_option
 from ttc.registry import STRATEGIES, bind
+from ttc.rehearsal import refuse_early
 from ttc.specs import label_of, parse_spec, split_specs
+from ttc.strategies.auto import kind_without_plan
+from ttc.thinking import Thinking
 
 EPILOG = """\
 exit codes:
@@ -70,6 +75,8 @@ LEGEND = (
 DEFAULT_LIMIT = 100
 DEFAULT_CONCURRENCY = 64
 GREEDY = "direct:temperature=0"
+MAX_CONCURRENCY = 65536
+"""Problems in flight that still fit into memory; no engine runs as many at once."""
 
 
 def register(subparsers: Any) -> None:
@@ -125,9 +132,8 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate; see EPILOG for the exit codes."""
     out = Path(args.out or _default_out(args)).expanduser()
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file; name a folder")
     experiment = _plan(args, out)
+    check_writable("--out", out)
     if experiment.engine.name == DEFAULT_ENGINE:
         keep_little()
     if experiment.task.note:
@@ -152,8 +158,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, out: Path) -> Experiment:
     """Check every name, parameter and file; nothing heavy is loaded."""
-    if args.concurrency < 1:
-        raise ConfigError(f"--concurrency must be >= 1, got {args.concurrency}")
+    if not 1 <= args.concurrency <= MAX_CONCURRENCY:
+        raise ConfigError(f"--concurrency must be >= 1 and <= {MAX_CONCURRENCY}, got {args.concurrency}")
     args.set, task_params = _split_task_params(args.set)
     asked = resolve_strategies(args, default="tree")
     engine = resolve_engine(args)
@@ -165,6 +171,8 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
     scorer = resolve_scorer(args, [arm.choice for arm in arms])
     thinking, budget = resolve_thinking(args), resolve_budget(args)
     arms = [replace(arm, choice=_with_total(arm.choice, budget)) for arm in arms]
+    ordered = [arm.choice for arm in sorted(arms, key=lambda arm: arm.baseline)]
+    _refuse_early(ordered, has_scorer=scorer is not None, sampling=sampling, thinking=thinking)
     verifier = resolve_verifier(task.check.verifier, _check_params(args, task))
     limit = _limit(args.limit)
     return Experiment(
@@ -191,6 +199,17 @@ def _problems_seed(seed: int | None, task: Task) -> int:
     return 0 if seed is None else seed
 
 
+def _refuse_early(
+    choices: Sequence[StrategyChoice], *, has_scorer: bool, sampling: Sampling, thinking: Thinking
+) -> None:
+    """Let the strategies refuse their values before a model is loaded; one that learns its plan has none to show."""
+    planless = [c for c in choices if c.params.get("total") is not None and c.params.get("plan") is None]
+    for choice in planless:
+        kind_without_plan(choice.params.get("width"), choice.params.get("policy"), None)
+    others = [choice for choice in choices if choice not in planless]
+    refuse_early(others, has_scorer=has_scorer, sampling=sampling, thinking=thinking)
+
+
 def _check_spread(asked: Sequence[StrategyChoice], temperature: float) -> None:
     """Refuse several samples at temperature 0, where they would all be equal."""
     for choice in asked:
@@ -207,7 +226,7 @@ def _task(args: argparse.Namespace, params: Mapping[str, object]) -> Task:
     if args.data is not None:
         given["data"] = args.data
     supply = {"data": os.environ["TTC_DATA"]} if os.environ.get("TTC_DATA") and "data" not in given else {}
-    task: Task = factory(**bind(factory, given, supply=supply))
+    task: Task = TASKS.checked(args.task, factory(**bind(factory, given, supply=supply)))
     return task
 
 
@@ -307,8 +326,18 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool) -> None:
     for result, entry in zip(results, entries, strict=True):
         if result.entry["errors"]:
             print(f"{result.arm.choice.label}: {_failures(result)}; see {result.arm.folder}", file=sys.stderr)
+        unscored = _unscored(result)
+        if unscored:
+            print(f"{result.arm.choice.label}: {unscored}; its answers were chosen without", file=sys.stderr)
         if as_json and not result.arm.baseline:
             print(json.dumps({key: value for key, value in entry.items() if key != "curve"} | {"out": str(out)}))
+
+
+def _unscored(result: Result) -> str:
+    """Say that no score could be used; empty where one could."""
+    if not result.arm.choice.takes_scorer:
+        return ""
+    return without_scores(record.answer for record in result.records if record.answer is not None)
 
 
 def _failures(result: Result) -> str:

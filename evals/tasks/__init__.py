@@ -15,12 +15,13 @@ from evals.task import Task
 from evals.tasks._toml import toml_task
 from ttc.digests import user_file
 from ttc.errors import ConfigError
+from ttc.plugin_shape import PluginShape
 from ttc.registry import Registry
 from ttc.specs import split_model
 
 __all__ = ["TASKS", "load_task", "task_file"]
 
-TASKS = Registry("task", "evals.tasks", "ttc.tasks")
+TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
 _FILES: dict[str, Callable[..., Task]] = {".jsonl": jsonl, ".jsonl.gz": jsonl, ".toml": toml_task}
 
 

@@ -1,5 +1,7 @@
 """Every filter keeps what it should and says why it drops the rest; together they lose nothing."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from distill.registries import FILTERS, SELECTORS
 from distill.selection import read_selection
 from tests.distill.pieces import sample
 from ttc.errors import ConfigError, UnknownName
+from ttc.plugin_fault import blamed
 
 
 def reasons(name, samples, context=None, **fields):
@@ -92,10 +95,61 @@ def test_difficulty_is_the_students_own_pass_rate():
     assert found == ["too easy: the student solves 1.00", "too hard: the student solves 0.00", None, None]
 
 
-def test_every_filter_and_selector_is_listed_and_ordered():
-    assert set(ORDER) == set(FILTERS.names())
-    assert set(USUAL) < set(ORDER)
-    assert SELECTORS.names() == ("best_scored", "diverse", "random", "shortest")
+def test_every_filter_that_has_a_place_in_the_order_is_registered_and_the_others_come_after():
+    assert set(USUAL) < set(ORDER) <= set(FILTERS.names())
+    assert {"best_scored", "diverse", "random", "shortest"} <= set(SELECTORS.names())
+    assert list(settings_of({"zeal": {}, "near": {}}, {}))[-2:] == ["near", "zeal"]
+
+
+MISTAKES = """
+def async_needed(samples, context):
+    return None
+
+def number():
+    return 3
+
+def silent():
+    return lambda samples, context: None
+
+def short():
+    return lambda samples, context: [None]
+
+def raises():
+    def judge(samples, context):
+        return samples[9].text
+    return judge
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("async_needed", "takes samples, which nothing gives it: write def async_needed(*, ...) -> Filter"),
+        ("number", "made a value of type int, not a Filter: return a function of ("),
+    ],
+)
+def test_a_filter_of_another_shape_is_refused_when_the_spec_is_read(tmp_path, name, message):
+    file = tmp_path / "mine.py"
+    file.write_text(MISTAKES)
+    with pytest.raises(ConfigError, match=re.escape(f"filter {file}:{name} {message}")):
+        read_filters({f"{file}:{name}": {}})
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("silent", "returned None; return a Sequence"),
+        ("short", "returned 1 values for 2; return one for each, in order"),
+        ("raises", "raised IndexError: list index out of range (mine.py, line 16)"),
+    ],
+)
+def test_a_filter_that_fails_is_told_as_the_users_own(tmp_path, name, fault):
+    file = tmp_path / "mine.py"
+    file.write_text(MISTAKES)
+    filters = read_filters({f"{file}:{name}": {}})
+    with pytest.raises(Exception) as caught:
+        run_pipeline([sample(), sample("8")], filters, Context(), None, 1)
+    assert str(blamed(caught.value)) == f"filter {file}:{name} {fault}"
 
 
 def test_a_spec_adds_changes_and_drops_filters_and_the_order_stays():

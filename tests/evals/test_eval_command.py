@@ -14,6 +14,7 @@ import pytest
 
 from evals.run import read_run
 from evals.summary import read_summary
+from tests.ttc import bad_plugins
 from ttc.cli import main
 
 SIMULATED = ["eval", "--task", "simulated", "--engine", "simulated", "--set", "engine.p=0.9"]
@@ -114,7 +115,7 @@ def test_concurrency_does_not_change_the_result(tmp_path: Path, capsys: pytest.C
         (["--concurrency", "0"], "--concurrency must be >= 1"),
         (["--budget", "token=5"], "unknown key 'budget.token'; did you mean 'tokens'?"),
         (["--task", "none.jsonl"], "task file 'none.jsonl' does not exist"),
-        (["--n", "0"], "n must be >= 1, got 0"),
+        (["--n", "0"], "majority: n must be at least 1, got 0"),
         (["--scorer", "prm"], "--scorer prm has no effect: none of direct, majority takes a scorer"),
         (["--set", "task.split=test"], "simulated has no parameter 'split'"),
     ],
@@ -203,7 +204,28 @@ def test_failed_problems_are_data_and_give_exit_code_3(tmp_path: Path, capsys: p
     code, stdout, stderr = run(capsys, *arguments)
     assert code == 3
     assert json_lines(stdout)[0]["errors"] == 1
-    assert "1 of 3 problems failed, the first with RuntimeError: cannot think" in stderr
+    fault = f"PluginError: strategy {tmp_path / 'mine.py'}:picky raised RuntimeError: cannot think (mine.py, line 4)"
+    assert f"1 of 3 problems failed, the first with {fault}" in stderr
+
+
+def test_a_scorer_without_any_usable_score_is_told_and_one_with_some_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SIMULATED, "--strategy", "best_of_n", "--n", "4", "--limit", "6", "--baseline", "none"]
+    told = "best_of_n: no usable score in 24 of 24: nan is not a finite score; its answers were chosen without"
+    for scorer, is_told in (("nan", True), ("steps", False)):
+        out = ["--out", str(tmp_path / scorer)]
+        code, _, stderr = run(capsys, *arguments, "--scorer", f"{bad_plugins.__file__}:{scorer}", *out)
+        assert code == 0 and (told in stderr) == is_told and ("no usable score" in stderr) == is_told
+
+
+def test_a_length_beyond_the_context_is_refused_before_any_problem_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SIMULATED, "--strategy", "direct", "--max-tokens", "100000000", "--out", str(tmp_path / "run")]
+    code, _, stderr = run(capsys, *arguments)
+    assert code == 2 and "--max-tokens 100000000 exceeds the context of scripted: " in stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

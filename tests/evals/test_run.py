@@ -21,7 +21,7 @@ from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless
 from ttc.core import Answer, Candidate, Problem, Record, Sampling
 from ttc.engines.simulated import simulated
-from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, RecordError
+from ttc.errors import ConfigError, EngineError, EngineTimeout, PluginError, PromptTooLong, RecordError
 from ttc.solve import solve
 from ttc.strategies.majority import majority
 
@@ -183,6 +183,23 @@ def test_an_engine_that_keeps_failing_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"8 problems in a row failed.*no answer in 5 s.*--retry-errors"):
         run(tmp_path / "run", items(), dead)
     assert len(run(tmp_path / "run", items(), retry_errors=True)) == 12
+
+
+def test_code_of_the_users_own_that_never_works_stops_the_run_and_one_that_works_once_does_not(tmp_path: Path) -> None:
+    fault = "strategy mine.py:vote raised IndexError: list index out of range (mine.py, line 12)"
+
+    async def broken(problem: Problem) -> Answer:
+        raise PluginError(fault)
+
+    with pytest.raises(PluginError, match=r"mine.py, line 12\); so did the first 8 problems: mend it.*--retry-errors"):
+        run(tmp_path / "run", items(), broken)
+    assert lines(tmp_path / "run") >= 8
+
+    async def once(problem: Problem) -> Answer:
+        return await solve_problem(problem) if problem.id.endswith("-0") else await broken(problem)
+
+    records = run(tmp_path / "other", items(), once, concurrency=1)
+    assert [record.error for record in records] == [None, *[f"PluginError: {fault}"] * 11]
 
 
 def test_what_would_fail_every_problem_stops_the_run_unrecorded(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from serve.config import Limits, PresetSpec
 from serve.search import Offers
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import same, streamed, whole
+from tests.ttc import bad_plugins
 from ttc.engines.embedded import embedded
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.constant import constant
@@ -171,3 +172,13 @@ def test_the_packaged_tree_tells_of_its_scores(nano: Running) -> None:
     assert reply["ttc"]["final"] == "72"
     assert reply["ttc"]["usage"]["scored"] > 0
     assert reply["progress"][-1]["best_score"] > 0.5
+
+
+def test_a_strategy_of_the_operators_own_that_fails_is_a_500_that_tells_nothing_of_it() -> None:
+    failing = f"{bad_plugins.__file__}:raises"
+    with running(served(simulated()), strategies=("direct", failing)) as server:
+        reply = server.ask(chat("q", ttc={"strategy": failing}))
+    assert reply.status_code == 500
+    error = reply.json()["error"]
+    assert (error["type"], error["code"]) == ("server_error", "plugin_error")
+    assert "boom" not in error["message"] and "bad_plugins" not in error["message"]

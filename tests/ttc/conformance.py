@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ttc import registry
 from ttc.core import Answer, Engine, Event, Message, Problem, Sampling, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
@@ -149,9 +151,21 @@ EXTRA: dict[str, dict[str, Case]] = {
 }
 
 
+def unlisted() -> dict[str, Case]:
+    """The registered strategies that no case above is called after, with their defaults: a new one needs no line."""
+    listed = {name.partition(" ")[0] for name in STRATEGIES | THINKING_STRATEGIES}
+    functions = {name: registry.STRATEGIES.load(name) for name in registry.STRATEGIES.names() if name not in listed}
+    return {name: Case(partial(_with_defaults, function)) for name, function in functions.items()}
+
+
+def _with_defaults(function: Callable[..., Any]) -> Callable[..., Any]:
+    takes_scorer = "scorer" in inspect.signature(function).parameters
+    return partial(function, scorer=constant()) if takes_scorer else function
+
+
 def cases(engine: str) -> dict[str, Case]:
     """Every strategy, the thinking ones where the engine thinks, the reward model where it reads the tokens."""
-    return STRATEGIES | EXTRA[engine]
+    return STRATEGIES | unlisted() | EXTRA[engine]
 
 
 def problems(number: int) -> list[Problem]:

@@ -131,7 +131,7 @@ def test_a_recipe_is_a_command_line_in_a_file(
         (["solve", " "], "the question is empty"),
         (["solve", "1", "--strategy", "direct,majority"], "takes one --strategy"),
         (["solve", "1", "--strategy", "direct", "--scorer", "prm"], "none of direct takes a scorer"),
-        (["solve", "1", "--model", "x", "--strategy", "tree"], "tree needs a scorer for this model: add --scorer"),
+        (["solve", "1", "--model", "hub/x", "--strategy", "tree"], "tree needs a scorer for this model: add --scorer"),
         (["solve", "1", "--config", "/no/such.toml"], "'/no/such.toml' does not exist"),
         (["list", "strategys"], "unknown list 'strategys'; did you mean 'strategies'"),
         (["list", "strategies", "tre"], "unknown strategy 'tre'; did you mean 'tree'"),
@@ -175,12 +175,11 @@ def test_what_no_option_takes_is_named_with_the_nearest_option_and_the_help(
 
 
 def test_what_the_system_refuses_is_named_by_its_place(
-    tmp_path: pathlib.Path, table: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text(f"async def reads(problem, session):\n    open({str(tmp_path / 'no' / 'file')!r})\n")
-    assert main(solve(table, "--strategy", f"{mine}:reads")) == 1
-    assert capsys.readouterr().err == f"ttc: error: {tmp_path / 'no' / 'file'}: No such file or directory\n"
+    (tmp_path / "file").write_text("")
+    assert main(["steps", "label", "--data", "arithmetic", "--out", str(tmp_path / "file" / "sub" / "out")]) == 1
+    assert capsys.readouterr().err == f"ttc: error: {tmp_path / 'file' / 'sub'}: Not a directory\n"
 
 
 def test_a_budget_that_ends_an_answer_is_what_to_raise(table: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,12 +210,15 @@ def test_tracebacks_are_shown_only_on_request() -> None:
     assert "Traceback" in ttc("solve", "1", "--strategy", "nope", TTC_DEBUG="1").stderr
 
 
-def test_an_unexpected_error_is_one_line_too(tmp_path: pathlib.Path, table: str) -> None:
+def test_an_error_of_our_own_is_one_line_too_and_says_where_the_users_code_called(
+    tmp_path: pathlib.Path, table: str
+) -> None:
     mine = tmp_path / "mine.py"
-    mine.write_text("async def broken(problem, session):\n    raise KeyError('x')\n")
-    done = ttc("solve", "hello", "--engine", f"scripted:{table}", "--strategy", f"{mine}:broken")
+    mine.write_text("async def wrong(problem, session):\n    await session.generate('a text', 1)\n")
+    done = ttc("solve", "hello", "--engine", f"scripted:{table}", "--strategy", f"{mine}:wrong")
     assert done.returncode == 1
-    assert done.stderr == "ttc: internal error: KeyError: 'x' (TTC_DEBUG=1 shows where)\n"
+    assert done.stderr.startswith("ttc: internal error: AttributeError: 'str' object has no attribute ")
+    assert done.stderr.endswith(" (called from mine.py, line 2) (TTC_DEBUG=1 shows where)\n")
 
 
 def test_an_interrupt_ends_with_130_and_one_line(tmp_path: pathlib.Path, table: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from ttc.errors import ConfigError, UnknownName
+from ttc.plugin_shape import PluginShape
 from ttc.registry import (
     ENGINES,
     POLICIES,
@@ -54,7 +55,7 @@ def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Registry
     (folder / "boxes" / "__init__.py").write_text("from shapes_for_tests.boxes.core import boxes\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    return Registry("shape", "shapes_for_tests", "no.such.group")
+    return Registry("shape", "shapes_for_tests", "no.such.group", PluginShape(("builtins:int",), supplied=("model",)))
 
 
 def test_a_file_is_registered_by_a_function_of_its_own_name_and_listing_imports_nothing(package: Registry) -> None:

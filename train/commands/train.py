@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ttc.config import overrides
+from ttc.embedded.options import check_threads
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 
 __all__ = ["register"]
 
@@ -87,8 +89,8 @@ def _run(args: argparse.Namespace) -> int:
     from train.world import joined
     from ttc.embedded.model import pick_device
 
-    if args.threads < 1 or args.processes < 1:
-        raise ConfigError(f"--threads and --processes must be at least 1, got {args.threads} and {args.processes}")
+    check_threads("train", args.threads)
+    at_least("train", 1, processes=args.processes)
     if args.model is not None and not args.model.is_dir():
         raise ConfigError(f"--model {args.model} is not a folder")
     pick_device(args.device)

@@ -27,9 +27,13 @@ from train.rl_fields import RewardFields, RolloutFields
 from train.rollout import Strategy, group_draws
 from train.specs import make, make_task
 from train.update import Objective
+from ttc.choices import StrategyChoice
+from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.registry import STRATEGIES, bind
+from ttc.rehearsal import refuse_early
 from ttc.specs import parse_spec
+from ttc.thinking import Thinking
 
 __all__ = ["grpo", "make_strategy"]
 
@@ -120,8 +124,9 @@ def grpo(
 
 
 def make_strategy(spec: str) -> Strategy:
-    """Bind a strategy that needs no scorer."""
+    """Bind a strategy that needs no scorer, and let it refuse its values."""
     name, given = parse_spec(spec)
     function = STRATEGIES.load(name)
-    found: Strategy = partial(function, **bind(function, given, supply={}))
-    return found
+    choice = StrategyChoice(name, spec, function, bind(function, given, supply={}))
+    refuse_early([choice], has_scorer=False, sampling=Sampling(), thinking=Thinking())
+    return choice.bind()

@@ -18,12 +18,13 @@ from typing import Protocol, TypeAlias
 
 from ttc.core import Problem
 from ttc.errors import ConfigError
-from ttc.registry import Registry, bind
+from ttc.plugin_shape import PluginShape
+from ttc.registry import Registry
 from ttc.specs import parse_spec
 
 __all__ = ["TOOLS", "Kit", "Tool", "ToolFailure", "Use"]
 
-TOOLS = Registry("tool", "ttc.tools", "ttc.tools")
+TOOLS = Registry("tool", "ttc.tools", "ttc.tools", PluginShape(("ttc.agents.tool:Tool",)))
 
 Use: TypeAlias = Callable[[str], Awaitable[str]]
 """One episode's access to a tool: argument in, result out; raises ToolFailure with what the model should read."""
@@ -70,8 +71,7 @@ class Kit:
 
 def _make(spec: str) -> Tool:
     name, given = parse_spec(spec)
-    factory = TOOLS.load(name)
-    made: Tool = factory(**bind(factory, given, supply={}))
+    made: Tool = TOOLS.create(name, given, supply={})
     return made
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ttc.cli import leaf
 from ttc.commands._stream import Display, Streamed
 from ttc.core import Engine, Message, Problem, Sampling
 from ttc.errors import TTCError
@@ -25,6 +24,7 @@ from ttc.options import (
     resolve_sampling,
     resolve_thinking,
 )
+from ttc.plugin_fault import leaf
 from ttc.solve import solve
 from ttc.strategies.direct import direct
 from ttc.thinking import Thinking

@@ -30,7 +30,9 @@ from ttc.options import (
     resolve_strategies,
     resolve_thinking,
 )
+from ttc.plugin_fault import without_scores
 from ttc.recipe import add_recipe_option
+from ttc.rehearsal import refuse_early
 from ttc.solve import solve
 from ttc.thinking import Thinking
 
@@ -78,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         fit=args.max_tokens is None,
     )
     engine, scorer = resolve_engine(args), resolve_scorer(args, strategies)
+    refuse_early(strategies, has_scorer=scorer is not None, sampling=how.sampling, thinking=how.thinking)
     answer = asyncio.run(_solve(problem, strategies[0], engine, scorer, how))
     _print(answer, strategies[0].label, seed, args)
     return 0 if answer.finish_reason == "stop" and answer.text.strip() else 3
@@ -141,4 +144,6 @@ def _cost_line(answer: Answer, label: str, seed: int) -> str:
     if answer.finish_reason != "stop":
         limit = "--budget" if answer.stop_cause == "budget" else "--max-tokens"
         line += f"; cut before it ended: raise {limit}"
+    unscored = without_scores([answer])
+    line += f"; {unscored}" if unscored else ""
     return line + (f"; stopped: {answer.stop_cause}" if answer.stop_cause != "done" else "")

@@ -21,6 +21,12 @@ def reads_generator(*, model: str | None, **_: object) -> list[ModelFolder]:
     return [ModelFolder(generator_folder(model))]
 
 
+def check_name(model: str) -> None:
+    """Raise ConfigError where `model`, which is no folder here, cannot be a hub id."""
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+        raise ConfigError(f"model {model!r} is neither a folder nor a hub id such as Qwen/Qwen3-0.6B")
+
+
 def resolve(model: str) -> Path:
     """Return the folder of `model`, a local path or a hub id such as `Qwen/Qwen3-0.6B`.
 
@@ -30,8 +36,7 @@ def resolve(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if model.count("/") != 1 or model.startswith((".", "/", "~")):
-        raise ConfigError(f"model {model!r} is neither a folder nor a hub id such as Qwen/Qwen3-0.6B")
+    check_name(model)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -17,9 +17,11 @@ from ttc import seeds
 from ttc.concurrent import settle
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.embedded.folder import generator_folder, reads_generator
+from ttc.embedded.options import Dtype, check_model, check_place
 from ttc.engines._tokens import OnTokens, StreamingTokenEngine, check_start
-from ttc.ranges import at_least
+from ttc.ranges import at_least, at_most
 from ttc.reads import reads
+from ttc.signatures import checked_by
 
 if TYPE_CHECKING:
     from ttc.embedded.scheduler import Scheduler
@@ -27,13 +29,33 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedEngine", "embedded"]
 
+MAX_PROCESSES = 1024
+
+
+def _check(
+    model: str | None,
+    device: str,
+    threads: int,
+    max_batch: int,
+    max_context: int | None,
+    batch_bytes: int | None,
+    cache_bytes: int,
+    processes: int | None,
+) -> None:
+    check_place("embedded", device, threads)
+    at_least("embedded", 1, max_batch=max_batch, processes=processes, batch_bytes=batch_bytes, cache_bytes=cache_bytes)
+    at_least("embedded", 2, max_context=max_context)
+    at_most("embedded", MAX_PROCESSES, processes=processes)
+    check_model(model)
+
 
 @reads(reads_generator)
+@checked_by(_check)
 def embedded(
     model: str | None = None,
     *,
     device: str = "auto",
-    dtype: str = "auto",
+    dtype: Dtype = "auto",
     threads: int = 1,
     max_batch: int = 256,
     max_context: int | None = None,
@@ -61,9 +83,6 @@ def embedded(
     Raises:
         ConfigError: the folder, a file in it, or an option cannot be used.
     """
-    at_least("embedded", 1, threads=threads, max_batch=max_batch, processes=processes)
-    at_least("embedded", 1, batch_bytes=batch_bytes, cache_bytes=cache_bytes)
-    at_least("embedded", 2, max_context=max_context)
     folder = generator_folder(model)
     options: dict[str, Any] = {
         "device": device,

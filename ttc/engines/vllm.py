@@ -9,13 +9,21 @@ exact (`ttc.vllm_engine.thinking_cap`). Left out: determinism across schedules, 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ttc.core import Engine
 from ttc.embedded.folder import generator_folder
+from ttc.embedded.options import check_model
 from ttc.reads import ModelFolder, reads
+from ttc.signatures import checked_by
 from ttc.vllm_engine.options import Backend, Options
 
 __all__ = ["vllm"]
+
+
+def _check(model: str | None, **options: Any) -> None:
+    Options(**options)
+    check_model(model)
 
 
 def _reads(*, model: str | None, lora: str | None, **_: object) -> list[ModelFolder]:
@@ -24,6 +32,7 @@ def _reads(*, model: str | None, lora: str | None, **_: object) -> list[ModelFol
 
 
 @reads(_reads)
+@checked_by(_check)
 def vllm(
     model: str | None = None,
     *,

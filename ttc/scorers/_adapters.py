@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from ttc.errors import ConfigError
+from ttc.plugin_shape import PluginShape
 from ttc.registry import Registry
 from ttc.scorers.adapters._base import Adapter
 
 __all__ = ["ADAPTERS", "load_adapter", "recognise", "step_adapters"]
 
-ADAPTERS = Registry("adapter", "ttc.scorers.adapters", "ttc.adapters")
+ADAPTERS = Registry(
+    "adapter",
+    "ttc.scorers.adapters",
+    "ttc.adapters",
+    PluginShape(("ttc.scorers.adapters._base:Adapter",), has_options=False),
+)
 
 
 def load_adapter(name: str, config: Mapping[str, Any] | None, where: str, *, outcome: bool) -> Adapter:
@@ -21,7 +27,7 @@ def load_adapter(name: str, config: Mapping[str, Any] | None, where: str, *, out
     Raises:
         ConfigError: no such adapter, one for another family, or one that scores whole answers where steps are asked.
     """
-    found: Adapter = ADAPTERS.load(name)()
+    found = _adapter(name)
     if found.outcome != outcome:
         what, use = ("whole answers", "orm") if found.outcome else ("steps", "prm")
         raise ConfigError(f"adapter {name} scores {what}: use --scorer {use}")
@@ -34,7 +40,7 @@ def load_adapter(name: str, config: Mapping[str, Any] | None, where: str, *, out
 def recognise(model: str, folder: Path, config: Mapping[str, Any], *, outcome: bool) -> Adapter | None:
     """Return the adapter that knows this model by its name, else by its architecture; None when none does."""
     own_names = _names(model, folder, config)
-    known: list[Adapter] = [ADAPTERS.load(name)() for name in ADAPTERS.names()]
+    known = [_adapter(name) for name in ADAPTERS.names()]
     serving = [a for a in known if a.outcome == outcome and config.get("model_type") in a.families]
     for adapter in serving:
         if any(part in name for part in adapter.names for name in own_names):
@@ -45,7 +51,12 @@ def recognise(model: str, folder: Path, config: Mapping[str, Any], *, outcome: b
 
 def step_adapters() -> str:
     """The names of all adapters that score steps, for messages."""
-    return ", ".join(name for name in ADAPTERS.names() if not ADAPTERS.load(name)().outcome)
+    return ", ".join(name for name in ADAPTERS.names() if not _adapter(name).outcome)
+
+
+def _adapter(name: str) -> Adapter:
+    made: Adapter = ADAPTERS.create(name, {}, supply={})
+    return made
 
 
 def _names(model: str, folder: Path, config: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ttc.core import Prompt, Score, UsageSink
 from ttc.errors import ConfigError
+from ttc.signatures import checked_by
 
 
 class ConstantScorer:
@@ -22,12 +23,16 @@ class ConstantScorer:
         """Nothing is kept."""
 
 
+def _check(model: str | None) -> None:
+    if model is not None:
+        raise ConfigError("scorer constant takes no model")
+
+
+@checked_by(_check)
 def constant(model: str | None = None) -> ConstantScorer:
     """Give every path the same score.
 
     Args:
         model: must be absent.
     """
-    if model is not None:
-        raise ConfigError("scorer constant takes no model")
     return ConstantScorer()

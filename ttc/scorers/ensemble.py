@@ -12,7 +12,7 @@ none. Left out: worst-case and variance-penalised forms, and learning the weight
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ttc.concurrent import gather
@@ -21,6 +21,7 @@ from ttc.core import Engine, Price, PricedScorer, Prompt, Score, Scorer, UsageSi
 from ttc.errors import ConfigError
 from ttc.reads import InnerPart, reads
 from ttc.registry import SCORERS, bind
+from ttc.signatures import checked_by
 from ttc.specs import split_model
 
 Missing = Literal["abstain", "renormalise"]
@@ -90,11 +91,22 @@ class EnsembleScorer:
         return Score(value, tuple(steps))
 
 
+def _check(model: str | None, members: tuple[str, ...], weights: tuple[float, ...]) -> None:
+    if model is not None:
+        raise ConfigError("scorer ensemble takes no model: set scorer.members=prm:A,likelihood")
+    if weights and len(weights) != len(members):
+        raise ConfigError(f"ensemble: {len(weights)} weights for {len(members)} members")
+    for spec in members:
+        name, params, supply = _parts(spec, None)
+        bind(SCORERS.load(name), params, supply=supply)
+
+
 def _reads(*, members: tuple[str, ...], **_: object) -> list[InnerPart]:
     return [InnerPart(SCORERS, *_split(member)) for member in members]
 
 
 @reads(_reads)
+@checked_by(_check)
 def ensemble(
     model: str | None = None,
     *,
@@ -115,23 +127,24 @@ def ensemble(
     Raises:
         ConfigError: a member that cannot be made, or weights that do not fit.
     """
-    if model is not None:
-        raise ConfigError("scorer ensemble takes no model: set scorer.members=prm:A,likelihood")
-    if weights and len(weights) != len(members):
-        raise ConfigError(f"ensemble: {len(weights)} weights for {len(members)} members")
     return EnsembleScorer([_member(spec, engine) for spec in members], weights, missing)
+
+
+def _member(spec: str, engine: Engine | None) -> Scorer:
+    name, params, supply = _parts(spec, engine)
+    made: Scorer = SCORERS.create(name, params, supply=supply)
+    return made
+
+
+def _parts(spec: str, engine: Engine | None) -> tuple[str, Mapping[str, object], Mapping[str, object]]:
+    """Name, parameters and supply of a member."""
+    plain, params = _split(spec)
+    name, model = split_model(plain)
+    supply = {"engine": engine, **({} if model is None else {"model": model})}
+    return name, params, supply
 
 
 def _split(spec: str) -> tuple[str, dict[str, str]]:
     """NAME or NAME:MODEL, and the parameters behind the question mark."""
     plain, _, rest = spec.partition("?")
     return plain, overrides(rest.split("&")) if rest else {}
-
-
-def _member(spec: str, engine: Engine | None) -> Scorer:
-    plain, params = _split(spec)
-    name, model = split_model(plain)
-    factory = SCORERS.load(name)
-    supply = {"engine": engine, **({} if model is None else {"model": model})}
-    made: Scorer = factory(**bind(factory, params, supply=supply))
-    return made

@@ -20,8 +20,10 @@ from typing import Literal
 from ttc.concurrent import gather
 from ttc.core import Engine, Message, Price, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 from ttc.reads import InnerPart, reads
 from ttc.scorers._judging import Question, Said, agreed, answer_of, compare, grade, verdict
+from ttc.signatures import checked_by
 
 
 class JudgeScorer:
@@ -136,6 +138,10 @@ def _as_judged(on_usage: UsageSink) -> Callable[[Usage], None]:
     return lambda usage: on_usage(replace(usage, generated=0, thinking=0, judged=usage.judged + usage.generated))
 
 
+def _check(opponents: int, max_tokens: int) -> None:
+    at_least("judge", 1, opponents=opponents, max_tokens=max_tokens)
+
+
 def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
     from ttc.registry import ENGINES
 
@@ -143,6 +149,7 @@ def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
 
 
 @reads(_reads)
+@checked_by(_check)
 def judge(
     model: str | None = None,
     *,
@@ -167,8 +174,6 @@ def judge(
     Raises:
         ConfigError: neither a model nor an engine, or a parameter out of range.
     """
-    if opponents < 1 or max_tokens < 1:
-        raise ConfigError("judge needs opponents >= 1 and max_tokens >= 1")
     if model is not None:
         from ttc.registry import ENGINES
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 from ttc.core import Engine, Logprobs, Prompt, Score, UsageSink
 from ttc.errors import ConfigError
+from ttc.signatures import checked_by
 
 
 class LikelihoodScorer:
@@ -43,6 +44,12 @@ def _mean(column: Logprobs | None) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
+def _check(model: str | None) -> None:
+    if model is not None:
+        raise ConfigError("scorer likelihood takes no model: it reads the generator's own log-probabilities")
+
+
+@checked_by(_check)
 def likelihood(
     model: str | None = None,
     *,
@@ -59,8 +66,6 @@ def likelihood(
     Raises:
         ConfigError: a model was named, or the engine reports no log-probabilities.
     """
-    if model is not None:
-        raise ConfigError("scorer likelihood takes no model: it reads the generator's own log-probabilities")
     if engine is not None and not engine.capabilities.logprobs:
         raise ConfigError(
             f"scorer likelihood needs log-probabilities, which {engine.capabilities.model} does not report; with "

@@ -10,12 +10,22 @@ answers (best-of-n); in a tree search it sees unfinished ones, which it was not 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from ttc.core import Scorer
+from ttc.embedded.options import Dtype, check_model, check_place
 from ttc.errors import ConfigError
 from ttc.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers._options import check_options
+from ttc.signatures import checked_by
+
+
+def _check(model: str | None, **options: Any) -> None:
+    check_options(orm, options["backend"], options)
+    check_place("orm", options["device"], options["threads"])
+    if model is None:
+        raise ConfigError("scorer orm needs a model: --scorer orm:PATH")
+    check_model(model)
 
 
 def _reads(*, model: str | None, base_url: str | None, **_: object) -> list[ModelFolder]:
@@ -27,6 +37,7 @@ def _reads(*, model: str | None, base_url: str | None, **_: object) -> list[Mode
 
 
 @reads(_reads)
+@checked_by(_check)
 def orm(
     model: str | None = None,
     *,
@@ -36,7 +47,7 @@ def orm(
     served_model: str | None = None,
     api_key_env: str | None = None,
     device: str = "auto",
-    dtype: str = "auto",
+    dtype: Dtype = "auto",
     threads: int = 1,
     max_context: int | None = None,
     batch_invariant: bool = False,
@@ -59,19 +70,15 @@ def orm(
     Raises:
         ConfigError: no model, or one that is no outcome reward model.
     """
-    check_options(orm, backend, locals())  # no name but the arguments is bound yet
-
     from ttc.embedded.folder import resolve
     from ttc.embedded.shape import read_config, supported
     from ttc.scorers._adapters import load_adapter, recognise
     from ttc.scorers._embedded import Place, adapted
 
-    if model is None:
-        raise ConfigError("scorer orm needs a model: --scorer orm:PATH")
-    folder = resolve(model)
+    folder = resolve(str(model))
     config = read_config(folder)
     if adapter is None:
-        chosen = recognise(model, folder, config, outcome=True)
+        chosen = recognise(str(model), folder, config, outcome=True)
     else:
         chosen = load_adapter(adapter, config, str(folder), outcome=True)
     if chosen is None:

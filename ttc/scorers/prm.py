@@ -16,9 +16,10 @@ need remote code.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ttc.core import Scorer
+from ttc.embedded.options import Dtype, check_model, check_place
 from ttc.errors import ConfigError
 from ttc.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers._adapters import load_adapter, recognise, step_adapters
@@ -26,6 +27,22 @@ from ttc.scorers._embedded import Place, adapted
 from ttc.scorers._options import check_options
 from ttc.scorers._same_ids import Kind, same_ids
 from ttc.scorers.adapters._base import Adapter
+from ttc.signatures import checked_by
+
+_READING = ("kind", "step_tag", "good", "bad", "positive_label", "beta")
+"""Options that say how a model's scores are read; an adapter says it too."""
+
+
+def _check(model: str | None, **options: Any) -> None:
+    check_options(prm, options["backend"], options)
+    check_place("prm", options["device"], options["threads"])
+    adapter, reading = options["adapter"], [name for name in _READING if options[name] is not None]
+    if adapter is not None and reading:
+        raise ConfigError(f"prm adapter={adapter} already says {', '.join(reading)}: give one or the other")
+    if options["base_url"] is None or options["protocol"] != "steps":
+        check_model(model)
+    elif model is not None or adapter is not None or reading:
+        raise ConfigError("prm protocol=steps: the server knows its model and how it is read; give neither here")
 
 
 def _reads(*, model: str | None, base_url: str | None, protocol: str, **_: object) -> list[ModelFolder]:
@@ -42,6 +59,7 @@ def _folder(model: str | None) -> Path:
 
 
 @reads(_reads)
+@checked_by(_check)
 def prm(
     model: str | None = None,
     *,
@@ -52,7 +70,7 @@ def prm(
     served_model: str | None = None,
     api_key_env: str | None = None,
     device: str = "auto",
-    dtype: str = "auto",
+    dtype: Dtype = "auto",
     threads: int = 1,
     max_context: int | None = None,
     gpu_memory_utilization: float = 0.4,
@@ -95,21 +113,9 @@ def prm(
         ConfigError: a model, adapter or tokenizer that do not fit together; before any scoring.
         MissingExtra: backend=vllm without vLLM.
     """
-    check_options(prm, backend, locals())  # no name but the arguments is bound yet
-    own = {
-        "kind": kind,
-        "step_tag": step_tag,
-        "good": good,
-        "bad": bad,
-        "positive_label": positive_label,
-        "beta": beta,
-    }
-    given = {name: value for name, value in own.items() if value is not None}
-    if adapter is not None and given:
-        raise ConfigError(f"prm adapter={adapter} already says {', '.join(given)}: give one or the other")
+    own = (kind, step_tag, good, bad, positive_label, beta)
+    given = {name: value for name, value in zip(_READING, own, strict=True) if value is not None}
     if base_url is not None and protocol == "steps":
-        if model is not None or adapter is not None or given:
-            raise ConfigError("prm protocol=steps: the server knows its model and how it is read; give neither here")
         from ttc.scorers._http import StepsScorer
         from ttc.scorers._server import Server
 

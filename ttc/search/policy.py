@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from ttc.registry import POLICIES, bind
+from ttc.registry import POLICIES
 from ttc.specs import parse_spec
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def make_policy(spec: str, beam_width: int) -> AnyPolicy:
         ConfigError: no such policy or parameter, or a value out of range.
     """
     name, params = parse_spec(spec)
-    factory = POLICIES.load(name)
-    made: AnyPolicy = factory(**bind(factory, params, supply={"beam_width": beam_width}))
+    made: AnyPolicy = POLICIES.create(name, params, supply={"beam_width": beam_width})
     return made
 
 

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from ttc import answers
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 from ttc.session import Session
 from ttc.strategies._stopping import beta_posterior, dirichlet_posterior, unanimous
 from ttc.strategies.majority import check_n
@@ -49,11 +50,10 @@ async def adaptive(
     Raises:
         ConfigError: a bad n, wave or window, a threshold outside (0.5, 1), or n > 1 at temperature 0.
     """
-    check_n(n, session)
+    check_n("adaptive", n, session)
+    at_least("adaptive", 1, wave=wave, window=window)
     if not 0.5 < threshold < 1:
-        raise ConfigError(f"threshold must be in (0.5, 1), got {threshold}")
-    if wave < 1 or window < 1:
-        raise ConfigError(f"adaptive needs wave >= 1 and window >= 1, got {wave} and {window}")
+        raise ConfigError(f"adaptive: threshold must be in (0.5, 1), got {threshold}")
     prompt = session.render()
     candidates: list[Candidate] = []
     size = window if rule == "window" else wave

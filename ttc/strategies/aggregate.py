@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Message, Problem
-from ttc.errors import ConfigError
+from ttc.ranges import at_least, at_most
 from ttc.session import Session
 from ttc.strategies.majority import check_n
 from ttc.voting import fallback, vote
@@ -39,9 +39,10 @@ async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 
     Raises:
         ConfigError: n < 1, k outside 1..n, rounds < 0, or n > 1 at temperature 0.
     """
-    check_n(n, session)
-    if not 1 <= k <= n or rounds < 0:
-        raise ConfigError(f"aggregate needs 1 <= k <= n={n} and rounds >= 0, got k={k} and rounds={rounds}")
+    check_n("aggregate", n, session)
+    at_least("aggregate", 1, k=k)
+    at_most("aggregate", n, "n", k=k)
+    at_least("aggregate", 0, rounds=rounds)
     prompt = session.render()
     completions = await session.generate(prompt, n)
     population = [session.candidate(prompt, completion) for completion in completions]

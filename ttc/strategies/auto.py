@@ -67,7 +67,7 @@ async def auto(
     picked = mixture.pick(session.chance("auto"))
     route, go = made.routes[picked.route], picked.climbs[picked.route].go
     for each in made.routes:
-        check_n(each.ladder[-1], session, "the plan's number of samples")
+        check_n("auto", each.ladder[-1], session, "the plan's number of samples")
     draws = Draws(session, scorer, route.kind)
     rung, name = 0, next(iter(route.rungs[0]))
     for rung, n in enumerate(route.ladder):

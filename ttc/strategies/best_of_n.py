@@ -45,7 +45,7 @@ async def best_of_n(
     Raises:
         ConfigError: n < 1, n > 1 at temperature 0, beta <= 0, or window < 1.
     """
-    check_n(n, session)
+    check_n("best_of_n", n, session)
     check_beta(beta)
     check_window(window)
     prompt = session.render()

@@ -21,6 +21,7 @@ from typing import Literal
 
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
+from ttc.ranges import above, at_least, at_most
 from ttc.session import Session
 from ttc.strategies._growing import Draw, begin, check_pieces, grow_all
 from ttc.strategies.majority import check_n
@@ -57,10 +58,12 @@ async def confidence(
     Raises:
         ConfigError: a parameter outside its range, n > 1 at temperature 0, or an engine without log-probabilities.
     """
-    check_n(n, session)
+    check_n("confidence", n, session)
     check_pieces("confidence", session, chunk)
-    if not 1 <= warmup <= n or not 0 < keep <= 1 or group < 1 or wave < 1 or consensus <= 0:
-        raise ConfigError("confidence needs 1 <= warmup <= n, 0 < keep <= 1, group >= 1, wave >= 1 and consensus > 0")
+    at_least("confidence", 1, warmup=warmup, group=group, wave=wave)
+    at_most("confidence", n, "n", warmup=warmup)
+    above("confidence", 0, keep=keep, consensus=consensus)
+    at_most("confidence", 1, keep=keep)
     if not session.capabilities.logprobs:
         raise ConfigError(f"confidence needs log-probabilities, which {session.capabilities.model} does not report")
     root = session.render()

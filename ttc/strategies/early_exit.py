@@ -22,6 +22,7 @@ from ttc import answers
 from ttc.core import Answer, Candidate, Problem, Prompt
 from ttc.errors import ConfigError
 from ttc.meter import Cost
+from ttc.ranges import above, at_least, at_most
 from ttc.session import Session
 from ttc.strategies._growing import Draw, check_pieces, grow
 from ttc.strategies._stopping import unanimous
@@ -58,8 +59,11 @@ async def early_exit(
             log-probabilities.
     """
     check_pieces("early_exit", session, chunk)
-    if not 0 < threshold <= 1 or repeats < 1 or probe_tokens < 1 or not probe:
-        raise ConfigError("early_exit needs 0 < threshold <= 1, repeats >= 1, probe_tokens >= 1 and a probe")
+    at_least("early_exit", 1, repeats=repeats, probe_tokens=probe_tokens)
+    above("early_exit", 0, threshold=threshold)
+    at_most("early_exit", 1, threshold=threshold)
+    if not probe:
+        raise ConfigError("early_exit: probe must not be empty: its words begin the answer")
     if rule == "confidence" and not session.capabilities.logprobs:
         raise ConfigError(f"early_exit: {session.capabilities.model} reports no log-probabilities; set rule=stable")
     draw, probes, stop_cause = Draw(session.render(), 0), list[_Probe](), "done"

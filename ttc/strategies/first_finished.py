@@ -10,7 +10,7 @@ within a round, which would make the ledger depend on the schedule.
 from __future__ import annotations
 
 from ttc.core import Answer, Problem
-from ttc.errors import ConfigError
+from ttc.ranges import at_least, at_most
 from ttc.session import Session
 from ttc.strategies._growing import begin, check_pieces, grow_all
 from ttc.strategies.majority import check_n
@@ -30,10 +30,10 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
     Raises:
         ConfigError: a bad n or chunk, m outside 1..n, n > 1 at temperature 0, or an engine without token ids.
     """
-    check_n(n, session)
+    check_n("first_finished", n, session)
     check_pieces("first_finished", session, chunk)
-    if not 1 <= m <= n:
-        raise ConfigError(f"m must be between 1 and n={n}, got {m}")
+    at_least("first_finished", 1, m=m)
+    at_most("first_finished", n, "n", m=m)
     prompt = session.render()
     draws = await begin(session, prompt, n, chunk)
     while sum(draw.finished for draw in draws) < m and not all(draw.ended for draw in draws):

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from ttc import answers
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
-from ttc.errors import ConfigError
+from ttc.ranges import at_least, at_most
 from ttc.scorers._judging import compare, verdict
 from ttc.session import Session
-from ttc.strategies.majority import check_n
+from ttc.strategies.majority import MAX_SAMPLES, check_n
 from ttc.voting import by_length, fallback
 
 _POINTS = {"A": 1.0, "B": -1.0}
@@ -39,9 +39,9 @@ async def knockout(
     Raises:
         ConfigError: n or k < 1, or n > 1 at temperature 0.
     """
-    check_n(n, session)
-    if k < 1:
-        raise ConfigError(f"k must be >= 1, got {k}")
+    check_n("knockout", n, session)
+    at_least("knockout", 1, k=k)
+    at_most("knockout", MAX_SAMPLES, k=k)
     prompt = session.render()
     completions = await session.generate(prompt, n, scorer=scorer)
     candidates = [session.candidate(prompt, completion) for completion in completions]

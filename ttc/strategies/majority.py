@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ttc.core import Answer, Problem
 from ttc.errors import ConfigError
+from ttc.ranges import at_least, at_most
 from ttc.session import Session
 from ttc.voting import fallback, vote
 
@@ -24,7 +25,7 @@ async def majority(problem: Problem, session: Session, *, n: int = 16) -> Answer
     Raises:
         ConfigError: n < 1, or n > 1 at temperature 0, where all draws are equal.
     """
-    check_n(n, session)
+    check_n("majority", n, session)
     prompt = session.render()
     completions = await session.generate(prompt, n)
     candidates = [session.candidate(prompt, completion) for completion in completions]
@@ -32,9 +33,13 @@ async def majority(problem: Problem, session: Session, *, n: int = 16) -> Answer
     return session.answer(chosen, candidates)
 
 
-def check_n(n: int, session: Session, name: str = "n") -> None:
-    """Refuse a number of samples that cannot mean anything; `name` is the parameter."""
-    if n < 1:
-        raise ConfigError(f"{name} must be >= 1, got {n}")
+MAX_SAMPLES = 100_000
+"""Draws of one problem whose requests still fit into memory, and more than any curve of coverage needs."""
+
+
+def check_n(strategy: str, n: int, session: Session, name: str = "n") -> None:
+    """Refuse a number of samples that cannot mean anything; `name` is the parameter of `strategy`."""
+    at_least(strategy, 1, **{name: n})
+    at_most(strategy, MAX_SAMPLES, **{name: n})
     if n > 1 and session.sampling.temperature == 0:
-        raise ConfigError(f"{name}={n} needs temperature > 0: at 0 all draws are equal")
+        raise ConfigError(f"{strategy}: {name}={n} needs temperature > 0: at 0 all draws are equal")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ttc.core import Answer, Candidate, Problem
-from ttc.errors import ConfigError
+from ttc.ranges import above, at_most
 from ttc.session import Session
 from ttc.strategies.majority import check_n
 from ttc.thinking import Thinking
@@ -33,10 +33,10 @@ async def no_think_then_think(
     Raises:
         ConfigError: n or m < 1, agreement outside (0, 1], or several samples at temperature 0.
     """
-    check_n(n, session)
-    check_n(m, session, "m")
-    if not 0 < agreement <= 1:
-        raise ConfigError(f"agreement must be in (0, 1], got {agreement}")
+    check_n("no_think_then_think", n, session)
+    check_n("no_think_then_think", m, session, "m")
+    above("no_think_then_think", 0, agreement=agreement)
+    at_most("no_think_then_think", 1, agreement=agreement)
     cheap = await _sample(session, Thinking(mode="off"), range(n))
     votes = tally(cheap, problem.kind)
     if votes and votes[0] >= agreement * n:

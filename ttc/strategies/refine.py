@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 from ttc.session import Session
 from ttc.strategies._sums import wrong_sums
 from ttc.voting import fallback
@@ -53,8 +54,9 @@ async def refine(
     Raises:
         ConfigError: rounds < 0, or feedback=scorer without a scorer.
     """
-    if rounds < 0 or not step:
-        raise ConfigError(f"refine needs rounds >= 0 and a non-empty step, got {rounds}")
+    at_least("refine", 0, rounds=rounds)
+    if not step:
+        raise ConfigError("refine: step must not be empty: it is the text that ends a step")
     if feedback == "scorer" and scorer is None:
         raise ConfigError("refine: feedback=scorer needs a scorer: add --scorer prm:PATH")
     critic = _Critic(session, feedback, threshold, step, scorer)

@@ -50,7 +50,7 @@ async def tools(
     Raises:
         ConfigError: an unknown tool, a limit out of range, or an engine without token ids.
     """
-    check_n(n, session)
+    check_n("tools", n, session)
     check_pieces("tools", session, 1)
     limits = Limits(max_calls, max_result, tool_s)
     kit = session.shared(Kit(tools))

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from ttc.aggregate import How, check_window
 from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
+from ttc.ranges import at_least
 from ttc.search.anytime import find_leaves
 from ttc.search.barrier import Barrier
 from ttc.search.policy import Searcher, make_policy
@@ -69,7 +70,7 @@ async def tree(
     Raises:
         ConfigError: a bad n, beam_width, islands, step, window or policy, or a scorer of whole answers.
     """
-    check_n(n, session)
+    check_n("tree", n, session)
     growth = growth_of(
         session,
         scorer,
@@ -83,11 +84,11 @@ async def tree(
         barrier=barrier,
     )
     allocation = make_policy(policy, beam_width)
-    if islands < 1 or n % islands or (islands > 1 and isinstance(allocation, Searcher)):
-        raise ConfigError(
-            f"islands must divide n and go with a policy that grows level by level, got islands={islands}, n={n} and "
-            f"policy={policy}"
-        )
+    at_least("tree", 1, islands=islands)
+    if n % islands:
+        raise ConfigError(f"tree: islands must divide n, got islands={islands} and n={n}")
+    if islands > 1 and isinstance(allocation, Searcher):
+        raise ConfigError(f"tree: islands={islands} needs a policy that grows level by level, got policy={policy}")
     root = session.render()
 
     async def run(growth: Growth, width: int, first: int) -> list[Node]:
@@ -127,8 +128,9 @@ def growth_of(
         raise ConfigError(
             "tree needs a scorer of steps, this one judges whole answers: use --scorer prm:PATH, or best_of_n with it"
         )
-    if not step or max_step_tokens < 1 or max_depth < 1 or verify_every < 1:
-        raise ConfigError("tree needs a non-empty step, max_step_tokens, max_depth and verify_every >= 1")
+    at_least("tree", 1, max_step_tokens=max_step_tokens, max_depth=max_depth, verify_every=verify_every)
+    if not step:
+        raise ConfigError("tree: step must not be empty: it is the text that ends a step")
     return Growth(
         scorer=scorer,
         sampling=session.sampling,

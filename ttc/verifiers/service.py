@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ttc.core import Json, Submission, Target, Verdict, Verifier
-from ttc.errors import VerifierError
+from ttc.errors import PluginError, VerifierError
+from ttc.plugin_fault import blamed
 from ttc.ranges import above, at_least
 from ttc.verifiers.audit import Audit, Entry, digest
 from ttc.verifiers.contract import Canary, Card, card_of
@@ -151,12 +152,20 @@ class Service:
     async def _ask(self, target: Target, submission: Submission) -> Verdict:
         began = time.perf_counter()
         try:
-            return await self._verifier.verify(target, submission)
+            verdict: object = await self._verifier.verify(target, submission)
         except VerifierError:
             raise
-        except (Exception, SystemExit) as exc:  # a verdict in every case: what a verifier should never do is an error
-            reason = f"{type(exc).__name__}: {exc}"[:200]
-            return Verdict("error", reason=reason, version=self.version, seconds=time.perf_counter() - began)
+        except SystemExit as exc:  # a verdict in every case: what a verifier should never do is an error
+            return self._broken(f"SystemExit: {exc}", began)
+        except Exception as exc:
+            fault = blamed(exc)
+            return self._broken(str(fault) if isinstance(fault, PluginError) else f"{type(exc).__name__}: {exc}", began)
+        if not isinstance(verdict, Verdict):
+            return self._broken(f"{self.name} returned {type(verdict).__name__}, not a Verdict", began)
+        return verdict
+
+    def _broken(self, reason: str, began: float) -> Verdict:
+        return Verdict("error", reason=reason[:200], version=self.version, seconds=time.perf_counter() - began)
 
     def _too_late(self) -> Verdict:
         reason = f"wall limit of the service ({self._wall_s:g} s)"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from ttc.embedded.options import check_threads
 from ttc.errors import ConfigError
 
 __all__ = ["Backend", "Options"]
@@ -51,6 +52,7 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"vllm: {name} must be at least 1, got {value}")
+        check_threads("vllm", self.threads)
         if self.max_context is not None and self.max_context < 2:
             raise ConfigError(f"vllm: max_context must be at least 2, got {self.max_context}")
         if not 0 < self.gpu_memory_utilization <= 1:

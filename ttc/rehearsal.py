@@ -1,0 +1,92 @@
+"""Ask a strategy once, up to its first request, so that what it refuses costs no token, and mostly no model either.
+
+A strategy checks its parameters against the engine, the scorer and the budget itself, before it draws (n below 1, a
+plan that is missing, a tool that does not exist). `rehearse` lets it do so on the engine at hand. `refuse_early` does
+it before any is loaded, on the shipped fake, which refuses nothing: so whatever is refused there, is refused for its
+own values. Only strategies that come with the toolkit are asked early; one of the user's own may do more than look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from ttc.choices import StrategyChoice
+from ttc.core import Budget, Completion, Engine, Message, Problem, Prompt, Sampling, Score, UsageSink
+from ttc.engines.scripted import ScriptedEngine
+from ttc.plugin_fault import is_own, leaf
+from ttc.solve import Strategy, solve
+from ttc.thinking import Thinking
+from ttc.wrapped import Wrapped
+
+__all__ = ["refuse_early", "rehearse"]
+
+_QUESTION = Problem("rehearsal", (Message("user", "1+1"),))
+
+
+class _Reached(BaseException):
+    """A strategy came to its first request; not an Exception, so that none of its own handlers keeps it."""
+
+
+class _Mute(Wrapped):
+    """An engine that answers nothing."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """Stop the strategy here."""
+        raise _Reached
+
+
+class _Blind:
+    """A scorer that scores nothing."""
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Stop the strategy here."""
+        raise _Reached
+
+    def release(self, problem_id: str) -> None:
+        """Nothing is kept."""
+
+
+async def rehearse(
+    problem: Problem,
+    engine: Engine,
+    strategy: Strategy,
+    *,
+    seed: int,
+    sampling: Sampling,
+    thinking: Thinking,
+    budget: Budget | None,
+) -> None:
+    """Run `strategy` on `problem` up to its first request; raises what it raises before that."""
+    try:
+        await solve(
+            problem,
+            engine=_Mute(engine),
+            strategy=strategy,
+            seed=seed,
+            sampling=sampling,
+            thinking=thinking,
+            budget=budget,
+        )
+    except (_Reached, BaseExceptionGroup) as reached:  # a group, where it asked in a task group of its own
+        if not isinstance(leaf(reached), _Reached):
+            raise
+
+
+def refuse_early(
+    choices: Iterable[StrategyChoice], *, has_scorer: bool, sampling: Sampling, thinking: Thinking
+) -> None:
+    """Let each strategy of the toolkit's own refuse its values, before an engine or a scorer is loaded.
+
+    `has_scorer`: one was chosen for the strategies that take one. Not for use inside a running event loop.
+
+    Raises:
+        ConfigError: a value that the strategy refuses on any engine.
+    """
+    engine = ScriptedEngine(lambda prompt, path, key: "")
+    for choice in choices:
+        if is_own(choice.function):
+            strategy = choice.bind(_Blind() if has_scorer and choice.takes_scorer else None)
+            asyncio.run(
+                rehearse(_QUESTION, engine, strategy, seed=0, sampling=sampling, thinking=thinking, budget=None)
+            )
