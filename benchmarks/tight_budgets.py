@@ -28,7 +28,7 @@ BUDGETS = (150, 300, 600, 1200, 2400)
 
 def measure(bench: Bench, tokens: int, n: int) -> dict[str, Any]:
     """Both strategies at one budget."""
-    budget = ("--budget", f"tokens={tokens}")
+    budget = ("--budget", f"tokens={tokens}", "--concurrency", "256")
     vote = bench.run(f"majority-{tokens}", "majority", "--n", "64", *budget)
     tree = bench.run(f"tree-{tokens}", "tree", "--n", str(n), *budget)
     return {
