@@ -41,6 +41,7 @@ from distill.training import Trained, train_student
 from train.gate import judge, promote
 from train.gates import Check
 from train.models import load_tokenizer
+from ttc.durable import replace_link
 from ttc.errors import ConfigError, UnknownName
 from ttc.records import LineFile
 
@@ -156,7 +157,7 @@ def _finish(
 ) -> Finished:
     """Measure, judge, write down, promote."""
     folder, spec = plan.job.folder, plan.spec
-    _link(folder / "model", model)
+    replace_link(folder / "model", model)
     log("measuring the start and the student")
     measured: dict[str, Measured] = {
         "start": measure_model(plan, plan.job.student, folder / "eval" / "start"),
@@ -225,11 +226,3 @@ def refused(findings: Sequence[Finding], spec: JobSpec) -> list[Finding]:
         if name not in names:
             raise UnknownName("pre-flight check", name, names)
     return [finding for finding in findings if not finding.ok and finding.check not in spec.waive]
-
-
-def _link(link: Path, model: Path) -> None:
-    """Point `link` at the model, in one step."""
-    fresh = link.with_name(f".{link.name}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(model.resolve().relative_to(link.parent.resolve()), target_is_directory=True)
-    fresh.replace(link)

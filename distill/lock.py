@@ -15,6 +15,7 @@ import ttc
 from distill.dataset import write_json
 from distill.resolve import Plan
 from ttc.config import dump
+from ttc.durable import is_scratch
 from ttc.errors import ConfigError, RecordError
 
 __all__ = ["LOCK", "claim", "read_lock"]
@@ -30,7 +31,7 @@ def claim(plan: Plan) -> None:
     """
     folder, wanted = plan.job.folder, _lock_of(plan)
     if not (folder / LOCK).is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and not all(map(is_scratch, folder.iterdir())):
             raise ConfigError(f"{folder} is not empty and holds no job; give another --out")
         folder.mkdir(parents=True, exist_ok=True)
     else:

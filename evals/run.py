@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import re
 import time
 from array import array
@@ -31,6 +30,7 @@ from evals.task import Item
 from ttc import records as store
 from ttc.config import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
+from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
 from ttc.solve import spent
 
@@ -224,9 +224,7 @@ def claim(folder: Path, config: Mapping[str, Any]) -> None:
     check_folder(folder, config)
     if not (folder / CONFIG).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        scratch = folder / f"{CONFIG}.{os.getpid()}"
-        scratch.write_text(json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
-        scratch.replace(folder / CONFIG)
+        replace_text(folder / CONFIG, json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
 
 
 def _stored_config(folder: Path) -> Mapping[str, Any] | None:
