@@ -140,7 +140,7 @@ class PolicyStage:
             syncer=Syncer(engine, updater.model, limit=limit),
             held_out=HeldOut(measured, checker, self.sampling, setting.seed, self.thinking),
             health=Health(self.rules),
-            checkpoints=Checkpoints(setting.folder / "checkpoints", writes=world.main),
+            checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
             metrics=LineFile(own / "metrics.jsonl"),
             rollouts=RolloutFile(own / "rollouts.jsonl") if self.record and world.main else None,
             pad_id=int(tokenizer.pad_token_id),

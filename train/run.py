@@ -1,14 +1,14 @@
 """Run a recipe: check everything, then stage by stage, resuming what a killed run left.
 
 A run folder holds `run.json` (what was asked), one folder per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to
-the last stage's model. A finished stage is not run again; a stage whose settings changed is refused, not overwritten.
+the last stage's model. A finished stage is not run again, but its models are read to see that they are as it wrote
+them; a stage whose settings changed is refused, not overwritten.
 At the end every stage's model is measured on all held-out tasks, where the recipe asks for it (`train.retention`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Any
 from train.recipe import Recipe
 from train.retention import FILE as RETENTION
 from train.retention import measure_retention, write_kept
-from train.stage import Result, Setting, Stage, read_result, write_result
+from train.stage import Result, Setting, Stage, check_models, read_result, write_result
 from train.world import ALONE, World
 from ttc.config import differences
+from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["RUN", "Options", "claim", "read_asked", "run_recipe", "stage_folders"]
@@ -68,6 +69,8 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
                 model = Path(results[names.index(step.start)].model)
             result = _run_stage(step.stage, _setting(options, folder, model, log))
         else:
+            if options.world.main:
+                check_models(folder)
             log(f"stage {number} of {len(recipe.steps)}: {step.kind} is done")
         results.append(result)
         model = Path(result.model)
@@ -76,7 +79,7 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
             break
     else:
         if options.world.main:
-            _link(options.out / "model", model)
+            replace_link(options.out / "model", Path(results[-1].model))
     if recipe.retention is not None and options.world.main and not (options.out / RETENTION).is_file():
         models = [(name, Path(result.model)) for name, result in zip(names, results, strict=False)]
         held_out = [str(step.fields["held_out"]) for step in recipe.steps if "held_out" in step.fields]
@@ -153,18 +156,7 @@ def claim(recipe: Recipe, options: Options) -> None:
                 "give another --out or delete it"
             )
         return
-    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+    if options.out.exists() and (not options.out.is_dir() or not all(map(is_scratch, options.out.iterdir()))):
         raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
     options.out.mkdir(parents=True, exist_ok=True)
-    scratch = options.out.with_name(f"{options.out.name}.{RUN}.{os.getpid()}")
-    scratch.write_text(text + "\n")
-    scratch.replace(path)
-
-
-def _link(link: Path, model: Path | None) -> None:
-    if model is None:
-        return
-    if link.is_symlink():
-        link.unlink()
-    if not link.exists():
-        link.symlink_to(os.path.relpath(model, link.parent), target_is_directory=True)
+    replace_text(path, text + "\n")
