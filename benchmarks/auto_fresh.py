@@ -40,8 +40,9 @@ def ttc(*words: object) -> None:
 
 def draw(out: Path, seed: int, limit: int, strategy: str, concurrency: int, temperature: float, *more: object) -> None:
     """Evaluate one strategy; a run that is there is only read."""
-    fixed = ("--baseline", "none", "--scorer", "prm", "--seed", seed, "--limit", limit, "--temperature", temperature)
-    ttc("eval", *fixed, "--concurrency", concurrency, "--strategy", strategy, "--out", out, *more)
+    fixed = ("--baseline", "none", "--scorer", "prm", "--limit", limit, "--temperature", temperature)
+    picked = ("--seed", seed, "--problems-seed", seed, "--concurrency", concurrency)
+    ttc("eval", *fixed, *picked, "--strategy", strategy, "--out", out, *more)
 
 
 def record(runs: Path, seeds: Sequence[int], problems: int) -> Path:

@@ -65,6 +65,7 @@ def record(runs: Path, problems: int, screened: int) -> None:
             "--scorer": "prm",
             "--temperature": group.temperature,
             "--seed": SEED,
+            "--problems-seed": SEED,
             "--concurrency": group.concurrency,
             "--limit": limit,
             "--out": out,

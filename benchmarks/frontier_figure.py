@@ -16,6 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from benchmarks.frontier_table import NAMES
+
 Spots = Sequence[Mapping[str, Any]]
 
 AUTO, ENVELOPE = "auto", "best mixture of all"
@@ -47,7 +49,6 @@ SEARCHES = {
     "tree, gibbs": ("#db2777", "P"),
     "tree, puct": ("#475569", "X"),
 }
-NAMES = {"direct": "direct, greedy"}
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:

@@ -13,6 +13,9 @@ from typing import Any
 
 from benchmarks.tables import share, spread
 
+NAMES = {"direct": "direct, greedy"}
+"""Rows whose strategy alone does not say how they were drawn."""
+
 
 def points(result: Mapping[str, Any]) -> Iterator[str]:
     """Every strategy with its accuracy at the tokens that it took."""
@@ -23,7 +26,7 @@ def points(result: Mapping[str, Any]) -> Iterator[str]:
         line = sorted((s for s in result["spots"] if s["strategy"] == name), key=lambda spot: spot["tokens"])
         known = ", ".join(f"{share(spot['value'])} at {spot['tokens']:,.0f}" for spot in line)
         problems = " or ".join(str(number) for number in sorted({spot["problems"] for spot in line}))
-        yield f"| {name} | {known} | {problems} |"
+        yield f"| {NAMES.get(name, name)} | {known} | {problems} |"
 
 
 def regrets(result: Mapping[str, Any]) -> Iterator[str]:

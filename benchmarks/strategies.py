@@ -45,11 +45,11 @@ class Bench:
 
     def run(self, name: str, strategy: str, *options: str, seed: int | None = None, limit: int | None = None) -> Side:
         """Run (or resume) one `ttc eval` and return its records under `name`."""
-        folder = self.out / name
+        folder, picked = self.out / name, str(self.seed if seed is None else seed)
         code = run_command(
             [
                 *("eval", "--strategy", strategy, "--baseline", "none", "--out", str(folder)),
-                *("--limit", str(limit or self.limit), "--seed", str(self.seed if seed is None else seed)),
+                *("--limit", str(limit or self.limit), "--seed", picked, "--problems-seed", picked),
                 *options,
             ]
         )

@@ -93,7 +93,9 @@ class _Paired:
         ours, theirs = ({record.problem.id: record for record in side.records} for side in (first, second))
         shared = [name for name in ours if name in theirs]
         if not shared:
-            raise ConfigError(f"{first.label} and {second.label} share no problem; run them on the same task and seed")
+            raise ConfigError(
+                f"{first.label} and {second.label} share no problem; run them on the same task and problems seed"
+            )
         _check_same_targets(ours, theirs, shared, first.label, second.label)
         self.rows_first = [ours[name] for name in shared]
         self.rows_second = [theirs[name] for name in shared]

@@ -1,7 +1,8 @@
 """An evaluation: one task and one engine, several strategies (arms), a resumable run folder for each.
 
 The arms run one after the other, so that each has its own honest seconds; the engine batches across the problems of an
-arm. Golds are checked against themselves and run folders against their configurations before the engine is loaded.
+arm. Golds are checked against themselves, and run folders against their configurations and contents (weights, user
+files, data), before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import ttc
+from evals.contents import arm_contents, shared_contents
+from evals.labels import settings_of
 from evals.planner import Planner
 from evals.rehearsal import rehearse
-from evals.run import check_folder, claim, evaluate
+from evals.run import CONTENTS, SERVED, check_folder, claim, evaluate
 from evals.summary import summarise, write_summary
 from evals.task import Item, Task
 from ttc.config import dump
-from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Verifier
+from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
 from ttc.options import PartChoice, StrategyChoice, fit_to_context
 from ttc.plan import Kind
@@ -49,7 +52,8 @@ class Experiment:
     """Everything that decides the outcome, checked and not yet loaded.
 
     `fit`: nobody asked for `sampling.max_tokens`, it is the task's, and where a problem's prompt leaves less of the
-    model's context, it is lowered to what is left.
+    model's context, it is lowered to what is left. `problems_seed`: None where the task's problems do not depend on
+    one. `task_file`: the user's file that defines the task, if one does.
     """
 
     task: Task
@@ -64,6 +68,8 @@ class Experiment:
     seed: int
     limit: int | None
     arms: Sequence[Arm]
+    problems_seed: int | None = None
+    task_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +93,16 @@ class Watcher(Protocol):
         ...
 
 
-def arm_config(experiment: Experiment, arm: Arm) -> dict[str, Any]:
-    """Return what run.json holds: whatever may change a result, and nothing else (not the concurrency)."""
+def arm_config(
+    experiment: Experiment,
+    arm: Arm,
+    contents: Mapping[str, str] | None = None,
+    served: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return what run.json holds: whatever may change a result, and nothing else (not the concurrency).
+
+    `contents` are the digests of what decides it, `served` what a server says of its model; None is not known yet.
+    """
     scorer = experiment.scorer if arm.choice.takes_scorer else None
     return {
         "task": experiment.task.name,
@@ -97,6 +111,7 @@ def arm_config(experiment: Experiment, arm: Arm) -> dict[str, Any]:
         "limit": experiment.limit,
         "strategy": arm.choice.name,
         "params": all_params(arm.choice),
+        "settings": settings_of(arm.choice, experiment.sampling.temperature, experiment.task.sampling.temperature),
         "engine": experiment.engine.name,
         "engine_params": dump(experiment.engine.params),
         "model": experiment.engine.model,
@@ -109,7 +124,10 @@ def arm_config(experiment: Experiment, arm: Arm) -> dict[str, Any]:
         "thinking": dump(experiment.thinking),
         "budget": dump(limits(experiment, arm)),
         "seed": experiment.seed,
+        "problems_seed": experiment.problems_seed,
         "version": ttc.__version__,
+        CONTENTS: contents,
+        SERVED: served,
     }
 
 
@@ -134,8 +152,10 @@ async def execute(
         verifier = Service(experiment.verifier.create_verifier())
         stack.push_async_callback(verifier.close)
         check_golds(experiment.items, verifier, experiment.task)
+        contents = _checked_contents(experiment)
         engine = experiment.engine.create_engine()
         stack.push_async_callback(engine.close)
+        configs = _checked_configs(experiment, contents, engine.served if isinstance(engine, Served) else {})
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
         for arm in experiment.arms:
             await _rehearse(experiment, arm, engine, scorer)
@@ -143,6 +163,7 @@ async def execute(
             await _run_arm(
                 experiment,
                 arm,
+                config,
                 engine,
                 scorer,
                 verifier,
@@ -150,8 +171,27 @@ async def execute(
                 retry_errors=retry_errors,
                 watcher=watcher,
             )
-            for arm in experiment.arms
+            for arm, config in zip(experiment.arms, configs, strict=True)
         ]
+
+
+def _checked_contents(experiment: Experiment) -> list[dict[str, str]]:
+    """The contents of every arm, as far as they are known before the engine is there; refuses folders of others."""
+    shared = shared_contents(experiment)
+    contents = [{**shared, **arm_contents(experiment, arm)} for arm in experiment.arms]
+    for arm, own in zip(experiment.arms, contents, strict=True):
+        check_folder(arm.folder, arm_config(experiment, arm, own), experiment.items)
+    return contents
+
+
+def _checked_configs(
+    experiment: Experiment, contents: Sequence[Mapping[str, str]], served: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """What run.json of every arm holds, complete; refuses folders that were made with another server's model."""
+    configs = [arm_config(experiment, arm, own, served) for arm, own in zip(experiment.arms, contents, strict=True)]
+    for arm, config in zip(experiment.arms, configs, strict=True):
+        check_folder(arm.folder, config)
+    return configs
 
 
 async def _rehearse(experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None) -> None:
@@ -179,6 +219,7 @@ def _fitted(experiment: Experiment, engine: Engine, problem: Problem) -> Samplin
 async def _run_arm(
     experiment: Experiment,
     arm: Arm,
+    config: Mapping[str, Any],
     engine: Engine,
     scorer: Scorer | None,
     verifier: Verifier,
@@ -187,13 +228,12 @@ async def _run_arm(
     retry_errors: bool,
     watcher: Watcher,
 ) -> Result:
-    config = arm_config(experiment, arm)
     scorer = scorer if arm.choice.takes_scorer else None
     records = await evaluate(
         arm.folder,
         config,
         experiment.items,
-        await _solver(experiment, arm, engine, scorer, concurrency=concurrency),
+        await _solver(experiment, arm, config, engine, scorer, concurrency=concurrency),
         verifier,
         concurrency=concurrency,
         retry_errors=retry_errors,
@@ -207,14 +247,20 @@ async def _run_arm(
 
 
 async def _solver(
-    experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None, *, concurrency: int
+    experiment: Experiment,
+    arm: Arm,
+    config: Mapping[str, Any],
+    engine: Engine,
+    scorer: Scorer | None,
+    *,
+    concurrency: int,
 ) -> Callable[[Problem], Awaitable[Answer]]:
     """Return what answers one problem; a strategy with a total for the whole run has spent it by then."""
     solving = partial(_solve, experiment=experiment, engine=engine, shared={})
     total = arm.choice.params.get("total")
     if total is None:
         return partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
-    claim(arm.folder, arm_config(experiment, arm))
+    claim(arm.folder, config)
 
     given = arm.choice.params.get("plan")
     shape = {name: arm.choice.params.get(name) for name in ("width", "policy")}

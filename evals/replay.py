@@ -1,7 +1,8 @@
 """Replays of recorded runs: other strategies over the same samples and scores, with the recorded verdicts; no model.
 
 A replayed run is a run folder like any other, so it can be compared, reported and replayed itself. Its configuration is
-that of the recorded run, with the strategy and its parameters replaced and `replay_of` naming the digest of the source.
+that of the recorded run, with the strategy and its parameters replaced and `replay_of` naming the digest of the source;
+its contents are the recorded samples and the strategy's own files.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from evals.experiment import all_params
-from evals.run import CONFIG, digest, evaluate, read_run
+from evals.labels import settings_of
+from evals.run import CONFIG, CONTENTS, RECORDS, digest, evaluate, read_run
 from evals.summary import summarise, write_summary
 from evals.task import Item
 from ttc.config import dump
+from ttc.contents import strategy_contents
 from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
+from ttc.digests import file_digest
 from ttc.errors import ConfigError, VerifierError
 from ttc.options import StrategyChoice
 from ttc.replay import Draw, PoolScorer, pool_of, replay
@@ -40,6 +44,12 @@ class Source:
         for name in ("stop", "stop_token_ids"):
             given[name] = tuple(given.get(name) or ())
         self.sampling = Sampling(**given)
+
+    @property
+    def usual_temperature(self) -> float | None:
+        """The temperature that needs no saying; None where the recorded run's own name says its temperature."""
+        said = self.config.get("settings") or {}
+        return None if "temperature" in said else self.sampling.temperature
 
     @property
     def num_samples(self) -> int:
@@ -72,9 +82,14 @@ async def replay_run(
         **source.config,
         "strategy": choice.name,
         "params": all_params(choice),
+        "settings": settings_of(choice, source.sampling.temperature, source.usual_temperature),
         "scorer": source.config.get("scorer") if scorer else None,
         "budget": dump(budget),
         "replay_of": digest(source.config),
+        CONTENTS: {
+            "recorded samples": file_digest(source.folder / RECORDS),
+            **strategy_contents(choice),
+        },
     }
     items = [_item(record) for record in source.records]
     solve = partial(_solve, source=source, strategy=choice.bind(scorer), budget=budget)

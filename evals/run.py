@@ -2,8 +2,10 @@
 
 A run is a folder. `run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per
 problem, synced to the disk before the next one. Starting again with the same configuration goes on where the file ends;
-another configuration is refused by the name of what differs. Problems are keyed by id and seeds by (run seed, id,
-path), so neither order, nor concurrency, nor the place of the cut changes a result on a deterministic engine.
+another configuration is refused by the name of what differs. What decided the results stands in it by content
+(`contents`, made by `evals.contents`), so other weights under the same path are another run. Problems are keyed by id
+and seeds by (run seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a
+deterministic engine.
 
 A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
 problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier) stops the run.
@@ -30,14 +32,31 @@ from evals.task import Item
 from ttc import records as store
 from ttc.config import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
+from ttc.digests import differing
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PromptTooLong, RecordError, Unsupported
 from ttc.solve import spent
 
-__all__ = ["CONFIG", "RECORDS", "Run", "check_folder", "claim", "digest", "evaluate", "innermost", "read_run"]
+__all__ = [
+    "CONFIG",
+    "CONTENTS",
+    "RECORDS",
+    "SERVED",
+    "Run",
+    "check_folder",
+    "claim",
+    "digest",
+    "evaluate",
+    "innermost",
+    "read_run",
+]
 
 CONFIG = "run.json"
 RECORDS = "records.jsonl"
+CONTENTS = "contents"
+"""The key of a configuration that holds digests by name; None where they are not known yet."""
+SERVED = "served"
+"""The key that holds what a server says of its model; None until it is connected to."""
 MAX_STREAK = 8
 """So many problems in a row that fail in the engine mean that the engine is gone."""
 
@@ -205,18 +224,44 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
 
 
-def check_folder(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds another run, naming what differs; a new folder is fine."""
+def check_folder(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> None:
+    """Refuse a folder that holds another run, naming what differs; a new folder is fine.
+
+    What is None of `contents` and `served` in `config` is not known yet, and not compared. Among `items` a problem that
+    changed is looked for, to be named.
+    """
     stored = _stored_config(folder)
     if stored is None:
         if (folder / RECORDS).exists():
             raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
         return
-    wanted = json.loads(json.dumps(config))
-    for name, there, here in differences(stored, wanted):
+    if CONTENTS in config and CONTENTS not in stored:
+        raise ConfigError(
+            f"{folder} was made before runs recorded what they measured (weights, user files, data), so it can be read "
+            "but not continued; choose another --out"
+        )
+    apart = {CONTENTS: None} if config.get(SERVED) is not None else {CONTENTS: None, SERVED: None}
+    settings = json.loads(json.dumps({**config, **apart}))
+    for name, there, here in differences({**stored, **apart}, settings):
         raise ConfigError(
             f"{folder} holds another run: {name} is {there} there and {here} here; choose another --out, or remove it"
         )
+    if config.get(CONTENTS) is not None:
+        _check_contents(folder, stored[CONTENTS], config[CONTENTS], items)
+
+
+def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Sequence[Item]) -> None:
+    if not isinstance(there, Mapping):
+        raise ConfigError(f"{folder / CONFIG}: {CONTENTS}: expected an object; choose another folder")
+    names = differing(there, here)
+    if not names:
+        return
+    if items and (folder / RECORDS).is_file():
+        _found(folder / RECORDS, items, folder, False)  # names the first problem that changed, if it is recorded
+    raise ConfigError(
+        f"{folder} holds another run: it was made with other {', '.join(names)}; "
+        "choose another --out, or restore what it was made with"
+    )
 
 
 def claim(folder: Path, config: Mapping[str, Any]) -> None:

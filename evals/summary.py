@@ -46,7 +46,10 @@ __all__ = [
 
 SUMMARY = "summary.json"
 
-IDENTITY = ("strategy", "params", "engine", "model", "scorer", "task", "level", "seed", "thinking", "version")
+IDENTITY = (
+    "strategy", "params", "settings", "engine", "engine_params", "model", "scorer", "scorer_params", "task", "level",
+    "seed", "problems_seed", "sampling", "thinking", "budget", "version",
+)  # fmt: skip
 """Keys of a run's configuration that its summary repeats."""
 
 

@@ -62,7 +62,8 @@ class Task:
     """What a task factory returns.
 
     `params` are the factory's own parameters, for the record of the run; `note` is what a user should know before it;
-    `verifier` is needed when the answer kind alone does not decide how answers are checked.
+    `verifier` is needed when the answer kind alone does not decide how answers are checked; `procedural` says that a
+    seed picks the problems.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Task:
     params: Mapping[str, Json] = field(default_factory=dict)
     note: str = ""
     verifier: Check | None = None
+    procedural: bool = False
 
     @property
     def check(self) -> Check:

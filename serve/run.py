@@ -32,8 +32,8 @@ from serve.progress import Board
 from serve.watch import Watched
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Completion, Problem, Usage
-from ttc.errors import BudgetExceeded
 from ttc.extras import Top
+from ttc.solve import attempt
 from ttc.thinking import split
 
 __all__ = ["execute"]
@@ -118,9 +118,7 @@ async def _choice(
         listen=board.take,
     )
     try:
-        answer = await plan.call(session.problem, session)
-    except BudgetExceeded:
-        answer = session.answer(None, (), "budget")
+        answer = await attempt(session.problem, session, plan.call)
     finally:
         session.close()
         charge(session.usage)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 from serve.engines import RequestEngine
 from ttc import seeds
@@ -60,11 +59,10 @@ class Watched(Session):
         super().note(kind, path, **data)
         self._listen(Event(kind, path, data))
 
-    async def generate(self, prompt: Prompt, draws: range | int, **options: Any) -> list[Completion]:
-        """Draw, and remember what was drawn."""
-        completions = await super().generate(prompt, draws, **options)
+    def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
+        """Remember all that was drawn."""
+        super().record(prompt, completions)
         self._drawn.update({completion.path: completion for completion in completions})
-        return completions
 
     def along(self, path: Path) -> list[Completion]:
         """The completions from the root to `path`, in order."""

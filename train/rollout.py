@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evals.task import Item
-from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, Scorer, Target, Usage, Verdict
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, Target, Usage, Verdict
+from ttc.errors import ConfigError
 from ttc.session import Session, Shared
-from ttc.solve import Strategy
+from ttc.solve import Strategy, attempt
 from ttc.thinking import Thinking
 
 __all__ = ["Collector", "Rollout", "Strategy", "group_draws"]
@@ -109,14 +109,11 @@ class Collector:
             shared=self._shared,
         )
         try:
-            answer = await self._strategy(problem, session)
-            candidates: Sequence[Candidate] = answer.candidates
-        except BudgetExceeded:
-            candidates = ()
+            answer = await attempt(problem, session, self._strategy)
         finally:
             session.close()
             self.usage += session.usage
-        return [self._rollout(item, candidate, session, step, group, version) for candidate in candidates]
+        return [self._rollout(item, candidate, session, step, group, version) for candidate in answer.candidates]
 
     def _rollout(
         self, item: Item, candidate: Candidate, session: _Recording, step: int, group: int, version: int
@@ -166,19 +163,7 @@ class _Recording(Session):
         super().__init__(problem, engine, seed=seed, sampling=sampling, thinking=thinking, shared=shared)
         self.ends: dict[tuple[int, ...], tuple[Prompt, Completion]] = {}
 
-    async def generate(
-        self,
-        prompt: Prompt,
-        draws: range | int,
-        *,
-        sampling: Sampling | None = None,
-        thinking: Thinking | None = None,
-        scorer: Scorer | None = None,
-        resumed: bool = False,
-    ) -> list[Completion]:
-        """See `Session.generate`."""
-        done = await super().generate(
-            prompt, draws, sampling=sampling, thinking=thinking, scorer=scorer, resumed=resumed
-        )
-        self.ends.update({completion.path: (prompt, completion) for completion in done})
-        return done
+    def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
+        """See `Session.record`."""
+        super().record(prompt, completions)
+        self.ends.update({completion.path: (prompt, completion) for completion in completions})

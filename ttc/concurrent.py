@@ -43,6 +43,27 @@ async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in failed or tasks]
 
 
+async def gather_until(coroutines: Iterable[Coroutine[Any, Any, T]], seconds: float) -> list[T | None]:
+    """Run coroutines at once for `seconds`; results in order, None for those that were cut. Failures as in `gather`."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    deadline = asyncio.get_running_loop().time() + max(seconds, 0.0)
+    pending, failed = set(tasks), list[asyncio.Future[T]]()
+    try:
+        while pending and not failed:
+            left = max(deadline - asyncio.get_running_loop().time(), 0.0)
+            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+            failed = [task for task in tasks if task in done and not task.cancelled() and task.exception() is not None]
+            if not done or not left:
+                break
+    finally:
+        for task in tasks:
+            task.cancel()
+        await settle(tasks)
+    if failed:
+        failed[0].result()
+    return [None if task.cancelled() else task.result() for task in tasks]
+
+
 async def settle(futures: Iterable[asyncio.Future[Any]]) -> None:
     """Wait until aborted work has ended, however it ends, whatever else is cancelled meanwhile.
 

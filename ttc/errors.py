@@ -12,7 +12,7 @@ TTCError
  ├─ VerifierError (RuntimeError)    the verifier itself failed (its verdicts are never exceptions)
  ├─ TrainingError (RuntimeError)    training cannot go on: lost parity, a health rule's stop, a broken checkpoint
  ├─ RecordError (ValueError)        a record or task file is broken: names file, line and field
- └─ BudgetExceeded                  the budget of a session is spent; strategies turn it into an anytime answer
+ └─ BudgetExceeded                  the budget of a session is spent; `solve` turns it into the best answer so far
 
 Foreign exceptions are translated once, in the file that talks to the foreign package, with `from exc`.
 """

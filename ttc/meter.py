@@ -1,35 +1,71 @@
-"""The meter: one place where tokens and calls are counted and a budget is held.
+"""The meter: one place where tokens, calls and FLOPs are counted and a budget is held.
 
 A session owns one meter and hands its `add` to the engine and to scorers, so no strategy can bypass it. A draw leases
 its `max_tokens` before it starts and returns what it did not use; leases are taken in path order, before the first
 await, so which draw gets the last tokens does not depend on the schedule. A draw that will be scored by a scorer with a
 price leases that too, and keeps what its scoring may take until it is scored; other scorers' tokens are charged when
-reported. Independent subtrees take an equal `share` each. Left out: budgets across problems (a planner's job).
+reported. The first draw of all may take what its scoring would need: an answer without a score is better than none.
+Independent subtrees take an equal `share` each. Left out: budgets across problems (a planner's job).
 """
 
 from __future__ import annotations
 
-import asyncio
+import math
 import time
-from collections.abc import Coroutine, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeAlias
 
 from ttc.core import Budget, Completion, Path, Price, PricedScorer, Prompt, Sampling, Usage
 from ttc.errors import BudgetExceeded
 
-T = TypeVar("T")
+__all__ = ["FREE", "Clock", "Cost", "Lease", "Meter"]
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds that only ever grow."""
 
 FREE = Price()
 """Draws that nobody scores, or by a scorer that cannot tell its price."""
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What a piece of work takes of each unit of a budget; of seconds, it says nothing."""
+
+    tokens: float = 0.0
+    calls: float = 0.0
+    flops: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a draw asks of the budget: its tokens, requests and FLOPs at most, and those of its scoring.
+
+    Each draw takes up to `calls` requests, where thinking control continues it; `injected` tokens a draw, put there by
+    thinking control, are not drawn but scored. `draw_flops` are those of drawing so many tokens after the prompt.
+    """
+
+    num_draws: int
+    max_tokens: int
+    price: Price = FREE
+    prompt: Path = ()
+    calls: int = 1
+    injected: int = 0
+    draw_flops: Callable[[int], float] = lambda num_tokens: 0.0
+    opening: bool = False
+    """Where it is the first of all, it may take what its scoring would need."""
+
+    def flops(self, num_tokens: int) -> float:
+        """Most FLOPs of one draw of `num_tokens` and of its scoring; each request may read the prompt anew."""
+        return self.calls * self.draw_flops(num_tokens + self.injected) + self.price.flops(num_tokens + self.injected)
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """Permission to run `num_draws` draws of at most `max_tokens` each, and to score them at `price`.
 
-    Each draw may take `max_calls` requests, where thinking control continues it; None is as many as it needs.
-    `injected` tokens a draw, put there by thinking control, are not drawn but scored.
+    Each draw may take `max_calls` requests; None is as many as it needs. `flops` are those of one draw and its scoring.
     """
 
     num_draws: int
@@ -37,6 +73,7 @@ class Lease:
     price: Price = FREE
     max_calls: int | None = None
     injected: int = 0
+    flops: float = 0.0
 
     @property
     def each(self) -> int:
@@ -62,19 +99,27 @@ class Lease:
 class Meter:
     """Counts usage and grants leases under a budget."""
 
-    def __init__(self, budget: Budget | None = None, parent: Meter | None = None, closed: bool = False) -> None:
-        """Start at zero; `parent` is charged as well; one that is `closed` grants nothing."""
+    def __init__(
+        self,
+        budget: Budget | None = None,
+        parent: Meter | None = None,
+        closed: bool = False,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Start at zero; `parent` is charged as well, and its clock is used; one that is `closed` grants nothing."""
         self.budget = budget or Budget()
         self.limited = closed or self.budget != Budget()
         self._closed = closed
         self.usage = Usage()
-        self.started: float = time.monotonic() if parent is None else parent.started
+        self.clock: Clock = clock if parent is None else parent.clock
+        self.started: float = self.clock() if parent is None else parent.started
         self.exhausted = False
         self._parent = parent
         self._leased_tokens = 0
         self._leased_calls = 0
+        self._leased_flops = 0.0
         self._priced: set[Path] = set()
-        self._kept: dict[Path, int | None] = {}
+        self._kept: dict[Path, tuple[int, float] | None] = {}
 
     def exhaust(self) -> None:
         """Remember that the budget ended the work."""
@@ -89,73 +134,95 @@ class Meter:
             self._parent.add(usage)
 
     @property
-    def deadline(self) -> float | None:
-        """Monotonic second at which the budget in seconds ends."""
-        return None if self.budget.seconds is None else self.started + self.budget.seconds
+    def seconds_left(self) -> float | None:
+        """Seconds until the budget in seconds ends; None without one."""
+        return None if self.budget.seconds is None else self.started + self.budget.seconds - self.clock()
 
-    def lease(
-        self,
-        num_draws: int,
-        max_tokens: int,
-        price: Price = FREE,
-        prompt: Path = (),
-        calls_each: int = 1,
-        injected: int = 0,
-    ) -> Lease:
-        """Grant as many of `num_draws` as fit at full length, or one shortened draw; raise when nothing is left.
+    @property
+    def left(self) -> Cost:
+        """What is neither spent nor leased; infinite where there is no limit."""
+        limits, used = self.budget, self.usage
+        if self._closed:
+            return Cost()
+        return Cost(
+            math.inf if limits.tokens is None else limits.tokens - used.tokens - self._leased_tokens,
+            math.inf if limits.calls is None else limits.calls - used.calls - self._leased_calls,
+            math.inf if limits.flops is None else limits.flops - used.flops - self._leased_flops,
+        )
 
-        The fixed part of `price` is leased with the first draws of `prompt`, whose scoring pays it for all. A draw may
-        take `calls_each` requests, or what is left of them; `injected` tokens of it may be scored without being drawn.
+    def pays_for(self, cost: Cost) -> float:
+        """How many times what is left covers `cost`; infinite where nothing of it is limited."""
+        left = self.left
+        pairs = ((left.tokens, cost.tokens), (left.calls, cost.calls), (left.flops, cost.flops))
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            return 0.0
+        return min((max(have, 0.0) / price for have, price in pairs if price > 0), default=math.inf)
+
+    def lease(self, request: Request) -> Lease:
+        """Grant as many of the draws as fit at full length, or one shortened draw; raise when nothing is left.
+
+        The fixed part of the price is leased with the first draws of a prompt, whose scoring pays it for all.
 
         Raises:
             BudgetExceeded: not even one token or call remains.
         """
-        granted, max_calls = num_draws, None
-        limits = self.budget
+        self._check_open()
+        if request.prompt in self._priced:
+            request = replace(request, price=replace(request.price, fixed=0))
+        try:
+            lease = self._fit(request)
+        except BudgetExceeded:
+            if not self._takes_all(request):
+                raise
+            lease = self._fit(replace(request, price=FREE, num_draws=1))
+        else:
+            if lease.max_tokens < request.max_tokens and self._takes_all(request):
+                lease = self._fit(replace(request, price=FREE, num_draws=1))
+        if lease.price != FREE:
+            self._priced.add(request.prompt)
+        self._hold(lease, 1)
+        return lease
+
+    def _takes_all(self, request: Request) -> bool:
+        """Whether a draw may take what its scoring would need: nothing was drawn before it, or is being drawn."""
+        first = not self.usage.calls and not self._leased_calls and self._parent is None
+        return request.opening and request.price != FREE and first
+
+    def _check_open(self) -> None:
         if self._closed:
             raise BudgetExceeded("the budget is too small for so many subtrees")
-        price = replace(price, fixed=0) if prompt in self._priced else price
-        if limits.flops is not None and self.usage.flops >= limits.flops:
-            raise BudgetExceeded(f"budget.flops {limits.flops:g} is spent")
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise BudgetExceeded(f"budget.seconds {limits.seconds:g} is spent")
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            raise BudgetExceeded(f"budget.seconds {self.budget.seconds:g} is spent")
+
+    def _fit(self, request: Request) -> Lease:
+        """The largest lease for `request` that what is left covers."""
+        left, limits, price = self.left, self.budget, request.price
+        granted, max_tokens, max_calls = request.num_draws, request.max_tokens, None
         if limits.calls is not None:
-            calls_left = limits.calls - self.usage.calls - self._leased_calls
-            if calls_left < 1:
+            if left.calls < 1:
                 raise BudgetExceeded(f"budget.calls {limits.calls} is spent")
-            max_calls = min(calls_each, calls_left)
-            granted = min(granted, calls_left // max_calls)
+            max_calls = min(request.calls, int(left.calls))
+            granted = min(granted, int(left.calls) // max_calls)
         if limits.tokens is not None:
-            left = limits.tokens - self.usage.tokens - self._leased_tokens
-            each, aside = 1 + price.per_token, injected * price.per_token + price.per_draw
-            room = left - price.fixed
+            each, aside = 1 + price.per_token, request.injected * price.per_token + price.per_draw
+            room = int(left.tokens) - price.fixed
             if room < each + aside:
                 raise BudgetExceeded(f"budget.tokens {limits.tokens} is spent")
             granted = min(granted, max(room // (max_tokens * each + aside), 1))
             max_tokens = min(max_tokens, (room - aside) // each)
-        lease = Lease(granted, max_tokens, price, max_calls, injected)
-        if price != FREE:
-            self._priced.add(prompt)
-        self._hold(lease, 1)
-        return lease
+        if limits.flops is not None:
+            max_tokens = bisect_right(range(1, max_tokens + 1), left.flops, key=request.flops)
+            if max_tokens < 1:
+                raise BudgetExceeded(f"budget.flops {limits.flops:g} is spent")
+            granted = min(granted, max(int(left.flops // request.flops(request.max_tokens)), 1))
+        # A hold in FLOPs is only kept where they are limited: to price them costs time on every draw.
+        flops = 0.0 if limits.flops is None else request.flops(max_tokens)
+        return Lease(granted, max_tokens, price, max_calls, request.injected, flops)
 
     def price(self, prompt: Prompt, scorer: object) -> Price:
-        """What scoring `prompt` and its draws may take of a token budget; nothing where none has to be kept for it."""
-        if self.budget.tokens is None or not isinstance(scorer, PricedScorer):
-            return FREE
-        return scorer.price(prompt)
-
-    async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work`, but no longer than the budget in seconds; raises BudgetExceeded when that ends first."""
-        deadline = self.deadline
-        if deadline is None:
-            return await work
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                return await work
-        except TimeoutError as exc:
-            self.exhaust()
-            raise BudgetExceeded("budget.seconds is spent") from exc
+        """What scoring `prompt` and its draws may take; nothing where none has to be kept for it."""
+        rationed = self.budget.tokens is not None or self.budget.flops is not None
+        return scorer.price(prompt) if rationed and isinstance(scorer, PricedScorer) else FREE
 
     def settle(self, lease: Lease) -> None:
         """Return a lease; what was really used has been charged through `add`."""
@@ -164,23 +231,42 @@ class Meter:
     def _hold(self, lease: Lease, sign: int) -> None:
         self._leased_tokens += sign * lease.tokens
         self._leased_calls += sign * lease.num_draws * (lease.max_calls or 1)
+        self._leased_flops += sign * lease.num_draws * lease.flops
 
-    def keep(self, lease: Lease, drawn: Sequence[Completion], wanted: Sequence[int]) -> None:
-        """Keep `wanted` tokens to score each draw of a settled lease; one that it cannot cover will not be scored."""
-        fixed = lease.price.fixed
-        for completion, own in zip(drawn, wanted, strict=True):
-            covered = own <= lease.each - completion.usage.generated
-            self._kept[completion.path] = own + fixed if covered else None
-            self._leased_tokens += own + fixed if covered else 0
-            fixed = 0 if covered else fixed
+    def keep(self, lease: Lease, drawn: Sequence[Completion], prices: Sequence[Price], before: Price) -> None:
+        """Keep what scoring each draw of a settled lease takes; one that is not covered will not be scored.
+
+        `prices` are those of the whole paths, `before` is that of their prompt, which is paid once.
+        """
+        due = lease.price.fixed if lease.price != FREE else before.fixed
+        for completion, price in zip(drawn, prices, strict=True):
+            own = price.fixed - before.fixed
+            # A lease covers its own draws alone, whatever else is in flight; only the first draw of all had no price.
+            room = lease.each - completion.usage.generated if lease.price != FREE else self.left.tokens - due
+            hold = (own + due, price.flops(0)) if own <= room and price.flops(0) <= self.left.flops else None
+            if hold is not None:
+                due = 0
+                self._leased_tokens += hold[0]
+                self._leased_flops += hold[1]
+            self._kept[completion.path] = hold
+
+    def cover(self, path: Path, price: Price) -> None:
+        """Keep what scoring a path takes, where nothing was kept for it when it was drawn."""
+        if path not in self._kept and price != FREE:
+            hold = (price.fixed, price.flops(0))
+            self._kept[path] = hold if hold[0] <= self.left.tokens and hold[1] <= self.left.flops else None
+            self._leased_tokens += (self._kept[path] or (0, 0.0))[0]
+            self._leased_flops += (self._kept[path] or (0, 0.0))[1]
 
     def affords(self, path: Path) -> bool:
         """Whether what is kept for this path covers its scoring; also where nothing had to be kept."""
-        return self._kept.get(path, 0) is not None
+        return self._kept.get(path, (0, 0.0)) is not None
 
     def release(self, path: Path) -> None:
         """Return what was kept for a path: it has been scored, and charged."""
-        self._leased_tokens -= self._kept.pop(path, 0) or 0
+        tokens, flops = self._kept.pop(path, None) or (0, 0.0)
+        self._leased_tokens -= tokens
+        self._leased_flops -= flops
 
     def share(self, parts: int, index: int = 0) -> Meter:
         """Return the child meter that may spend share `index` of `parts` equal ones of what is left.

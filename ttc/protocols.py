@@ -30,6 +30,7 @@ __all__ = [
     "LogprobEngine",
     "PricedScorer",
     "Scorer",
+    "Served",
     "StreamingEngine",
     "Verifier",
     "WeightSync",
@@ -105,6 +106,16 @@ class WeightSync(Protocol):
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """Replace the weights by `state` (Hugging Face names) and drop every cached key and value."""
+        ...
+
+
+@runtime_checkable
+class Served(Protocol):
+    """An engine whose model is behind a server, so that its weights cannot be seen from here."""
+
+    @property
+    def served(self) -> Mapping[str, str]:
+        """What the server says of its model by name ("model id", "vLLM version"); what it does not say is absent."""
         ...
 
 

@@ -13,7 +13,6 @@ Left out: overriding. A name that is built in wins over an entry point of the sa
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -28,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ttc.digests import digest_of, file_digest
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 from ttc.signatures import Description, bind, describe
 
@@ -154,7 +154,7 @@ def _defines(file: pathlib.Path, name: str) -> bool:
 def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., Any]:
     if not path.is_file():
         raise ConfigError(f"{kind} file {str(path)!r} does not exist")
-    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
+    digest = digest_of([str(path.resolve()), file_digest(path)])[:12]  # a changed file is another module
     spec = importlib.util.spec_from_file_location(f"ttc_file_{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{kind} file {str(path)!r} cannot be imported")

@@ -32,9 +32,9 @@ from ttc.core import (
     Usage,
     UsageSink,
 )
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
 from ttc.session import Session
-from ttc.solve import Strategy
+from ttc.solve import Strategy, attempt
 
 __all__ = ["Draw", "PoolScorer", "pool_of", "replay"]
 
@@ -167,9 +167,7 @@ class PoolSession(Session):
         super().__init__(problem, PoolEngine(pool), seed=seed, sampling=sampling, budget=budget)
         self._pool = pool
 
-    def candidate_at(
-        self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
-    ) -> Candidate:
+    def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
         """The recorded candidate with the score of this strategy; a cut one has no final answer."""
         candidate = replace(self._pool[whole.path[0]].candidate, score=score)
         if finish_reason == "stop" or candidate.finish_reason != "stop":
@@ -193,8 +191,5 @@ async def replay(
     """
     started = time.perf_counter()
     session = PoolSession(problem, pool, seed=seed, sampling=sampling, budget=budget)
-    try:
-        answer = await strategy(problem, session)
-    except BudgetExceeded:
-        answer = session.answer(None, (), "budget")
+    answer = await attempt(problem, session, strategy)
     return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)

@@ -8,13 +8,15 @@ awaiting task aborts the requests in the engine.
 from __future__ import annotations
 
 import copy
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from ttc import seeds
 from ttc.closing import close_path
-from ttc.concurrent import gather
+from ttc.concurrent import gather, gather_until
 from ttc.core import (
     Answer,
     Budget,
@@ -26,6 +28,8 @@ from ttc.core import (
     Event,
     Message,
     Path,
+    Price,
+    PricedScorer,
     Problem,
     Prompt,
     Sampling,
@@ -33,9 +37,12 @@ from ttc.core import (
     Scorer,
     Usage,
 )
+from ttc.draws import DrawBook
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.meter import FREE, Lease, Meter
-from ttc.thinking import OUT_OF_CALLS, Thinking, controlled, count_sampled_thinking
+from ttc.meter import FREE, Clock, Cost, Lease, Meter, Request
+from ttc.selection import choose
+from ttc.thinking import OUT_OF_CALLS, Thinking, answer_reserve, controlled, count_sampled_thinking
+from ttc.voting import fallback, vote
 
 T = TypeVar("T")
 Shared: TypeAlias = dict[Callable[[], Any], Any]
@@ -49,7 +56,28 @@ def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool
     return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
 
 
-_UNPAID = Score(None, note="budget.tokens does not cover its scoring")
+def _check_budget(budget: Budget, thinking: Thinking, capabilities: Capabilities) -> None:
+    """Refuse, before anything is spent, limits that no answer fits into."""
+    if budget.flops is not None and capabilities.shape is None:
+        raise ConfigError(f"budget.flops: the size of {capabilities.model} is not known, so set budget.tokens")
+    if not thinking.active or thinking.template is False:
+        return
+    if budget.calls is not None and budget.calls < 2:
+        raise ConfigError(
+            f"budget.calls={budget.calls} leaves no call for the answer after a thought that is held to a budget: set "
+            "budget.calls to 2 or more, or think without limits"
+        )
+    if budget.tokens is not None and thinking.min_tokens >= budget.tokens:
+        raise ConfigError(
+            f"thinking.min_tokens={thinking.min_tokens} leaves nothing of budget.tokens={budget.tokens} for an answer: "
+            "raise the budget or think less"
+        )
+
+
+_UNPAID = Score(None, note="the budget does not cover its scoring")
+_TOO_LATE = Score(None, note="budget.seconds ended its scoring")
+_SCORED_TOGETHER = 16
+"""Prompts of one call to a scorer while a clock runs: what it has scored when time is up is kept."""
 
 
 class Session:
@@ -65,22 +93,28 @@ class Session:
         thinking: Thinking | None = None,
         budget: Budget | None = None,
         shared: Shared | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         """Bind `engine` to `problem`; `seed` is the run's, `sampling` the run-level defaults of each draw.
 
-        `shared` is one dictionary for all sessions of a run; without it, this session is a run of its own.
+        `shared` is one dictionary for all sessions of a run; without it, this session is a run of its own. `clock` is
+        what a budget in seconds is measured by; the event loop waits by its own.
+
+        Raises:
+            ConfigError: the engine cannot hold the thinking control or the budget, or the two contradict each other.
         """
         self.problem = problem
         self.thinking = thinking or Thinking()
         self.thinking.check(engine.capabilities)
-        if budget is not None and budget.flops is not None and engine.capabilities.shape is None:
-            raise ConfigError(
-                f"budget.flops: the size of {engine.capabilities.model} is not known, so set budget.tokens"
-            )
+        _check_budget(budget or Budget(), self.thinking, engine.capabilities)
         self.sampling = replace(sampling, seed=seeds.derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
         self.seed = seed
         self._engine = engine
-        self._meter = Meter(budget)
+        self._meter = Meter(budget, clock=clock)
+        self._draws = DrawBook()
+        self._ends: dict[Path, tuple[Prompt, Completion]] = {}
+        self._scores: dict[Path, Score] = {}
+        self._closed: dict[Path, Candidate] = {}
         self._events: list[Event] = []
         self._scorers: list[Scorer] = []
         self._shared: Shared = {} if shared is None else shared
@@ -137,15 +171,42 @@ class Session:
         """Whether the budget has ended some of the work."""
         return self._meter.exhausted
 
+    def narrow(self) -> None:
+        """Say that the budget, not the strategy, decided how far the work goes: the answer's stop cause tells."""
+        self._meter.exhaust()
+
     @property
     def rationed(self) -> bool:
-        """Whether tokens are limited: then whoever asks first may get the last ones, so the order must be kept."""
-        return self._meter.budget.tokens is not None
+        """Whether tokens or FLOPs are limited: then whoever asks first may get the last, so the order must be kept."""
+        return self._meter.budget.tokens is not None or self._meter.budget.flops is not None
 
     @property
     def limited(self) -> bool:
         """Whether there is a budget of any kind: then what is asked for together may come back in part."""
         return self._meter.limited
+
+    def clock(self) -> float:
+        """Seconds of the clock that the budget is measured by."""
+        return self._meter.clock()
+
+    def price(self, prompt: Prompt, scorer: Scorer) -> Price:
+        """What scoring `prompt` and what is drawn after it takes; nothing where no budget asks for it."""
+        return self._meter.price(prompt, scorer)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that the budget leaves; infinite without such a limit."""
+        left = self._meter.seconds_left
+        return math.inf if left is None else left
+
+    def pays_for(self, cost: Cost) -> float:
+        """How many times what is left of the budget covers `cost`; infinite where nothing of it is limited."""
+        return self._meter.pays_for(cost)
+
+    @property
+    def spent(self) -> bool:
+        """Whether not even one more token can be drawn."""
+        return self.pays_for(Cost(tokens=1, calls=1)) < 1
 
     def shared(self, factory: Callable[[], T]) -> T:
         """Return the one object of `factory` that all sessions of this run share; made at the first call.
@@ -170,51 +231,113 @@ class Session:
         thinking: Thinking | None = None,
         scorer: Scorer | None = None,
         resumed: bool = False,
+        piece: bool = False,
+        least: int = 1,
     ) -> list[Completion]:
         """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
 
-        `scorer` is the one that every draw will be scored by: where it can tell its price, a token budget keeps room
+        A count takes the next free numbers at this place of the tree; calls that overlap at one place name their
+        ranges. `scorer` is the one that every draw will be scored by: where it can tell its price, a budget keeps room
         for that. `resumed`: `prompt` is itself a draw that was to be scored and will now only be as part of these.
+        `piece`: the draws will go on later, so a budget that ends does not hand their thinking over into an answer.
 
         Raises:
-            BudgetExceeded: nothing at all could be drawn.
+            BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.
+            ConfigError: a number was asked for twice, or a count beside a call that is in flight.
         """
-        numbers = range(draws) if isinstance(draws, int) else draws
         sampling = sampling or self.sampling
         thinking = thinking or self.thinking
         done: list[Completion] = []
-        while numbers:
-            try:
-                price = self._meter.price(prompt, scorer)
-                lease = self._meter.lease(
-                    len(numbers),
-                    sampling.max_tokens,
-                    price,
-                    prompt.path,
-                    thinking.calls_each,
-                    thinking.count_injected(self._engine) if price.per_token else 0,
-                )
-            except BudgetExceeded:
-                self._meter.exhaust()
-                if done:
-                    break
-                raise
-            if resumed:
-                self._meter.release(prompt.path)
-            now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
-            try:
-                leased = lease.hold(sampling, self.sampling)
-                drawn = await self._meter.in_time(self._draw(prompt, leased, now, thinking, lease.max_calls))
-            finally:
-                self._meter.settle(lease)
-            if any(_shortened(completion, lease, sampling) for completion in drawn):
-                self._meter.exhaust()
-            if lease.price != FREE:
-                before = self._meter.price(prompt, scorer).fixed
-                wanted = [self._meter.price(prompt.then(completion), scorer).fixed - before for completion in drawn]
-                self._meter.keep(lease, drawn, wanted)
-            done += drawn
+        with self._draws.numbered(prompt, draws) as numbers:
+            while numbers:
+                try:
+                    lease = self._meter.lease(self._request(prompt, len(numbers), sampling, thinking, scorer, piece))
+                except BudgetExceeded:
+                    self._meter.exhaust()
+                    if len(done) >= least:
+                        break
+                    raise
+                if resumed:
+                    self._meter.release(prompt.path)
+                now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
+                self._draws.made(prompt, now)
+                control = thinking if piece else self._closing(thinking, lease, sampling)
+                try:
+                    drawn = await self._draw_in_time(prompt, lease, sampling, now, control)
+                finally:
+                    self._meter.settle(lease)
+                ended_early = control is not thinking and any(one.injected for one in drawn)
+                if ended_early or len(drawn) < len(now) or any(_shortened(one, lease, sampling) for one in drawn):
+                    self._meter.exhaust()
+                self._keep_for_scoring(prompt, lease, drawn, scorer)
+                done += drawn
+        if len(done) < least:
+            raise BudgetExceeded(f"budget.seconds {self._meter.budget.seconds:g} is spent")
         return done
+
+    def _request(
+        self, prompt: Prompt, num_draws: int, sampling: Sampling, thinking: Thinking, scorer: Scorer | None, piece: bool
+    ) -> Request:
+        """What the draws of a prompt ask of the budget."""
+        shape, length = self.capabilities.shape, len(prompt.token_ids or ())
+        closable = not piece and self._can_close(thinking)
+        control = replace(thinking, max_tokens=sampling.max_tokens) if closable and not thinking.active else thinking
+        return Request(
+            num_draws=num_draws,
+            max_tokens=sampling.max_tokens,
+            price=self._meter.price(prompt, scorer),
+            prompt=prompt.path,
+            calls=control.calls_each,
+            injected=control.count_injected(self._engine) if self.rationed else 0,
+            opening=not piece,
+            draw_flops=lambda num_tokens: 0.0 if shape is None else shape.flops(length + num_tokens, 0),
+        )
+
+    def _can_close(self, thinking: Thinking) -> bool:
+        """Whether a budget may cut a thought, and the model can be handed over into its answer then.
+
+        Only while nothing has finished: a forced answer is worth more than none, but not as much as a vote.
+        """
+        model = self.capabilities
+        if self._ends:
+            return False
+        open_ended = thinking.template is not False and thinking.at_cap == "handover"
+        return self._meter.budget.tokens is not None and open_ended and bool(model.think_close) and model.token_ids
+
+    def _closing(self, thinking: Thinking, lease: Lease, sampling: Sampling) -> Thinking:
+        """`thinking`, ended in time for an answer where the budget has shortened the draw.
+
+        A thought that ends by itself before that is the one that an unlimited draw would have had.
+        """
+        shortened = lease.max_tokens < sampling.max_tokens and lease.max_calls != 1
+        if not shortened or not self._can_close(thinking):
+            return thinking
+        cap = max(lease.max_tokens - answer_reserve(lease.max_tokens), 1)
+        if thinking.max_tokens is not None and thinking.max_tokens <= cap:
+            return thinking
+        return replace(thinking, max_tokens=cap, min_tokens=min(thinking.min_tokens, cap))
+
+    def _keep_for_scoring(
+        self, prompt: Prompt, lease: Lease, drawn: Sequence[Completion], scorer: Scorer | None
+    ) -> None:
+        before = self._meter.price(prompt, scorer)
+        if before != FREE:
+            prices = [self._meter.price(prompt.then(completion), scorer) for completion in drawn]
+            self._meter.keep(lease, drawn, prices, before)
+
+    async def _draw_in_time(
+        self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
+    ) -> list[Completion]:
+        """Run draws until the budget in seconds ends: what has finished comes back, the rest is aborted."""
+        leased = lease.hold(sampling, self.sampling)
+        seconds = self._meter.seconds_left
+        if seconds is None:
+            return await self._draw(prompt, leased, draws, thinking, lease.max_calls)
+        each = (
+            self._draw(prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
+        )  # a request each, so that one can end without the others
+        drawn = await gather_until(each, seconds)
+        return [completion for part in drawn if part is not None for completion in part]
 
     async def _draw(
         self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
@@ -229,6 +352,7 @@ class Session:
             )
         else:
             completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)
+        self.record(prompt, completions)
         counts = count_sampled_thinking(prompt, completions, self.capabilities)
         if any(counts):
             self._meter.add(Usage(thinking=sum(counts)))
@@ -248,25 +372,50 @@ class Session:
             )
         return completions
 
+    def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
+        """Remember what was drawn and has ended: it is in hand when the budget ends before the strategy does."""
+        if prompt.messages == self.problem.messages:  # a question of the strategy's own has no answer to the problem
+            self._ends.update({one.path: (prompt, one) for one in completions if one.finished})
+
     async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
         """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here.
 
-        A prompt whose scoring the token budget does not cover has no verdict.
+        A prompt whose scoring the budget does not cover, or does not leave time for, has no verdict.
         """
         if not any(known is scorer for known in self._scorers):
             self._scorers.append(scorer)
+        for prompt in prompts:
+            self._meter.cover(prompt.path, self._meter.price(prompt, scorer))
         affordable = [prompt for prompt in prompts if self._meter.affords(prompt.path)]
-        if len(affordable) < len(prompts):
-            self._meter.exhaust()
         try:
-            told = iter(await self._meter.in_time(scorer.score(affordable, self._meter.add)))
+            verdicts = iter(await self._score_in_time(scorer, affordable))
         finally:
             for prompt in affordable:
                 self._meter.release(prompt.path)
-        scores = [next(told) if self._meter.affords(prompt.path) else _UNPAID for prompt in prompts]
+        scores = [next(verdicts) if self._meter.affords(prompt.path) else _UNPAID for prompt in prompts]
+        if any(score is _UNPAID or score is _TOO_LATE for score in scores):
+            self._meter.exhaust()
         for prompt, score in zip(prompts, scores, strict=True):
+            self._scores[prompt.path] = score
             self.note("score", prompt.path, value=score.value, steps=list(score.steps), note=score.note)
         return scores
+
+    async def _score_in_time(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
+        """Score until the budget in seconds ends; what was scored by then is kept."""
+        seconds = self._meter.seconds_left
+        if seconds is None:
+            return await scorer.score(prompts, self._meter.add)
+        scores: list[Score] = []
+        # Scorers that say their price for one prompt alone give it one score whatever it is scored beside.
+        alone = isinstance(scorer, PricedScorer) and all(not scorer.price(prompt).per_draw for prompt in prompts[:1])
+        size = _SCORED_TOGETHER if alone else len(prompts)
+        while len(scores) < len(prompts):
+            batch = prompts[len(scores) : len(scores) + size]
+            (verdicts,) = await gather_until([scorer.score(batch, self._meter.add)], self.seconds_left)
+            if verdicts is None:
+                break
+            scores += verdicts
+        return scores + [_TOO_LATE] * (len(prompts) - len(scores))
 
     def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:
         """Close a path (`ttc.closing`): split thinking from answer and extract the final answer."""
@@ -277,7 +426,23 @@ class Session:
         self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
     ) -> Candidate:
         """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
+        candidate = self._close_path(whole, finish_reason, score, num_tokens)
+        self._closed[candidate.path] = candidate
+        return candidate
+
+    def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
         return close_path(whole, self._engine, self.problem.kind, finish_reason, score, num_tokens)
+
+    def best_so_far(self) -> Answer:
+        """What is in hand when the budget ended before the strategy did: the best score, else the vote."""
+        for path, (prompt, completion) in self._ends.items():
+            if path not in self._closed:
+                score = self._scores.get(path)
+                self.candidate(prompt, completion, None if score is None else score.value)
+        candidates = [self._closed[path] for path in sorted(self._closed)]
+        kind = self.problem.kind
+        chosen = choose(candidates, kind, "argmax") or vote(candidates, kind) or fallback(candidates)
+        return self.answer(chosen, candidates, "budget")
 
     def answer(self, chosen: Candidate | None, candidates: Sequence[Candidate], stop_cause: str = "done") -> Answer:
         """Build the strategy's answer from the chosen candidate (None: nothing was found)."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ttc.core import Answer, Budget, Engine, Problem, Sampling, Usage
 from ttc.errors import BudgetExceeded, ConfigError, TTCError
+from ttc.meter import Clock
 from ttc.session import Session, Shared
 from ttc.thinking import Thinking
 
@@ -33,12 +34,14 @@ async def solve(
     thinking: Thinking | None = None,
     budget: Budget | None = None,
     shared: Shared | None = None,
+    clock: Clock = time.monotonic,
 ) -> Answer:
     """Solve one problem; the answer carries its usage, trace and seconds.
 
     Problems that are solved as one run get one `shared` dictionary, empty at first (see `Session.shared`).
-    A budget that ends before anything was found gives an answer without a final, with `stop_cause` "budget". When the
-    problem fails, what it had cost is not lost: `spent(error)` gives it.
+    A budget that ends before the strategy does gives the best of what was drawn by then, with `stop_cause` "budget"; a
+    budget in seconds is measured by `clock`. When the problem fails, what it had cost is not lost: `spent(error)` gives
+    it.
 
     Raises:
         TTCError: the engine, a scorer or the configuration failed.
@@ -52,17 +55,24 @@ async def solve(
         thinking=thinking,
         budget=budget,
         shared=shared,
+        clock=clock,
     )
     try:
-        answer = await strategy(problem, session)
-    except BudgetExceeded:
-        answer = session.answer(None, (), "budget")
+        answer = await attempt(problem, session, strategy)
     except Exception as error:
         error.__dict__[_SPENT] = session.usage
         raise
     finally:
         session.close()
     return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)
+
+
+async def attempt(problem: Problem, session: Session, strategy: Strategy) -> Answer:
+    """Run `strategy`; where the budget ends it, answer by the best of what the session has in hand."""
+    try:
+        return await strategy(problem, session)
+    except BudgetExceeded:
+        return session.best_so_far()
 
 
 def spent(error: BaseException) -> Usage:

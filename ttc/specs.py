@@ -47,6 +47,15 @@ def _plain(name: str) -> str:
 
 
 def label_of(name: str, inline: Mapping[str, object]) -> str:
-    """Return a short name that tells a strategy from itself with other parameters: `majority-n64`."""
+    """Return a short name that tells a strategy from itself with other parameters: `majority-n64`, `direct-greedy`."""
     base = name.rpartition(":")[2]
-    return "-".join([base, *(f"{key}{value}" for key, value in sorted(inline.items()))])
+    rest = sorted((key, value) for key, value in inline.items() if key != "temperature")
+    drawn_at = [_temperature(str(inline["temperature"]))] if "temperature" in inline else []
+    return "-".join([base, *drawn_at, *(f"{key}{value}" for key, value in rest)])
+
+
+def _temperature(text: str) -> str:
+    try:
+        return "greedy" if float(text) == 0 else f"t{text}"
+    except ValueError:  # refused by name when it is bound
+        return f"t{text}"

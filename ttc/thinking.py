@@ -44,6 +44,7 @@ __all__ = [
     "Split",
     "TextSplit",
     "Thinking",
+    "answer_reserve",
     "controlled",
     "count_sampled_thinking",
     "handover_of",
@@ -148,6 +149,11 @@ class Thinking:
 def handover_of(thinking: Thinking, capabilities: Capabilities) -> str:
     """The words that end the thinking: those asked for, else the model's own, else Qwen3's."""
     return thinking.handover or capabilities.handover or QWEN3_HANDOVER
+
+
+def answer_reserve(num_tokens: int) -> int:
+    """Tokens that a draw of at most `num_tokens` keeps for the answer after its thinking: a quarter, 16 to 512."""
+    return min(max(num_tokens // 4, 16), 512, num_tokens // 2)
 
 
 async def controlled(

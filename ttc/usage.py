@@ -80,18 +80,6 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
-    """Tokens that scoring takes: `fixed` for a prompt, once, and about `per_token` for each token drawn after it.
-
-    `per_draw` are those of each draw whatever its length: of a context that is read again, or of a judge's verdict.
-    """
-
-    fixed: int = 0
-    per_token: int = 0
-    per_draw: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ModelShape:
     """What FLOP accounting needs: parameters in a matrix product per token, layers, heads x head size."""
 
@@ -103,3 +91,25 @@ class ModelShape:
         """FLOPs of `num_new` tokens after `num_before` kept ones: 2 per weight, 4 per attended key and layer."""
         attended = num_new * num_before + num_new * (num_new + 1) // 2
         return 2.0 * self.num_params * num_new + 4.0 * self.num_layers * self.attention_width * attended
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Tokens that scoring takes: `fixed` for a prompt, once, and about `per_token` for each token drawn after it.
+
+    `per_draw` are those of each draw whatever its length: of a context that is read again, or of a judge's verdict.
+    `shape` and `context`, the tokens that were read before, price the scored tokens in FLOPs; without a shape they are
+    not known beforehand.
+    """
+
+    fixed: int = 0
+    per_token: int = 0
+    per_draw: int = 0
+    context: int = 0
+    shape: ModelShape | None = None
+
+    def flops(self, num_tokens: int) -> float:
+        """Most FLOPs of scoring a draw of `num_tokens` and all that is due before it."""
+        if self.shape is None:
+            return 0.0
+        return self.shape.flops(self.fixed + self.per_token * num_tokens + self.per_draw, self.context)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evals.compare import Comparison, Side, compare_all
+from evals.labels import labels
 from evals.run import read_run
-from evals.summary import SUMMARY, read_summary
+from evals.summary import IDENTITY, SUMMARY, read_summary
+from ttc.core import Record
 
 
 def register(subparsers: Any) -> None:
@@ -37,36 +38,28 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print every comparison; returns 0."""
-    comparisons = compare_all(_named([side for folder in args.runs for side in _sides(folder)]), seed=args.seed)
+    runs = [run for folder in args.runs for run in _runs(folder)]
+    names = labels([entry for entry, _ in runs])
+    sides = [Side(name, records) for name, (_, records) in zip(names, runs, strict=True)]
+    comparisons = compare_all(sides, seed=args.seed)
     for comparison in comparisons:
         print(json.dumps(comparison.to_json()) if args.json else _lines(comparison))
     return 0
 
 
-def _sides(folder: Path) -> list[Side]:
-    """Return the runs of a folder: all strategies of an evaluation, or the one that an unfinished run holds."""
+def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
+    """Return the runs of a folder with their entries: all of an evaluation, or the one that an unfinished run holds."""
     if not (folder / SUMMARY).is_file():
         found = read_run(folder)
-        return [Side(str(found.config.get("strategy")), found.records)]
-    return [
-        Side(_label(entry), read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)
-    ]
+        return [(_entry(found.config), found.records)]
+    return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]
 
 
-def _label(entry: dict[str, Any]) -> str:
-    n = entry.get("n")
-    return f"{entry['strategy']} N={n}" if isinstance(n, int) and n > 1 else str(entry["strategy"])
-
-
-def _named(sides: Sequence[Side]) -> list[Side]:
-    """Number the runs that have the same name."""
-    total, seen = Counter(side.label for side in sides), Counter[str]()
-    named = []
-    for side in sides:
-        seen[side.label] += 1
-        suffix = f" #{seen[side.label]}" if total[side.label] > 1 else ""
-        named.append(Side(side.label + suffix, side.records))
-    return named
+def _entry(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the summary of a run will say of its identity once it is finished."""
+    sampling, params = config.get("sampling") or {}, config.get("params") or {}
+    own = {name: config.get(name) for name in IDENTITY}
+    return {**own, "n": params.get("n"), "temperature": sampling.get("temperature")}
 
 
 def _lines(item: Comparison) -> str:

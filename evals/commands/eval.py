@@ -1,12 +1,13 @@
 """`ttc eval`: run a task under one or more strategies, with intervals, prices and a report.
 
     ttc eval --strategy tree                               the packaged model on arithmetic
-    ttc eval --strategy direct,majority,tree --n 16 --limit 1000 --out runs/first
+    ttc eval --strategy direct:temperature=0,majority,tree --n 16 --limit 1000 --out runs/first
     ttc eval --task gsm8k --engine vllm --model Qwen/Qwen3-4B --scorer prm:Qwen/Qwen2.5-Math-PRM-7B --strategy best_of_n
 
 The folder holds records.jsonl (one synced line per problem), run.json, summary.json, report.html, curve.csv and
 figure.png; several strategies have a folder each. Interrupted or killed, the same command with the same --out goes on
-where it stopped; failed problems are kept unless --retry-errors is given.
+where it stopped; failed problems are kept unless --retry-errors is given. What decides a run stands in run.json, with
+models, user files and problems by content: over other weights or a changed strategy file it is refused by name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from evals.progress import Progress
 from evals.report import render_table, write_report
 from evals.summary import write_summary
 from evals.task import Task
-from evals.tasks import load_task
+from evals.tasks import load_task, task_file
 from ttc.config import overrides
 from ttc.core import Budget
 from ttc.errors import ConfigError
@@ -51,6 +52,7 @@ from ttc.options import (
 )
 from ttc.recipe import add_recipe_option
 from ttc.registry import STRATEGIES, bind
+from ttc.specs import label_of, parse_spec, split_specs
 
 EPILOG = """\
 exit codes:
@@ -67,6 +69,7 @@ LEGEND = (
 )
 DEFAULT_LIMIT = 100
 DEFAULT_CONCURRENCY = 64
+GREEDY = "direct:temperature=0"
 
 
 def register(subparsers: Any) -> None:
@@ -86,6 +89,9 @@ def register(subparsers: Any) -> None:
         help="a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE (default: arithmetic)",
     )
     task.add_argument("--level", metavar="L", help="difficulty, where the task has levels")
+    task.add_argument(
+        "--problems-seed", type=int, metavar="SEED", help="picks the problems of a procedural task (default: 0)"
+    )
     task.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N", help="problems, or all (default: 100)")
     task.add_argument(
         "--unsafe-code", action="store_true", help="run model-written programs without a sandbox where none works"
@@ -104,14 +110,15 @@ def register(subparsers: Any) -> None:
     runs.add_argument(
         "--baseline",
         metavar="NAME,...",
-        help="added to a lone strategy: default direct (greedy), and majority on the packaged model; or none",
+        help="strategies added to a lone one: default direct:temperature=0 (greedy), and majority on the packaged "
+        "model; or none",
     )
     runs.add_argument("--json", action="store_true", help="end stdout with one JSON line per strategy")
     add_recipe_option(parser)
     add_engine_options(parser)
     add_strategy_options(parser, default="tree", several=True)
     add_thinking_options(parser)
-    add_sampling_options(parser, seed="0, of the problems as well")
+    add_sampling_options(parser, seed="0; --problems-seed picks the problems")
     parser.set_defaults(run=run)
 
 
@@ -150,8 +157,8 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
     args.set, task_params = _split_task_params(args.set)
     asked = resolve_strategies(args, default="tree")
     engine = resolve_engine(args)
-    seed = 0 if args.seed is None else args.seed
     task = _task(args, task_params)
+    problems_seed = _problems_seed(args.problems_seed, task)
     sampling = replace(resolve_sampling(args, task.sampling), seed=None)
     _check_spread(asked, sampling.temperature)
     arms = _arms(asked, _baselines(args, asked, sampling.temperature), out)
@@ -162,7 +169,7 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
     limit = _limit(args.limit)
     return Experiment(
         task=task,
-        items=task.sequence(limit, seed),
+        items=task.sequence(limit, problems_seed),
         engine=engine,
         scorer=scorer,
         verifier=verifier,
@@ -170,10 +177,18 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
         fit=args.max_tokens is None,
         thinking=thinking,
         budget=budget,
-        seed=seed,
+        seed=0 if args.seed is None else args.seed,
         limit=limit,
         arms=arms,
+        problems_seed=problems_seed if task.procedural else None,
+        task_file=task_file(args.task),
     )
+
+
+def _problems_seed(seed: int | None, task: Task) -> int:
+    if seed is not None and not task.procedural:
+        raise ConfigError(f"--problems-seed has no effect: the problems of task {task.name} are fixed")
+    return 0 if seed is None else seed
 
 
 def _check_spread(asked: Sequence[StrategyChoice], temperature: float) -> None:
@@ -232,7 +247,10 @@ def _folder_name(choice: StrategyChoice) -> str:
 
 
 def _baselines(args: argparse.Namespace, asked: Sequence[StrategyChoice], temperature: float) -> list[StrategyChoice]:
-    """Return what a lone strategy is compared with: greedy decoding, and the vote of as many samples where cheap."""
+    """Return what a lone strategy is compared with: greedy decoding, and the vote of as many samples where cheap.
+
+    Those that are named stand for themselves, as in --strategy; a usual one that is the lone strategy is left out.
+    """
     if len(asked) != 1:
         if args.baseline not in (None, "none"):
             raise ConfigError("--baseline is for a single strategy; name it in --strategy")
@@ -240,16 +258,19 @@ def _baselines(args: argparse.Namespace, asked: Sequence[StrategyChoice], temper
     n = all_params(asked[0]).get("n")
     votes = isinstance(n, int) and n > 1 and temperature > 0
     packaged = args.model is None and (args.engine or DEFAULT_ENGINE) == DEFAULT_ENGINE
-    usual = "direct,majority" if packaged and votes else "direct"
-    names = [name.strip() for name in (args.baseline or usual).split(",")]
-    fixed: dict[str, dict[str, object]] = {"direct": {"temperature": 0.0}, "majority": {"n": n} if votes else {}}
-    return [_baseline(name, fixed.get(name, {})) for name in names if name not in ("none", asked[0].name)]
+    usual = [GREEDY, "majority"] if packaged and votes else [GREEDY]
+    specs = [parse_spec(text) for text in (usual if args.baseline is None else split_specs(args.baseline))]
+    same_n: dict[str, object] = {"n": n} if votes else {}
+    chosen = [_baseline(name, inline, same_n if name == "majority" else {}) for name, inline in specs if name != "none"]
+    taken = [asked[0].name] if args.baseline is None else []
+    return [choice for choice in chosen if choice.name not in taken and choice.label != asked[0].label]
 
 
-def _baseline(name: str, params: Mapping[str, object]) -> StrategyChoice:
+def _baseline(name: str, inline: Mapping[str, object], usual: Mapping[str, object]) -> StrategyChoice:
     function = STRATEGIES.load(name)
-    bound = bind(function, params, supply={"scorer": None})
-    return StrategyChoice(name, name, function, {key: value for key, value in bound.items() if key != "scorer"})
+    bound = bind(function, {**usual, **inline}, supply={"scorer": None})
+    params = {key: value for key, value in bound.items() if key != "scorer"}
+    return StrategyChoice(name, label_of(name, inline), function, params)
 
 
 def _with_total(choice: StrategyChoice, budget: Budget | None) -> StrategyChoice:

@@ -7,11 +7,11 @@ choose, so it is drawn as a ceiling and never stands on the frontier.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from evals.labels import labels
 from evals.report.numbers import finite
 from ttc.errors import RecordError
 
@@ -91,8 +91,8 @@ class Run:
 
 def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[Run]:
     """Parse summary entries, in order; raises RecordError naming the entry and field that is missing or broken."""
-    labels = _labels(summaries)
-    return [_read(entry, label, i) for i, (entry, label) in enumerate(zip(summaries, labels, strict=True))]
+    pairs = zip(summaries, labels(summaries), strict=True)
+    return [_read(entry, label, i) for i, (entry, label) in enumerate(pairs)]
 
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -163,38 +163,3 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
         )
         kinds.setdefault(str(row.get("kind", "")), []).append(point)
     return tuple(Curve(kind, tuple(sorted(ps, key=lambda p: p.k))) for kind, ps in kinds.items())
-
-
-def _labels(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`tree N=16`, made longer by whatever tells two runs of one name apart, and numbered when nothing does."""
-    short = [_short(entry) for entry in entries]
-    kinds = [(entry.get("task"), entry.get("level"), name) for entry, name in zip(entries, short, strict=True)]
-    labels: list[str] = []
-    for entry, name, kind in zip(entries, short, kinds, strict=True):
-        rivals = [other for other, k in zip(entries, kinds, strict=True) if k == kind]
-        labels.append(" ".join([name, *_differences(entry, rivals)]))
-    full = list(zip(kinds, labels, strict=True))
-    return [
-        f"{label} #{full[: i + 1].count(item)}" if full.count(item) > 1 else label
-        for i, (item, label) in enumerate(zip(full, labels, strict=True))
-    ]
-
-
-def _short(entry: Mapping[str, Any]) -> str:
-    n = entry.get("n")
-    return f"{entry.get('strategy', '?')} N={n}" if isinstance(n, int) and n > 1 else str(entry.get("strategy", "?"))
-
-
-def _differences(entry: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
-    flat = [_identity(rival) for rival in rivals]
-    mine = _identity(entry)
-    differing = [key for key in mine if len({json.dumps(f.get(key), default=str) for f in flat}) > 1]
-    return [f"{key}={mine[key]}" for key in differing if mine[key] is not None]
-
-
-def _identity(entry: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("engine", "model", "scorer", "seed", "temperature", "version")
-    found = {name: entry[name] for name in names if name in entry}
-    found |= {name: value for name, value in (entry.get("params") or {}).items() if name != "n"}
-    thinking = entry.get("thinking") or {}
-    return found | {"thinking" if name == "mode" else f"thinking.{name}": value for name, value in thinking.items()}

@@ -13,11 +13,12 @@ from pathlib import Path
 from evals.jsonl import jsonl
 from evals.task import Task
 from evals.tasks._toml import toml_task
+from ttc.digests import user_file
 from ttc.errors import ConfigError
 from ttc.registry import Registry
 from ttc.specs import split_model
 
-__all__ = ["TASKS", "load_task"]
+__all__ = ["TASKS", "load_task", "task_file"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks")
 _FILES: dict[str, Callable[..., Task]] = {".jsonl": jsonl, ".jsonl.gz": jsonl, ".toml": toml_task}
@@ -49,3 +50,8 @@ def load_task(name: str) -> Callable[..., Task]:
     chosen = partial(found, argument)
     chosen.__name__, chosen.__wrapped__ = plain, found  # type: ignore[attr-defined]
     return chosen
+
+
+def task_file(name: str) -> Path | None:
+    """Return the user's file that defines a task: one of Python or TOML. Of JSON lines there are only problems."""
+    return Path(name).expanduser() if name.endswith(".toml") else user_file(split_model(name)[0])

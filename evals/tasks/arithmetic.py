@@ -47,6 +47,7 @@ def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval", wording: Wo
         ),
         sampling=Sampling(max_tokens=512),
         params={"level": level, **changed},
+        procedural=True,
     )
 
 

@@ -32,6 +32,7 @@ def calculation(*, split: Split = "eval") -> Task:
         sampling=Sampling(max_tokens=24, temperature=1.0),
         params={"split": split},
         note="needs a model of this language: ttc train run async-agentic",
+        procedural=True,
     )
 
 

@@ -46,6 +46,7 @@ def chain(
         sampling=Sampling(max_tokens=9 * length + 5, temperature=1.0),
         params={"length": length, "operations": operations, "split": split, "count": count, "flag": flag},
         note="needs a model that has learnt the language: see distill/examples",
+        procedural=True,
     )
 
 

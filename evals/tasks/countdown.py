@@ -53,6 +53,7 @@ def countdown(
         sampling=Sampling(max_tokens=1024),
         params={"split": split, "numbers": numbers if split == "generated" else None},
         verifier=Check("countdown"),
+        procedural=split == "generated",
     )
 
 

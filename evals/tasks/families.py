@@ -41,6 +41,7 @@ def families(*, family: str | None = None, level: int | None = None, split: Spli
         sampling=Sampling(max_tokens=256, temperature=1.0),
         params={"family": family, "level": level, "split": split},
         note="needs a model of its own: python -m train.gpu",
+        procedural=True,
     )
 
 

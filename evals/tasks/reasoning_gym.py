@@ -36,6 +36,7 @@ def reasoning_gym(name: str, *, config: str = "{}") -> Task:
         sampling=Sampling(max_tokens=1024),
         params={"name": plain, "config": given},
         verifier=Check("procedural"),
+        procedural=True,
     )
 
 

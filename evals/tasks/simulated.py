@@ -29,6 +29,7 @@ def simulated(*, level: Literal["1", "2", "3", "4", "5", "mixed"] | None = None)
         load=lambda limit, seed: _Items(range(DEFAULT_LIMIT if limit is None else limit), seed, level),
         sampling=Sampling(max_tokens=1024),
         params={} if level is None else {"level": level},
+        procedural=True,
     )
 
 

@@ -42,10 +42,11 @@ def test_one_strategy_gives_records_summary_report_and_one_json_line(
     assert (entry["strategy"], entry["n"], entry["problems"], entry["errors"]) == ("majority", 8, 20, 0)
     assert entry["low"] <= entry["accuracy"] <= entry["high"]  # type: ignore[operator]
     assert entry["tokens_per_problem"] > 8 and entry["seconds"] > 0  # type: ignore[operator]
-    assert {"records.jsonl", "run.json", "summary.json", "report.html", "curve.csv", "figure.png", "direct"} <= {
+    assert {"records.jsonl", "run.json", "summary.json", "report.html", "curve.csv", "figure.png", "direct-greedy"} <= {
         path.name for path in out.iterdir()
     }
-    assert [(e["strategy"], e["records"]) for e in read_summary(out)] == [("direct", "direct"), ("majority", ".")]
+    places = [(entry["strategy"], entry["records"]) for entry in read_summary(out)]
+    assert places == [("direct", "direct-greedy"), ("majority", ".")]
     assert read_summary(out)[0]["params"]["temperature"] == 0.0
     records = read_run(out).records
     assert len(records) == 20
@@ -142,7 +143,7 @@ def test_what_a_strategy_refuses_costs_no_token_of_the_arms_before_it(
     arguments = [*SIMULATED, "--limit", "4", "--out", str(tmp_path / "run"), "--strategy", *strategy]
     code, stdout, stderr = run(capsys, *arguments)
     assert (code == 2 and stdout == "" and message in stderr) if message else code == 0
-    assert (tmp_path / "run" / "direct").exists() == (not message)
+    assert (tmp_path / "run" / "direct-greedy").exists() == (not message)
 
 
 def test_an_out_that_is_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

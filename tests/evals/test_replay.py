@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,3 +146,21 @@ def test_replays_of_one_run_do_not_stand_in_each_others_way(pool: Path) -> None:
         assert main(["replay", str(pool), "--strategy", *arguments]) == 0
     found = pool.with_name(f"{pool.name}-replay")
     assert {path.name for path in found.iterdir() if path.is_dir()} == {"majority", "majority-n2", "direct"}
+
+
+def test_a_replay_is_of_the_samples_and_the_strategy_file_that_it_was_begun_with(
+    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "from ttc.strategies.majority import majority\n\nasync def mine(problem, session, *, n=2):\n"
+    (tmp_path / "mine.py").write_text(code + "    return await majority(problem, session, n=n)\n")
+    source = Path(shutil.copytree(pool, tmp_path / "source"))
+    words = ["replay", str(source), "--strategy", f"{tmp_path / 'mine.py'}:mine", "--out", str(tmp_path / "out")]
+    assert main(words) == 0 and main(words) == 0
+    (tmp_path / "mine.py").write_text(code + "    return await majority(problem, session, n=1)\n")
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "it was made with other strategy file mine.py;" in capsys.readouterr().err
+    records = (source / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (source / "records.jsonl").write_bytes(b"".join(records[:-1]))
+    assert main(words) == 2
+    assert "other recorded samples, strategy file mine.py;" in capsys.readouterr().err

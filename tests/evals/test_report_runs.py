@@ -57,7 +57,7 @@ def test_labels_of_one_strategy_say_what_differs():
             entry("tree", 0.7, 90, 4, params={"n": 4, "beam_width": 4}),
         ]
     )
-    assert [run.label for run in runs] == ["tree N=4 beam_width=2", "tree N=4 beam_width=4"]
+    assert [run.label for run in runs] == ["tree N=4, beam_width=2", "tree N=4, beam_width=4"]
 
 
 def test_labels_of_identical_runs_are_numbered():

@@ -142,7 +142,7 @@ def test_runs_that_do_not_go_together_are_refused(runs: dict[str, Path], names: 
 
 
 def test_runs_of_other_problems_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
-    other = [word if word != "3" else "4" for word in RUNS["votes"]]
+    other = [*RUNS["votes"], "--problems-seed", "4"]
     assert main([*other, "--out", str(tmp_path / "other")]) == 0
     with pytest.raises(ConfigError, match="no problem in common"):
         fit([read_pools(runs["votes"]), read_pools(tmp_path / "other")], seed=0, source={})

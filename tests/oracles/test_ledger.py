@@ -11,7 +11,7 @@ from tests.oracles.tools import answers
 from tests.ttc import conformance as suite
 from ttc.core import Answer, Budget, Engine, Price, Sampling, Usage
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.meter import Meter
+from ttc.meter import Meter, Request
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import solve
 from ttc.strategies.adaptive import adaptive
@@ -48,7 +48,8 @@ def limited(case: suite.Case, budget: Budget | None, jitter: int | None = None) 
 def test_no_strategy_ever_spends_more_than_its_budget_and_all_answer_when_it_ends(name: str) -> None:
     free, _ = limited(CASES[name], None)
     for share in (0.03, 0.2, 0.45, 0.8, 1.0):
-        tokens, calls = max(int(free.usage.tokens * share), 1), max(int(free.usage.calls * share), 1)
+        tokens = max(int(free.usage.tokens * share), 1)
+        calls = max(int(free.usage.calls * share), 1 + CASES[name].thinking.active)  # one more for what follows a cut
         by_tokens, _ = limited(CASES[name], Budget(tokens=tokens))
         assert by_tokens.usage.tokens <= tokens
         by_calls, engine = limited(CASES[name], Budget(calls=calls))
@@ -189,25 +190,25 @@ def test_greedy_decoding_of_one_sample_needs_no_temperature() -> None:
 
 def test_what_scoring_takes_is_set_aside_before_a_draw_begins() -> None:
     meter = Meter(Budget(tokens=50))
-    lease = meter.lease(1, 100, Price(fixed=30, per_token=1))
+    lease = meter.lease(Request(1, 100, Price(fixed=30, per_token=1)))
     assert (lease.max_tokens, lease.tokens) == (10, 50)
-    assert Meter(Budget(tokens=50)).lease(1, 100, Price(fixed=30, per_token=1), injected=8).max_tokens == 6
+    assert Meter(Budget(tokens=50)).lease(Request(1, 100, Price(fixed=30, per_token=1), injected=8)).max_tokens == 6
     with pytest.raises(BudgetExceeded):
-        Meter(Budget(tokens=31)).lease(1, 100, Price(fixed=30, per_token=1))
+        Meter(Budget(tokens=31)).lease(Request(1, 100, Price(fixed=30, per_token=1)))
     with pytest.raises(BudgetExceeded):
-        meter.lease(1, 1)
+        meter.lease(Request(1, 1))
 
 
 def test_a_budget_of_calls_pays_for_the_pieces_of_a_draw_and_is_shared_without_a_rest() -> None:
     meter = Meter(Budget(calls=7))
-    first = meter.lease(3, 10, calls_each=2)
+    first = meter.lease(Request(3, 10, calls=2))
     assert (first.num_draws, first.max_calls) == (3, 2)
-    last = meter.lease(3, 10, calls_each=2)
+    last = meter.lease(Request(3, 10, calls=2))
     assert (last.num_draws, last.max_calls) == (1, 1)
     with pytest.raises(BudgetExceeded):
-        meter.lease(1, 10)
+        meter.lease(Request(1, 10))
     parent = Meter(Budget(tokens=11, calls=2))
     shares = [parent.share(3, i).budget for i in range(3)]
     assert [share.tokens for share in shares] == [4, 4, None] and [share.calls for share in shares] == [1, 1, None]
     with pytest.raises(BudgetExceeded):
-        parent.share(3, 2).lease(1, 1)
+        parent.share(3, 2).lease(Request(1, 1))

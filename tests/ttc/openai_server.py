@@ -45,6 +45,9 @@ class Behaviour:
     limit_field: str = "max_tokens"
     max_model_len: int | None = None
     key: str | None = None
+    root: str | None = None
+    """The folder that the model was loaded from, by its card; a server that says so also tells vLLM's version."""
+    version: str = "0.32.0"
     miscount: int = 0
     """Added to the completion tokens that are reported."""
     pause_s: float = 0.0
@@ -150,7 +153,10 @@ class OpenAIServer:
             return self._json(writer, 401, _error(f"Incorrect API key provided: {headers.get('authorization')}"))
         if path == "/v1/models" and method == "GET":
             card = {"id": self.behaviour.model, "object": "model", "max_model_len": self.behaviour.max_model_len}
+            card |= {} if self.behaviour.root is None else {"root": self.behaviour.root, "owned_by": "vllm"}
             return self._json(writer, 200, {"object": "list", "data": [card]})
+        if path == "/version" and method == "GET" and self.behaviour.root is not None:
+            return self._json(writer, 200, {"version": self.behaviour.version})
         routes = {
             "/v1/completions": (self.behaviour.completions, self._completion_prompt),
             "/v1/chat/completions": (self.behaviour.chat, self._chat_prompt),

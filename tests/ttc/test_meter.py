@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ttc.core import Budget, Usage
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.meter import Lease, Meter
+from ttc.meter import Lease, Meter, Request
 
 
 @given(
@@ -20,7 +20,7 @@ def test_leases_plus_spent_tokens_never_exceed_the_budget(budget: int, wants: li
     open_leases: list[tuple[Lease, float]] = []
     for num_draws, max_tokens, share in wants:
         try:
-            lease = meter.lease(num_draws, max_tokens)
+            lease = meter.lease(Request(num_draws, max_tokens))
         except BudgetExceeded:
             for lease, used in open_leases:
                 meter.add(Usage(generated=int(lease.num_draws * lease.max_tokens * used)))
@@ -34,8 +34,8 @@ def test_leases_plus_spent_tokens_never_exceed_the_budget(budget: int, wants: li
 
 
 def test_a_tight_budget_grants_fewer_full_draws_rather_than_many_cut_ones() -> None:
-    assert Meter(Budget(tokens=250)).lease(16, 100) == Lease(2, 100)
-    assert Meter(Budget(tokens=70)).lease(16, 100) == Lease(1, 70)
+    assert Meter(Budget(tokens=250)).lease(Request(16, 100)) == Lease(2, 100)
+    assert Meter(Budget(tokens=70)).lease(Request(16, 100)) == Lease(1, 70)
 
 
 def test_shares_are_equal_and_charge_the_parent() -> None:
@@ -43,8 +43,8 @@ def test_shares_are_equal_and_charge_the_parent() -> None:
     first, second = parent.share(2), parent.share(2)
     first.add(Usage(generated=50))
     with pytest.raises(BudgetExceeded, match="tokens"):
-        first.lease(1, 10)
-    assert second.lease(1, 80) == Lease(1, 50)
+        first.lease(Request(1, 10))
+    assert second.lease(Request(1, 80)) == Lease(1, 50)
     assert parent.usage.generated == 50
 
 

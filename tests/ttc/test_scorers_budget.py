@@ -17,7 +17,7 @@ from ttc.engines.embedded import embedded
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.errors import BudgetExceeded
-from ttc.meter import Meter
+from ttc.meter import Meter, Request
 from ttc.scorers.prm import prm
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.solve import solve
@@ -31,42 +31,45 @@ def drawn(path: int, num_tokens: int) -> Completion:
 
 def test_a_draw_keeps_room_for_its_scoring_until_it_is_scored() -> None:
     meter = Meter(Budget(tokens=100))
-    lease = meter.lease(1, 20, Price(10, 1))
+    before = Price(10, 1)
+    lease = meter.lease(Request(1, 20, before))
     assert lease.tokens == 50
     meter.add(Usage(generated=12))
     meter.settle(lease)
-    meter.keep(lease, [drawn(0, 12)], [12])
+    meter.keep(lease, [drawn(0, 12)], [Price(before.fixed + 12)], before)
     with pytest.raises(BudgetExceeded):
-        meter.lease(1, 1, Price(66, 0), (5,))
+        meter.lease(Request(1, 1, Price(66, 0), (5,)))
     assert meter.affords((0,))
-    assert meter.lease(1, 100).max_tokens == 100 - 12 - 10 - 12
+    assert meter.lease(Request(1, 100)).max_tokens == 100 - 12 - 10 - 12
 
 
 def test_the_fixed_part_is_leased_once_a_prompt_and_not_lost_when_it_does_not_fit() -> None:
     meter = Meter(Budget(tokens=100))
     for _ in range(2):
         with pytest.raises(BudgetExceeded):
-            meter.lease(1, 20, Price(99, 1))
-    assert [meter.lease(1, 20, Price(30, 1)).tokens for _ in range(2)] == [70, 30]
+            meter.lease(Request(1, 20, Price(99, 1)))
+    assert [meter.lease(Request(1, 20, Price(30, 1))).tokens for _ in range(2)] == [70, 30]
 
 
 def test_what_is_kept_comes_back_when_the_path_is_scored() -> None:
     meter = Meter(Budget(tokens=100))
-    lease = meter.lease(1, 20, Price(10, 1))
+    before = Price(10, 1)
+    lease = meter.lease(Request(1, 20, before))
     meter.settle(lease)
-    meter.keep(lease, [drawn(0, 12)], [12])
+    meter.keep(lease, [drawn(0, 12)], [Price(before.fixed + 12)], before)
     meter.add(Usage(generated=12, scored=22))
     meter.release((0,))
-    assert meter.lease(1, 1000).max_tokens == 100 - 34
+    assert meter.lease(Request(1, 1000)).max_tokens == 100 - 34
 
 
 def test_a_draw_longer_than_its_lease_foresaw_is_not_scored_rather_than_overspent() -> None:
     meter = Meter(Budget(tokens=100))
-    lease = meter.lease(1, 20, Price(0, 1))
+    before = Price(0, 1)
+    lease = meter.lease(Request(1, 20, before))
     meter.settle(lease)
-    meter.keep(lease, [drawn(0, 20)], [45])
+    meter.keep(lease, [drawn(0, 20)], [Price(before.fixed + 45)], before)
     assert not meter.affords((0,))
-    assert meter.lease(1, 1000).max_tokens == 100
+    assert meter.lease(Request(1, 1000)).max_tokens == 100
 
 
 @given(st.integers(1, 400), st.integers(1, 12), st.integers(1, 40), st.integers(0, 60), st.integers(0, 3))
@@ -75,7 +78,7 @@ def test_a_priced_lease_never_exceeds_what_is_left(
 ) -> None:
     meter = Meter(Budget(tokens=budget))
     try:
-        lease = meter.lease(num, max_tokens, Price(fixed, each))
+        lease = meter.lease(Request(num, max_tokens, Price(fixed, each)))
     except BudgetExceeded:
         assert budget < fixed + 1 + each
     else:
@@ -84,16 +87,17 @@ def test_a_priced_lease_never_exceeds_what_is_left(
 
 def test_what_every_draw_costs_is_leased_with_each_and_cannot_be_drawn_from() -> None:
     meter = Meter(Budget(tokens=100))
-    lease = meter.lease(5, 10, Price(10, 1, 20))
+    before = Price(10, 1, 20)
+    lease = meter.lease(Request(5, 10, before))
     assert (lease.num_draws, lease.max_tokens, lease.tokens) == (2, 10, 10 + 2 * (20 + 20))
     meter.settle(lease)
-    short = meter.lease(1, 100, Price(0, 1, 70), (1,))
+    short = meter.lease(Request(1, 100, Price(0, 1, 70), (1,)))
     assert (short.max_tokens, short.tokens) == (15, 100)
     meter.settle(short)
     with pytest.raises(BudgetExceeded):
-        meter.lease(1, 1, Price(0, 1, 99), (2,))
-    meter.keep(lease, [drawn(0, 8)], [32])
-    assert meter.affords((0,)) and meter.lease(1, 100).max_tokens == 100 - 32 - 10
+        meter.lease(Request(1, 1, Price(0, 1, 99), (2,)))
+    meter.keep(lease, [drawn(0, 8)], [Price(before.fixed + 32)], before)
+    assert meter.affords((0,)) and meter.lease(Request(1, 100)).max_tokens == 100 - 32 - 10
 
 
 def search(strategy: str, tokens: int, jitter: int | None = None, **options: object) -> Answer:
@@ -105,7 +109,7 @@ def search(strategy: str, tokens: int, jitter: int | None = None, **options: obj
             engine=engine,
             strategy=partial(function, scorer=simulated_scorer(noise=0.5), **options),  # type: ignore[arg-type]
             seed=1,
-            sampling=Sampling(max_tokens=60),
+            sampling=Sampling(max_tokens=90),
             budget=Budget(tokens=tokens),
         )
     )
@@ -118,12 +122,12 @@ def test_no_search_spends_a_token_more_than_its_budget(tokens: int, strategy: st
     assert answer.usage.tokens <= tokens
 
 
-def test_every_draw_of_best_of_n_is_scored_however_small_the_budget() -> None:
-    for tokens in (100, 200, 400):
+def test_every_draw_of_best_of_n_is_scored_but_the_first_where_that_needs_all_there_is() -> None:
+    for tokens in (70, 100, 200, 400):
         answer = search("best_of_n", tokens, n=16)
-        assert answer.stop_cause == "budget" and answer.candidates
-        assert all(candidate.score is not None for candidate in answer.candidates)
-        assert answer.usage.scored > 0
+        assert answer.stop_cause == "budget" and answer.final is not None
+        assert all(candidate.score is not None for candidate in answer.candidates[1:])
+        assert answer.usage.scored > 0 or tokens == 70
 
 
 def test_the_tree_under_a_budget_does_not_depend_on_the_schedule() -> None:

@@ -64,7 +64,7 @@ def test_the_price_of_a_path_on_a_server_is_what_it_then_costs(qwen: str, way: s
 
 
 @pytest.mark.parametrize("way", ["spans", "last", "tokens"])
-@pytest.mark.parametrize("tokens", [300, 900, 2500])
+@pytest.mark.parametrize("tokens", [300, 1200, 2500])
 def test_a_reward_model_on_a_server_keeps_to_the_budget(qwen: str, way: str, tokens: int) -> None:
     with reward_server(routes_of(way, PrefixCache(16))) as (url, _):
         answer = asyncio.run(

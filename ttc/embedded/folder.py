@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ttc import nano
 from ttc.errors import ConfigError
+from ttc.reads import ModelFolder
+
+__all__ = ["generator_folder", "reads_generator", "resolve"]
+
+
+def generator_folder(model: str | None) -> Path:
+    """Return the folder of a generator; None is the packaged teacher. Raises like `resolve`."""
+    return nano.path("teacher") if model is None else resolve(model)
+
+
+def reads_generator(*, model: str | None, **_: object) -> list[ModelFolder]:
+    """What an engine in this process reads (`ttc.reads`): its whole model folder."""
+    return [ModelFolder(generator_folder(model))]
 
 
 def resolve(model: str) -> Path:

@@ -13,12 +13,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ttc import nano, seeds
+from ttc import seeds
 from ttc.concurrent import settle
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
-from ttc.embedded.folder import resolve
+from ttc.embedded.folder import generator_folder, reads_generator
 from ttc.engines._tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.ranges import at_least
+from ttc.reads import reads
 
 if TYPE_CHECKING:
     from ttc.embedded.scheduler import Scheduler
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddedEngine", "embedded"]
 
 
+@reads(reads_generator)
 def embedded(
     model: str | None = None,
     *,
@@ -62,7 +64,7 @@ def embedded(
     at_least("embedded", 1, threads=threads, max_batch=max_batch, processes=processes)
     at_least("embedded", 1, batch_bytes=batch_bytes, cache_bytes=cache_bytes)
     at_least("embedded", 2, max_context=max_context)
-    folder = nano.path("teacher") if model is None else resolve(model)
+    folder = generator_folder(model)
     options: dict[str, Any] = {
         "device": device,
         "dtype": dtype,

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from ttc.core import Capabilities, Engine
 from ttc.errors import ConfigError
 from ttc.ranges import above, at_least
+from ttc.reads import BESIDE_WEIGHTS, ModelFolder, reads
 
 if TYPE_CHECKING:
     from ttc.core import ModelShape
@@ -37,6 +38,12 @@ UNKNOWN_CONTEXT = 1 << 20
 KEY = "OPENAI_API_KEY"
 
 
+def _reads(*, model: str | None, tokenizer: str | None, **_: object) -> list[ModelFolder]:
+    folder = _folder(model, tokenizer)
+    return [] if folder is None else [ModelFolder(folder, BESIDE_WEIGHTS, owner=f"model {tokenizer or model}")]
+
+
+@reads(_reads)
 def openai(
     model: str | None = None,
     *,
@@ -159,15 +166,23 @@ def _key(name: str, urls: tuple[str, ...]) -> str:
     return key
 
 
-def _local(model: str | None, tokenizer: str | None) -> _Local | None:
-    """The local folder, if there is one; raises ConfigError when its tokenizer cannot be used."""
+def _folder(model: str | None, tokenizer: str | None) -> Path | None:
+    """The folder of the model's tokenizer, if one was named."""
     from ttc.embedded.folder import resolve
-    from ttc.embedded.shape import Dims, read_config, supported
-    from ttc.embedded.text import Text
 
     if tokenizer == "none" or (tokenizer is None and not (model and Path(model).expanduser().is_dir())):
         return None
-    folder = resolve(tokenizer or model or "")
+    return resolve(tokenizer or model or "")
+
+
+def _local(model: str | None, tokenizer: str | None) -> _Local | None:
+    """The local folder, if there is one; raises ConfigError when its tokenizer cannot be used."""
+    from ttc.embedded.shape import Dims, read_config, supported
+    from ttc.embedded.text import Text
+
+    folder = _folder(model, tokenizer)
+    if folder is None:
+        return None
     text = Text(folder)
     if not text.eos_ids:
         raise ConfigError(f"{folder} names no end-of-sequence token (generation_config.json: eos_token_id)")
@@ -182,16 +197,15 @@ def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _
     """Probe the first server that answers; the others must serve the same model, or be down for now."""
     from ttc.remote.client import Door
     from ttc.remote.probe import Unreachable, probe, served_model
-    from ttc.remote.request import Features
 
     features: Features | None = None
     silent: list[ConfigError] = []
     for url in urls:
         door = Door(url, access)
         try:
-            name, context = served_model(door, url, features.model if features else model)
+            listed = served_model(door, url, features.model if features else model)
             if features is None:
-                features = probe(door, Features(name, context), local.text if local else None)
+                features = probe(door, listed, local.text if local else None)
         except Unreachable as exc:
             silent.append(exc)
         finally:

@@ -14,14 +14,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ttc import nano
 from ttc.concurrent import gather, settle
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
-from ttc.embedded.folder import resolve
+from ttc.embedded.folder import generator_folder, reads_generator
 from ttc.embedded.text import Text
 from ttc.engines._tokens import TokenEngine, check_start
 from ttc.errors import EngineError, MissingExtra, TTCError
 from ttc.ranges import at_least
+from ttc.reads import reads
 from ttc.registry import ENGINES, bind
 
 __all__ = ["RayEngine", "ray_workers"]
@@ -31,6 +31,7 @@ _SAME = 0.03
 """Actors that differ by more nats on average hold different weights, in bf16 too."""
 
 
+@reads(reads_generator)
 def ray_workers(
     model: str | None = None,
     *,
@@ -62,7 +63,7 @@ def ray_workers(
         EngineError: an actor died while it started.
     """
     at_least("ray_workers", 1, workers=workers)
-    folder = nano.path("teacher") if model is None else resolve(model)
+    folder = generator_folder(model)
     factory = ENGINES.load(inner)
     supply = {"model": str(folder), "device": device, "threads": threads, "batch_invariant": batch_invariant}
     bind(factory, {"dtype": dtype}, supply=supply)

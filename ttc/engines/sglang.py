@@ -21,6 +21,7 @@ from ttc.embedded.shape import Dims, read_config, supported
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError
 from ttc.ranges import at_least
+from ttc.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.remote.retry import Retry
 from ttc.sglang_engine.call import Server
 from ttc.sglang_engine.engine import SGLangEngine
@@ -31,6 +32,14 @@ from ttc.sglang_engine.wire import Received, draw_body, score_body
 __all__ = ["sglang"]
 
 
+def _reads(*, model: str | None, base_url: str | None, **_: object) -> list[ModelFolder]:
+    if model is None:
+        return []
+    folder = resolve(model)
+    return [ModelFolder(folder) if base_url is None else ModelFolder(folder, BESIDE_WEIGHTS)]
+
+
+@reads(_reads)
 def sglang(
     model: str | None = None,
     *,

@@ -8,14 +8,22 @@ exact (`ttc.vllm_engine.thinking_cap`). Left out: determinism across schedules, 
 
 from __future__ import annotations
 
-from ttc import nano
+from pathlib import Path
+
 from ttc.core import Engine
-from ttc.embedded.folder import resolve
+from ttc.embedded.folder import generator_folder
+from ttc.reads import ModelFolder, reads
 from ttc.vllm_engine.options import Backend, Options
 
 __all__ = ["vllm"]
 
 
+def _reads(*, model: str | None, lora: str | None, **_: object) -> list[ModelFolder]:
+    adapter = [] if lora is None else [ModelFolder(Path(lora).expanduser(), owner=f"adapter {lora}")]
+    return [ModelFolder(generator_folder(model)), *adapter]
+
+
+@reads(_reads)
 def vllm(
     model: str | None = None,
     *,
@@ -74,7 +82,7 @@ def vllm(
         threads=threads,
         lora=lora,
     )
-    folder = nano.path("teacher") if model is None else resolve(model)
+    folder = generator_folder(model)
 
     from ttc.vllm_engine.engine import VllmEngine
 

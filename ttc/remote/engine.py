@@ -139,6 +139,11 @@ class RemoteEngine:
         return self._features
 
     @property
+    def served(self) -> Mapping[str, str]:
+        """See `ttc.core.Served`."""
+        return self._features.served
+
+    @property
     def servers(self) -> tuple[ServerState, ...]:
         """The state of every server."""
         return self._balancer.servers

@@ -33,8 +33,8 @@ class Unreachable(ConfigError):
     """No server answers at the URL."""
 
 
-def served_model(door: Door, url: str, model: str | None) -> tuple[str, int | None]:
-    """The name under which the server has `model` (None: its only one), and its context in tokens where it says.
+def served_model(door: Door, url: str, model: str | None) -> Features:
+    """What the server lists of `model` (None: its only one): its name there, its context, and where it came from.
 
     Raises:
         ConfigError: nothing answers there (Unreachable), the model is not served, or several are and none was named.
@@ -48,7 +48,7 @@ def served_model(door: Door, url: str, model: str | None) -> tuple[str, int | No
             f"no OpenAI-compatible server answers at {url} ({exc}): start one there (for example "
             "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1) or set engine.base_url"
         ) from exc
-    known = {str(card["id"]): card.get("max_model_len") for card in cards if isinstance(card, Mapping) and "id" in card}
+    known = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
     if model is None:
         if len(known) != 1:
             listed = ", ".join(sorted(known)[:8]) or "nothing it lists"
@@ -56,7 +56,25 @@ def served_model(door: Door, url: str, model: str | None) -> tuple[str, int | No
         model = next(iter(known))
     if known and model not in known:
         raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(known)[:8])}")
-    return model, known.get(model)
+    card = known.get(model, {})
+    return Features(model, card.get("max_model_len"), served=_said_of(card) | _version(door, url, card))
+
+
+def _said_of(card: Mapping[str, Any]) -> dict[str, str]:
+    """What a model's card says of its weights: its id, and the folder or hub id that the server loaded it from."""
+    names = {"model id": "id", "model root": "root"}
+    return {name: str(card[key]) for name, key in names.items() if card.get(key)}
+
+
+def _version(door: Door, url: str, card: Mapping[str, Any]) -> dict[str, str]:
+    """The version of a server that calls itself vLLM; it stands beside the API, not below it."""
+    if card.get("owned_by") != "vllm":
+        return {}
+    try:
+        version = door.get(f"{url.removesuffix('/v1')}/version").get("version")
+    except (ConfigError, EngineError):  # what a server does not tell is absent
+        return {}
+    return {"vLLM version": str(version)} if version else {}
 
 
 def probe(door: Door, features: Features, text: Text | None) -> Features:

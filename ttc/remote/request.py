@@ -9,7 +9,7 @@ the model's own defaults (a top_k of 20, a repetition penalty).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ttc import seeds
@@ -30,7 +30,7 @@ class Features:
     text; `prefill`: the thinking switches (as `ThinkState`) under which it continues an assistant message just as it
     stood; `stops`: tells a stop string from the end of the sequence; `extras`: accepts the sampling parameters that
     OpenAI's own API has not; `seeds`: accepts a seed; `usage`: reports token counts in streams; `limit_field`: what it
-    calls max_tokens.
+    calls max_tokens; `served`: what it says of its model (`ttc.core.Served`).
     """
 
     model: str
@@ -45,6 +45,7 @@ class Features:
     seeds: bool = True
     usage: bool = False
     limit_field: str = "max_tokens"
+    served: Mapping[str, str] = field(default_factory=dict)
 
 
 def seed_of(prompt: Prompt, sampling: Sampling, draw: int) -> int | None:

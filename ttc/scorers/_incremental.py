@@ -114,7 +114,8 @@ class IncrementalScorer:
         paths = self._problems.get(prompt.problem_id, {}).get(self._layout.key(prompt), {})
         known = [path for end in range(len(prompt.path) + 1) if (path := paths.get(prompt.path[:end])) is not None]
         shared = max((self._shared(path, laid) for path in known), default=0)
-        return Price(len(laid.ids) - max(shared, 0), self._layout.per_token)
+        start = max(shared, 0)
+        return Price(len(laid.ids) - start, self._layout.per_token, context=start, shape=self._shape)
 
     def release(self, problem_id: str) -> None:
         """Free the keys and values of a problem, after the batch in progress."""

@@ -19,6 +19,7 @@ from ttc.concurrent import gather
 from ttc.config import overrides
 from ttc.core import Engine, Price, PricedScorer, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
+from ttc.reads import InnerPart, reads
 from ttc.registry import SCORERS, bind
 from ttc.specs import split_model
 
@@ -54,10 +55,13 @@ class EnsembleScorer:
     def price(self, prompt: Prompt) -> Price:
         """The sum of the members' prices; one that cannot tell its own is charged when it reports."""
         prices = [member.price(prompt) for member in self._members if isinstance(member, PricedScorer)]
+        shapes = [price.shape for price in prices if price.shape is not None]
         return Price(
             sum(price.fixed for price in prices),
             sum(price.per_token for price in prices),
             sum(price.per_draw for price in prices),
+            max((price.context for price in prices), default=0),
+            max(shapes, key=lambda shape: shape.num_params, default=None),  # the largest, so FLOPs are never too few
         )
 
     def release(self, problem_id: str) -> None:
@@ -86,6 +90,11 @@ class EnsembleScorer:
         return Score(value, tuple(steps))
 
 
+def _reads(*, members: tuple[str, ...], **_: object) -> list[InnerPart]:
+    return [InnerPart(SCORERS, *_split(member)) for member in members]
+
+
+@reads(_reads)
 def ensemble(
     model: str | None = None,
     *,
@@ -113,11 +122,16 @@ def ensemble(
     return EnsembleScorer([_member(spec, engine) for spec in members], weights, missing)
 
 
-def _member(spec: str, engine: Engine | None) -> Scorer:
+def _split(spec: str) -> tuple[str, dict[str, str]]:
+    """NAME or NAME:MODEL, and the parameters behind the question mark."""
     plain, _, rest = spec.partition("?")
+    return plain, overrides(rest.split("&")) if rest else {}
+
+
+def _member(spec: str, engine: Engine | None) -> Scorer:
+    plain, params = _split(spec)
     name, model = split_model(plain)
     factory = SCORERS.load(name)
     supply = {"engine": engine, **({} if model is None else {"model": model})}
-    params = overrides(rest.split("&")) if rest else {}
     made: Scorer = factory(**bind(factory, params, supply=supply))
     return made

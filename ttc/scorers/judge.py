@@ -20,6 +20,7 @@ from typing import Literal
 from ttc.concurrent import gather
 from ttc.core import Engine, Message, Price, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.errors import ConfigError
+from ttc.reads import InnerPart, reads
 from ttc.scorers._judging import Question, Said, agreed, answer_of, compare, grade, verdict
 
 
@@ -135,6 +136,13 @@ def _as_judged(on_usage: UsageSink) -> Callable[[Usage], None]:
     return lambda usage: on_usage(replace(usage, generated=0, thinking=0, judged=usage.judged + usage.generated))
 
 
+def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
+    from ttc.registry import ENGINES
+
+    return [] if model is None else [InnerPart(ENGINES, f"{runs_on}:{model}")]
+
+
+@reads(_reads)
 def judge(
     model: str | None = None,
     *,

@@ -14,9 +14,19 @@ from typing import Literal
 
 from ttc.core import Scorer
 from ttc.errors import ConfigError
+from ttc.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers._options import check_options
 
 
+def _reads(*, model: str | None, base_url: str | None, **_: object) -> list[ModelFolder]:
+    from ttc.embedded.folder import resolve
+
+    if model is None:
+        return []
+    return [ModelFolder(resolve(model)) if base_url is None else ModelFolder(resolve(model), BESIDE_WEIGHTS)]
+
+
+@reads(_reads)
 def orm(
     model: str | None = None,
     *,

@@ -15,10 +15,12 @@ need remote code.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from ttc.core import Scorer
 from ttc.errors import ConfigError
+from ttc.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers._adapters import load_adapter, recognise, step_adapters
 from ttc.scorers._embedded import Place, adapted
 from ttc.scorers._options import check_options
@@ -26,6 +28,20 @@ from ttc.scorers._same_ids import Kind, same_ids
 from ttc.scorers.adapters._base import Adapter
 
 
+def _reads(*, model: str | None, base_url: str | None, protocol: str, **_: object) -> list[ModelFolder]:
+    if base_url is not None and protocol == "steps":
+        return []
+    return [ModelFolder(_folder(model)) if base_url is None else ModelFolder(_folder(model), BESIDE_WEIGHTS)]
+
+
+def _folder(model: str | None) -> Path:
+    from ttc import nano
+    from ttc.embedded.folder import resolve
+
+    return nano.path("prm") if model is None else resolve(model)
+
+
+@reads(_reads)
 def prm(
     model: str | None = None,
     *,
@@ -99,11 +115,9 @@ def prm(
 
         return StepsScorer(Server(base_url, served_model, api_key_env), step_delimiter or "\n\n", served_model)
 
-    from ttc import nano
-    from ttc.embedded.folder import resolve
     from ttc.embedded.shape import read_config
 
-    folder = nano.path("prm") if model is None else resolve(model)
+    folder = _folder(model)
     config = read_config(folder)
     chosen: Adapter | None = None
     if adapter is not None:

@@ -66,8 +66,8 @@ class Resampler(Protocol):
 class Searcher(Protocol):
     """Grows a tree in its own order. One serves all problems of a run at once, so it keeps nothing in itself."""
 
-    async def search(self, session: Session, root: Prompt, n: int, growth: Growth) -> list[Node]:
-        """Return at most n leaves in path order, cut paths included."""
+    async def search(self, session: Session, root: Prompt, n: int, growth: Growth, first: int = 0) -> list[Node]:
+        """Return at most n leaves in path order, cut paths included; the draws of the root begin with `first`."""
         ...
 
 

@@ -28,9 +28,9 @@ from dataclasses import dataclass, replace
 
 from ttc.aggregate import How, aggregate
 from ttc.concurrent import gather
-from ttc.core import Completion, Prompt, Sampling, Scorer
-from ttc.errors import BudgetExceeded
+from ttc.core import Completion, Path, Prompt, Sampling, Scorer
 from ttc.search.barrier import Barrier
+from ttc.search.pace import Course, Pace
 from ttc.search.policy import Dice, Policy, Resampled, Resampler
 from ttc.session import Session
 from ttc.thinking import OUT_OF_CALLS
@@ -74,6 +74,8 @@ class Growth:
     barrier: Barrier | None = None
     window: int | None = None
     verify_every: int = 1
+    pace: Pace | None = None
+    """What a path is expected to take, where a budget may end before the search does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,10 @@ async def _grow_subtree(
     leaves: list[Node] = []
     live: list[Node] = []
     plan = [Branch(root, draws)]
+    started = session.clock()
     for depth in range(1, growth.max_depth + 1):
-        try:
-            children = await _expand(session, plan, growth)
-        except BudgetExceeded:
+        children = await _expand(session, plan, growth)
+        if not children:
             break
         if hasattr(policy, "increment"):
             children = [replace(c, log_weight=c.log_weight + policy.increment(c.rank)) for c in children]
@@ -149,6 +151,10 @@ async def _grow_subtree(
         width = len(draws) - len(leaves)
         if not live or width <= 0:
             break
+        course = _course(session, live, width, depth, started, growth)
+        if not course.guided:
+            return sorted([*leaves, *await _close(session, live, course.width, growth)], key=_path)
+        width = course.width
         shared = _share(session, policy, live, width, depth, draws.start)
         for node, count in zip(live, shared.counts, strict=True):
             if not count:
@@ -161,7 +167,39 @@ async def _grow_subtree(
     else:
         leaves += live
         live = []
-    return sorted(leaves or live, key=lambda node: node.prompt.path)
+    return sorted(leaves or live, key=_path)
+
+
+def _path(node: Node) -> Path:
+    return node.prompt.path
+
+
+def _course(session: Session, live: Sequence[Node], width: int, depth: int, started: float, growth: Growth) -> Course:
+    """How the level goes on: at full width, or as the budget allows."""
+    if growth.pace is None:
+        return Course(width)
+    num_sampled = min(node.num_sampled for node in live)
+    return growth.pace.course(session, num_sampled, depth, width, (session.clock() - started) / depth)
+
+
+async def _close(session: Session, live: Sequence[Node], width: int, growth: Growth) -> list[Node]:
+    """Finish the best `width` paths in one request each; each keeps the score of its last look."""
+    best = sorted(live, key=lambda node: (-node.rank, *node.prompt.path))[:width]
+    for node in live:
+        if node not in best:
+            session.note("prune", node.prompt.path)
+    endings = (_finish_unscored(session, node, growth) for node in best)
+    return [await ending for ending in endings] if session.rationed else await gather(endings)
+
+
+async def _finish_unscored(session: Session, node: Node, growth: Growth) -> Node:
+    sampling = replace(growth.sampling, max_tokens=growth.sampling.max_tokens - node.num_sampled)
+    drawn = await session.generate(node.prompt, range(1), sampling=sampling, least=0)
+    if not drawn:
+        return node
+    (completion,) = drawn
+    num_sampled = node.num_sampled + completion.usage.generated
+    return replace(node, prompt=node.prompt.then(completion), completion=completion, num_sampled=num_sampled)
 
 
 def _share(
@@ -181,20 +219,13 @@ def ended(node: Node, growth: Growth) -> bool:
 
 
 async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> list[Node]:
-    """Generate and score every child of the plan at once; results in path order.
-
-    When the budget ends for some children, those that were drawn are kept; none at all raises.
-    """
+    """Generate and score every child of the plan at once; results in path order; fewer when the budget ends."""
     if growth.barrier is None and not session.rationed:
         families = _one_by_one(plan) if session.limited else plan
         grown = await gather(grow(session, branch, growth) for branch in families)
-        children = [child for family in grown for child in family]
-    else:
-        births = [(branch, draw) for branch in plan for draw in branch.draws]
-        children = await _in_step(session, births, growth, growth.barrier)
-    if not children:
-        raise BudgetExceeded("no step could be drawn")
-    return children
+        return [child for family in grown for child in family]
+    births = [(branch, draw) for branch in plan for draw in branch.draws]
+    return await _in_step(session, births, growth, growth.barrier)
 
 
 def _one_by_one(plan: Sequence[Branch]) -> list[Branch]:
@@ -231,10 +262,9 @@ async def _in_step(
 async def _first_step(session: Session, branch: Branch, growth: Growth) -> list[_Grown]:
     """The first step of every child of a branch; fewer when the budget ends, none when nothing could be drawn."""
     sampling = _step_sampling(growth, branch)
-    try:
-        drawn = await session.generate(branch.prompt, branch.draws, sampling=sampling, scorer=growth.scorer)
-    except BudgetExceeded:
-        return []
+    drawn = await session.generate(
+        branch.prompt, branch.draws, sampling=sampling, scorer=growth.scorer, piece=True, least=0
+    )
     return [_after(branch, completion, 1, growth) for completion in drawn]
 
 
@@ -249,13 +279,10 @@ async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
     if child.complete:
         return child
     sampling = _step_sampling(growth, child)
-    try:
-        (completion,) = await session.generate(
-            child.prompt, range(1), sampling=sampling, scorer=growth.scorer, resumed=True
-        )
-    except BudgetExceeded:
-        return replace(child, complete=True)
-    return _after(child, completion, child.num_steps + 1, growth)
+    drawn = await session.generate(
+        child.prompt, range(1), sampling=sampling, scorer=growth.scorer, resumed=True, piece=True, least=0
+    )
+    return _after(child, drawn[0], child.num_steps + 1, growth) if drawn else replace(child, complete=True)
 
 
 def _step_sampling(growth: Growth, child: Branch | _Grown) -> Sampling:
@@ -282,13 +309,10 @@ def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, grow
 
 
 async def _judge(session: Session, grown: Sequence[_Grown], growth: Growth) -> list[Node]:
-    """Score children together; none is left when the budget in seconds ends meanwhile."""
+    """Score children together."""
     if not grown:
         return []
-    try:
-        scores = await session.score(growth.scorer, [child.prompt for child in grown])
-    except BudgetExceeded:
-        return []
+    scores = await session.score(growth.scorer, [child.prompt for child in grown])
     values = [aggregate(score, growth.aggregation, growth.window) for score in scores]
     return [
         Node(child.prompt, child.completion, value, child.num_sampled, child.log_weight)

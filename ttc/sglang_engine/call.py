@@ -60,6 +60,11 @@ class Server(Protocol):
         ...
 
     @property
+    def served(self) -> Mapping[str, str]:
+        """See `ttc.core.Served`; nothing where the weights are read in this process."""
+        ...
+
+    @property
     def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
         """For each server, a way to send one request and wait for its answer outside any event loop, at the start."""
         ...

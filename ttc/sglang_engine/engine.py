@@ -34,6 +34,11 @@ class SGLangEngine(StreamingTokenEngine):
         self._counters = Usage()
         self._live = 0
 
+    @property
+    def served(self) -> Mapping[str, str]:
+        """See `ttc.core.Served`; nothing for an engine in this process."""
+        return self._server.served
+
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1. SGLang computes everything from there anew."""
         check_start(len(token_ids), start)

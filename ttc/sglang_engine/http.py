@@ -27,7 +27,7 @@ from ttc.remote.retry import Retry, Transient
 from ttc.sglang_engine.call import Call, until_done
 from ttc.sglang_engine.failures import check, check_event, read_json, translated
 from ttc.sglang_engine.weights import handed_over
-from ttc.sglang_engine.wire import ServerInfo
+from ttc.sglang_engine.wire import UNKNOWN, ServerInfo
 
 if TYPE_CHECKING:
     import httpx2
@@ -87,6 +87,12 @@ class HttpServers:
     def info(self) -> ServerInfo:
         """See `Server`; the smallest context of all servers."""
         return self._info
+
+    @property
+    def served(self) -> Mapping[str, str]:
+        """See `Server`."""
+        version = {} if self._info.version == UNKNOWN else {"SGLang version": self._info.version}
+        return {"model root": self._info.model, **version}
 
     @property
     def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:

@@ -77,6 +77,11 @@ class LocalServer:
         return self._info
 
     @property
+    def served(self) -> Mapping[str, str]:
+        """See `Server`."""
+        return {}
+
+    @property
     def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
         """See `Server`."""
         return (lambda body: self._wait(self._submit(self._engine.async_generate(**body))),)

@@ -15,13 +15,17 @@ from typing import Any
 from ttc.core import FinishReason, Json, Sampling
 from ttc.errors import ConfigError, EngineError, Unsupported
 
-__all__ = ["MAX_STOPS", "Received", "ServerInfo", "draw_body", "ending", "score_body"]
+__all__ = ["MAX_STOPS", "UNKNOWN", "Received", "ServerInfo", "draw_body", "ending", "score_body"]
 
 MAX_STOPS = 32
 """Stop strings that SGLang takes in one request."""
 
 _NEUTRAL = {"min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
 """Stated in every request, so that a server's own `preferred_sampling_params` cannot change the distribution."""
+
+
+UNKNOWN = "unknown"
+"""The version of a server that does not tell its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class ServerInfo:
         return cls(
             model=str(model.get("model_path") or server.get("model_path")),
             model_type=model.get("model_type"),
-            version=str(server.get("version", "unknown")),
+            version=str(server.get("version", UNKNOWN)),
             max_input=int(server["max_req_input_len"]),
             max_running=int(running) if running else None,
             honours_seeds=bool(server.get("enable_deterministic_inference")),

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ttc.aggregate import aggregate
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
 from ttc.plan import Kind
 from ttc.search.policy import Searcher, make_policy
 from ttc.search.runtime import search
@@ -32,7 +32,7 @@ class Draws:
         self.candidates: list[Candidate] = []
 
     async def up_to(self, n: int) -> None:
-        """Draw until number n is the next one; raises BudgetExceeded when nothing more can be drawn."""
+        """Draw until number n is the next one, or until the budget ends."""
         numbers = range(self._next, n)
         if self._kind.greedy and numbers and not numbers.start:
             self.candidates += await self._samples(range(1), replace(self._session.sampling, temperature=0.0))
@@ -42,7 +42,7 @@ class Draws:
             self.candidates += await (self._samples(numbers) if plain else self._islands(numbers, self._scorer))
 
     async def _samples(self, numbers: range, sampling: Sampling | None = None) -> list[Candidate]:
-        drawn = await self._session.generate(self._prompt, numbers, sampling=sampling, scorer=self._scorer)
+        drawn = await self._session.generate(self._prompt, numbers, sampling=sampling, scorer=self._scorer, least=0)
         self._next += len(drawn)
         values: list[float | None] = [None] * len(drawn)
         if self._scorer is not None:
@@ -62,9 +62,7 @@ class Draws:
         leaves = await search(
             self._session, self._prompt, policy, len(numbers) * width, growth, islands=len(numbers), first=first
         )
-        if not leaves:
-            raise BudgetExceeded("no step could be drawn")
-        self._next = numbers.stop
+        self._next = numbers.stop if leaves else numbers.start
         return [
             self._session.candidate_at(leaf.prompt, "stop" if leaf.finished else "length", leaf.score, leaf.num_sampled)
             for leaf in leaves

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from ttc import answers
 from ttc.core import Answer, Candidate, Problem
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
 from ttc.session import Session
 from ttc.strategies._stopping import beta_posterior, dirichlet_posterior, unanimous
 from ttc.strategies.majority import check_n
@@ -59,10 +59,7 @@ async def adaptive(
     size = window if rule == "window" else wave
     while len(candidates) < n:
         numbers = range(len(candidates), min(len(candidates) + size, n))
-        try:
-            drawn = await session.generate(prompt, numbers)
-        except BudgetExceeded:
-            break
+        drawn = await session.generate(prompt, numbers, least=0)
         candidates += [session.candidate(prompt, completion) for completion in drawn]
         if len(drawn) < len(numbers) or _DECIDED[rule](candidates, problem.kind, threshold, window):
             break

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Message, Problem
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
 from ttc.session import Session
 from ttc.strategies.majority import check_n
 from ttc.voting import fallback, vote
@@ -70,11 +70,8 @@ async def _improve(session: Session, attempts: Sequence[Candidate], place: int) 
     asked = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
     messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], asked))
     prompt = session.ask(messages, attempts[0].path)
-    try:
-        (completion,) = await session.generate(prompt, range(place, place + 1))
-    except BudgetExceeded:
-        return None
-    return session.candidate(prompt, completion)
+    completions = await session.generate(prompt, range(place, place + 1), least=0)
+    return session.candidate(prompt, completions[0]) if completions else None
 
 
 def _joined(message: Message, text: str) -> Message:

@@ -16,7 +16,7 @@ route, what was drawn so far decides how far to go on it. Cost: what was asked f
 from __future__ import annotations
 
 from ttc.core import Answer, Problem, Scorer
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
 from ttc.plan import Kind, Plan, load_plan
 from ttc.planning import Mixture, follow, state_of
 from ttc.selection import choose
@@ -71,10 +71,7 @@ async def auto(
     draws = Draws(session, scorer, route.kind)
     rung, name = 0, next(iter(route.rungs[0]))
     for rung, n in enumerate(route.ladder):
-        try:
-            await draws.up_to(n)
-        except BudgetExceeded:
-            break
+        await draws.up_to(n)
         name = route.known(rung, state_of(draws.candidates, problem.kind, route.cuts))
         if session.exhausted or name not in go[rung]:
             break

@@ -12,7 +12,7 @@ from ttc.core import Answer, Problem, Scorer
 from ttc.selection import Select, check_beta, choose
 from ttc.session import Session
 from ttc.strategies.majority import check_n
-from ttc.voting import fallback
+from ttc.voting import fallback, vote
 
 
 async def best_of_n(
@@ -28,7 +28,8 @@ async def best_of_n(
 ) -> Answer:
     """Return the completion that the rule selects by its score, or by the scores of its answer class.
 
-    A candidate without a final answer or without a score cannot be chosen while another can.
+    A candidate without a final answer or without a score cannot be chosen while another can; where none has a score,
+    they vote.
 
     Args:
         problem: what is asked.
@@ -54,5 +55,5 @@ async def best_of_n(
         session.candidate(prompt, completion, aggregate(score, aggregation, window))
         for completion, score in zip(completions, scores, strict=True)
     ]
-    chosen = choose(candidates, problem.kind, select, beta=beta, u=session.chance("select")) or fallback(candidates)
-    return session.answer(chosen, candidates)
+    chosen = choose(candidates, problem.kind, select, beta=beta, u=session.chance("select"))
+    return session.answer(chosen or vote(candidates, problem.kind) or fallback(candidates), candidates)

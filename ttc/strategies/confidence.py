@@ -22,7 +22,7 @@ from typing import Literal
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
 from ttc.session import Session
-from ttc.strategies._growing import Draw, check_pieces, grow_all
+from ttc.strategies._growing import Draw, begin, check_pieces, grow_all
 from ttc.strategies.majority import check_n
 from ttc.voting import fallback, tally, vote
 
@@ -65,20 +65,20 @@ async def confidence(
         raise ConfigError(f"confidence needs log-probabilities, which {session.capabilities.model} does not report")
     root = session.render()
     gauge = _Gauge(measure, group)
-    traces = await _trace(session, [Draw(root, number) for number in range(warmup)], gauge, -math.inf, chunk)
+    draws = await begin(session, root, n, chunk)
+    traces = await _trace(session, draws[:warmup], gauge, -math.inf, chunk)
     threshold = _threshold([trace.level for trace in traces if trace.draw.finished], keep)
     stop_cause = "done"
     while True:
         candidates = [trace.close(session) for trace in traces]
         kept = [c for c in candidates if c.score is not None and c.score >= threshold]
         weights = tally(kept, problem.kind, _weight)
-        if len(traces) == n or traces[-1].spent:
+        if len(traces) == len(draws) or traces[-1].spent:
             break
         if weights and weights[0] >= consensus * math.fsum(weights):
             stop_cause = "consensus"
             break
-        more = [Draw(root, number) for number in range(len(traces), min(len(traces) + wave, n))]
-        traces += await _trace(session, more, gauge, threshold, chunk)
+        traces += await _trace(session, draws[len(traces) : len(traces) + wave], gauge, threshold, chunk)
     for trace in traces:
         if trace.aborted:
             session.note("prune", trace.draw.whole.path)
@@ -125,7 +125,7 @@ class _Trace:
 
 async def _trace(session: Session, draws: Sequence[Draw], gauge: _Gauge, threshold: float, chunk: int) -> list[_Trace]:
     """Grow draws until each has ended or fallen below the threshold."""
-    traces = [_Trace(draw) for draw in draws]
+    traces = [_Trace(draw, gauge.read(draw) if draw.ended else None) for draw in draws]
     while live := [at for at, trace in enumerate(traces) if not (trace.draw.ended or trace.aborted)]:
         for at, draw in zip(live, await grow_all(session, [traces[at].draw for at in live], chunk), strict=True):
             level = gauge.read(draw)

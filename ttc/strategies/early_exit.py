@@ -20,7 +20,8 @@ from typing import Literal, TypeAlias
 
 from ttc import answers
 from ttc.core import Answer, Candidate, Problem, Prompt
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
+from ttc.meter import Cost
 from ttc.session import Session
 from ttc.strategies._growing import Draw, check_pieces, grow
 from ttc.strategies._stopping import unanimous
@@ -62,15 +63,15 @@ async def early_exit(
     if rule == "confidence" and not session.capabilities.logprobs:
         raise ConfigError(f"early_exit: {session.capabilities.model} reports no log-probabilities; set rule=stable")
     draw, probes, stop_cause = Draw(session.render(), 0), list[_Probe](), "done"
-    while not (draw := await grow(session, draw, chunk)).ended:
+    while not (draw := await grow(session, draw, _piece(session, draw.prompt, chunk, probe_tokens))).ended:
         closing = _closing(session, draw.prompt)
         if closing is None:  # the answer has begun by itself
             draw = await grow(session, draw, session.sampling.max_tokens)
             break
-        try:
-            probes.append(await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes)))
-        except BudgetExceeded:
+        asked = await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes))
+        if asked is None:
             break
+        probes.append(asked)
         if _DECIDED[rule](probes, threshold, repeats):
             words = closing if closing != _PLAIN else closing + probe
             prompt = draw.prompt.extend(session.encode(words), words)
@@ -110,12 +111,27 @@ def _closing(session: Session, prompt: Prompt) -> str | None:
     return None if state.thinking or prompt.think_state == "open" else _PLAIN
 
 
-async def _ask(session: Session, prompt: Prompt, closing: str, probe: str, probe_tokens: int, number: int) -> _Probe:
-    """Read the answer that the trace would give now, as draw `number` + 1 beside it."""
+def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> int:
+    """Tokens until the next probe; all of them where the budget may not pay for a piece, its probe and the answer."""
+    shape, longest = session.capabilities.shape, session.sampling.max_tokens
+    whole = 0.0 if shape is None else shape.flops(len(prompt.token_ids or ()) + longest, 0)
+    if session.pays_for(Cost(4 * probe_tokens, 2 * session.thinking.calls_each + 1, 3 * whole)) >= 1:
+        return chunk
+    session.narrow()
+    return session.sampling.max_tokens
+
+
+async def _ask(
+    session: Session, prompt: Prompt, closing: str, probe: str, probe_tokens: int, number: int
+) -> _Probe | None:
+    """Read the answer that the trace would give now, as draw `number` + 1 beside it; None when the budget has ended."""
     words = closing + probe
     asked = prompt.extend(session.encode(words), words)
     sampling = replace(session.sampling, temperature=0.0, max_tokens=probe_tokens, stop=("\n",))
-    (said,) = await session.generate(asked, range(number + 1, number + 2), sampling=sampling)
+    completions = await session.generate(asked, range(number + 1, number + 2), sampling=sampling, piece=True, least=0)
+    if not completions:
+        return None
+    (said,) = completions
     known = [value for value in said.logprobs or () if value is not None]
     candidate = session.candidate_at(asked.then(said), said.finish_reason, None, said.usage.generated)
     key = None if candidate.final is None else answers.key(candidate.final, session.problem.kind)

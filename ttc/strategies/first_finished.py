@@ -12,7 +12,7 @@ from __future__ import annotations
 from ttc.core import Answer, Problem
 from ttc.errors import ConfigError
 from ttc.session import Session
-from ttc.strategies._growing import Draw, check_pieces, grow_all
+from ttc.strategies._growing import begin, check_pieces, grow_all
 from ttc.strategies.majority import check_n
 from ttc.voting import by_length, fallback, vote
 
@@ -35,7 +35,7 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
     if not 1 <= m <= n:
         raise ConfigError(f"m must be between 1 and n={n}, got {m}")
     prompt = session.render()
-    draws = [Draw(prompt, number) for number in range(n)]
+    draws = await begin(session, prompt, n, chunk)
     while sum(draw.finished for draw in draws) < m and not all(draw.ended for draw in draws):
         draws = await grow_all(session, draws, chunk)
     candidates = [draw.candidate(session) for draw in draws]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from ttc import answers
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
 from ttc.scorers._judging import compare, verdict
 from ttc.session import Session
 from ttc.strategies.majority import check_n
@@ -69,11 +69,7 @@ class _Match:
         kind = self._session.problem.kind
         if answers.key(first.final or "", kind) == answers.key(second.final or "", kind):
             return min(pair, key=by_length)
-        try:
-            judged = self._asked(pair, number) if self._scorer is None else self._scored(pair, self._scorer)
-            lead = await judged
-        except BudgetExceeded:
-            lead = 0.0
+        lead = await (self._asked(pair, number) if self._scorer is None else self._scored(pair, self._scorer))
         return first if lead > 0 else second if lead < 0 else min(pair, key=by_length)
 
     async def _scored(self, pair: Sequence[Candidate], scorer: Scorer) -> float:
@@ -93,5 +89,5 @@ class _Match:
     async def _ask(self, text: str, path: Path, times: int) -> float:
         """Votes for the answer shown first, less those for the other."""
         asked = self._session.ask((Message("user", text),), path)
-        said: list[Completion] = await self._session.generate(asked, times)
+        said: list[Completion] = await self._session.generate(asked, times, least=0)
         return sum(_POINTS.get(verdict(asked, completion) or "", 0.0) for completion in said)

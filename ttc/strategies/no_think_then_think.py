@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ttc.core import Answer, Candidate, Problem
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
 from ttc.session import Session
 from ttc.strategies.majority import check_n
 from ttc.thinking import Thinking
@@ -42,10 +42,7 @@ async def no_think_then_think(
     if votes and votes[0] >= agreement * n:
         return session.answer(vote(cheap, problem.kind), cheap, "agreed")
     on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
-    try:
-        careful = await _sample(session, on, range(n, n + m))
-    except BudgetExceeded:
-        careful = []
+    careful = await _sample(session, on, range(n, n + m))
     candidates = [*cheap, *careful]
     chosen = vote(careful, problem.kind) or vote(cheap, problem.kind) or fallback(candidates)
     return session.answer(chosen, candidates, "escalated")
@@ -53,5 +50,5 @@ async def no_think_then_think(
 
 async def _sample(session: Session, thinking: Thinking, draws: range) -> list[Candidate]:
     prompt = session.render(thinking)
-    completions = await session.generate(prompt, draws, thinking=thinking)
+    completions = await session.generate(prompt, draws, thinking=thinking, least=0)
     return [session.candidate(prompt, completion) for completion in completions]

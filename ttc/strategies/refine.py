@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
-from ttc.errors import BudgetExceeded, ConfigError
+from ttc.errors import ConfigError
 from ttc.session import Session
 from ttc.strategies._sums import wrong_sums
 from ttc.voting import fallback
@@ -61,10 +61,10 @@ async def refine(
     made: list[Candidate] = []
     prompt, stop_cause = session.render(), "done"
     for number in range(rounds + 1):
-        try:
-            (completion,) = await session.generate(prompt, 1, scorer=critic.scorer)
-        except BudgetExceeded:
+        completions = await session.generate(prompt, 1, scorer=critic.scorer, least=0)
+        if not completions:
             break
+        completion = completions[0]
         candidate = session.candidate(prompt, completion)
         made.append(candidate)
         if number == rounds:
@@ -101,11 +101,7 @@ class _Critic:
 
     async def by_scorer(self, whole: Prompt, candidate: Candidate) -> str | None:
         scorers = [] if self.scorer is None else [self.scorer]
-        try:
-            scores = [score for scorer in scorers for score in await self._session.score(scorer, [whole])]
-        except BudgetExceeded:
-            return None
-        for score in scores:
+        for score in [score for scorer in scorers for score in await self._session.score(scorer, [whole])]:
             levels = score.steps or (() if score.value is None else (score.value,))
             if levels and min(levels) < self._threshold:
                 return self._doubt(whole, levels.index(min(levels)) if score.steps else None)

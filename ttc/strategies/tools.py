@@ -7,6 +7,7 @@ engine that takes token ids. A tool sees the problem and never its target. Left 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from ttc import answers
@@ -56,7 +57,12 @@ async def tools(
     written = MARKUPS[markup](list(kit.values()))
     said = Message("system", written.instruct)
     root = session.ask((said, *problem.messages), ()) if instruct else session.render()
-    played = await gather(run_episode(session, Draw(root, draw), kit, written, limits) for draw in range(n))
+    play = functools.partial(run_episode, tools=kit, markup=written, limits=limits)
+    # Under a budget one after another: side by side, all might be cut where the first could have been finished.
+    if session.limited:
+        played = [await play(session, Draw(root, draw)) for draw in range(n)]
+    else:
+        played = await gather(play(session, Draw(root, draw)) for draw in range(n))
     candidates = [_read(candidate, problem.kind) for candidate in played]
     return session.answer(vote(candidates, problem.kind) or fallback(candidates), candidates)
 

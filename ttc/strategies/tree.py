@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 from ttc.aggregate import How, check_window
 from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
+from ttc.search.anytime import find_leaves
 from ttc.search.barrier import Barrier
 from ttc.search.policy import Searcher, make_policy
-from ttc.search.runtime import Growth, population_weights, search
+from ttc.search.runtime import Growth, Node, population_weights, search
 from ttc.selection import choose
 from ttc.session import Session
 from ttc.strategies.majority import check_n
@@ -88,10 +89,14 @@ async def tree(
             f"policy={policy}"
         )
     root = session.render()
-    if isinstance(allocation, Searcher):
-        leaves = await allocation.search(session, root, n, growth)
-    else:
-        leaves = await search(session, root, allocation, n, growth, islands=islands)
+
+    async def run(growth: Growth, width: int, first: int) -> list[Node]:
+        if isinstance(allocation, Searcher):
+            return await allocation.search(session, root, width, growth, first)
+        parts = max(part for part in range(1, islands + 1) if not width % part)
+        return await search(session, root, allocation, width, growth, islands=parts, first=first)
+
+    leaves = await find_leaves(session, root, n, growth, run)
     candidates = [
         session.candidate_at(leaf.prompt, "stop" if leaf.finished else "length", leaf.score, leaf.num_sampled)
         for leaf in leaves
@@ -100,7 +105,7 @@ async def tree(
         chosen = _by_population(candidates, problem.kind, population_weights(leaves))
     else:
         chosen = choose(candidates, problem.kind, select)
-    return session.answer(chosen or fallback(candidates), candidates)
+    return session.answer(chosen or vote(candidates, problem.kind) or fallback(candidates), candidates)
 
 
 def growth_of(

@@ -33,14 +33,16 @@ import itertools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ttc.config import build, load_toml
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, RecordError
 from ttc.options import resolve_verifier
+from ttc.reads import InnerPart, reads
 from ttc.records import decode
+from ttc.registry import VERIFIERS
 from ttc.verifiers.contract import Canary, Card, card_of
 from ttc.verifiers.reading import Clock
 
@@ -48,12 +50,16 @@ VERSION = "1"
 Schedule: TypeAlias = tuple[tuple[float, float], ...]
 
 
+def _reads(*, spec: pathlib.Path, **_: object) -> list[InnerPart]:
+    parts, _known = _read(spec)
+    tables = [_table(table, f"{spec}: parts.{name}") for name, table in parts.items()]
+    return [InnerPart(VERIFIERS, table.verifier, table.params) for table in tables]
+
+
+@reads(_reads)
 def composite(*, spec: pathlib.Path, step: int = 0) -> CompositeVerifier:
     """Return the verifier that a TOML file describes; raises ConfigError naming the field that is wrong."""
-    tables = load_toml(spec)
-    parts, known = tables.pop("parts", None), tables.pop("known", [])
-    if tables or not isinstance(parts, Mapping) or not isinstance(known, list):
-        raise ConfigError(f"{spec}: takes tables [parts.NAME] and [[known]], nothing else")
+    parts, known = _read(spec)
     made = [_part(name, table, f"{spec}: parts.{name}") for name, table in parts.items()]
     try:
         canaries = tuple(decode(Canary, row) for row in known)
@@ -164,16 +170,29 @@ class CompositeVerifier:
         )
 
 
+def _read(spec: pathlib.Path) -> tuple[Mapping[str, object], Sequence[Any]]:
+    """The tables of the parts, by name, and the known cases."""
+    tables = load_toml(spec)
+    parts, known = tables.pop("parts", None), tables.pop("known", [])
+    if tables or not isinstance(parts, Mapping) or not isinstance(known, list):
+        raise ConfigError(f"{spec}: takes tables [parts.NAME] and [[known]], nothing else")
+    return parts, known
+
+
 def _part(name: str, table: object, where: str) -> Part:
+    read = _table(table, where)
+    verifier = resolve_verifier(read.verifier, read.params).create_verifier()
+    return Part(name, verifier, read.weight, read.veto, read.optional)
+
+
+def _table(table: object, where: str) -> _Table:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} must be a table")
-    rest = dict(table)
-    params = rest.pop("params", {})
+    params = table.get("params", {})
     if not isinstance(params, Mapping):
         raise ConfigError(f"{where}.params must be a table")
-    read = build(_Table, rest, where=f"{where}.")
-    verifier = resolve_verifier(read.verifier, params).create_verifier()
-    return Part(name, verifier, read.weight, read.veto, read.optional)
+    rest = {name: value for name, value in table.items() if name != "params"}
+    return dataclasses.replace(build(_Table, rest, where=f"{where}."), params=params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +201,7 @@ class _Table:
     weight: float | Schedule = 1.0
     veto: bool = False
     optional: bool = False
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _target(target: Target, name: str) -> Any:

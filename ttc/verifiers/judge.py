@@ -36,6 +36,7 @@ from ttc.concurrent import gather
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.ranges import above, at_least
+from ttc.reads import InnerPart, reads
 from ttc.scorers._judging import Question, Said, agreed, harmless, verdict
 from ttc.verifiers.contract import Canary, Card
 from ttc.verifiers.reading import Clock, unfinished
@@ -53,6 +54,13 @@ _TAIL = """
 Say {first} (A) or {second} (B). Think it through briefly, then end with one line: "Verdict: A" or "Verdict: B"."""
 
 
+def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
+    from ttc.registry import ENGINES
+
+    return [] if model is None else [InnerPart(ENGINES, f"{runs_on}:{model}")]
+
+
+@reads(_reads)
 def judge(
     model: str | None = None,
     *,

@@ -47,9 +47,9 @@ class Gibbs:
     temperature: float
     weight: Weight
 
-    async def search(self, session: Session, root: Prompt, n: int, growth: Growth) -> list[Node]:
+    async def search(self, session: Session, root: Prompt, n: int, growth: Growth, first: int = 0) -> list[Node]:
         """Run the rounds, or as many as the budget allows; every path is returned once."""
-        width, numbers = max(n // self.rounds, 1), dict[Path, int]()
+        width, numbers = max(n // self.rounds, 1), {root.path: first}
         leaves: dict[Path, Node] = {}
         kept: Way = ()
         for number in range(self.rounds):

@@ -29,6 +29,8 @@ class _Place:
     prompt: Prompt
     num_sampled: int
     depth: int
+    first: int = 0
+    """Number of its first child."""
     value: float | None = None
     """The scorer's own value of this place, worth as much as one leaf; None at the root."""
     visits: int = 0
@@ -49,9 +51,9 @@ class Puct:
     beam_width: int
     c: float
 
-    async def search(self, session: Session, root: Prompt, n: int, growth: Growth) -> list[Node]:
+    async def search(self, session: Session, root: Prompt, n: int, growth: Growth, first: int = 0) -> list[Node]:
         """Run n simulations, or as many as the budget and the tree allow."""
-        top, leaves = _Place(root, 0, 0), list[Node]()
+        top, leaves = _Place(root, 0, 0, first=first), list[Node]()
         while len(leaves) < n and not top.closed:
             way = self._descend(top)
             leaf = await self._roll_out(session, way, growth)
@@ -88,14 +90,14 @@ class Puct:
         """Grow one path from the end of `way`, adding its places to it; None when the budget is spent."""
         while True:
             here = way[-1]
-            number = len(here.children)
+            number = here.first + len(here.children)
             branch = Branch(here.prompt, range(number, number + 1), here.num_sampled)
             grown = await grow(session, branch, growth)
             if not grown:
                 return None
             (node,) = grown
             value = node.score if node.score is not None and math.isfinite(node.score) else 0.0
-            child = _Place(node.prompt, node.num_sampled, here.depth + 1, value)
+            child = _Place(node.prompt, node.num_sampled, here.depth + 1, value=value)
             here.children.append(child)
             way.append(child)
             if ended(node, growth) or child.depth >= growth.max_depth:

@@ -1,0 +1,189 @@
+"""Conformance under budgets: every strategy and every policy, found by the registry, answers whenever it can.
+
+The price of one short answer is what `direct` takes for it. From once that price on, in tokens, calls, FLOPs or
+seconds, every strategy has an answer, and its ledger is never over the budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import itertools
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.oracles.tools import SIGMAS
+from tests.ttc import conformance as suite
+from tests.ttc.questions import ask
+from ttc.core import Answer, Budget, Engine, Problem, Sampling
+from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.simulated import simulated, truth
+from ttc.registry import POLICIES, STRATEGIES
+from ttc.scorers.simulated import simulated as simulated_scorer
+from ttc.solve import Strategy, solve
+from ttc.strategies.direct import direct
+from ttc.thinking import Thinking
+
+MULTIPLES = (1, 2, 3, 5, 8, 13)
+NEEDS: dict[str, dict[str, Any]] = {
+    "auto": {"plan": suite.plan("votes"), "tokens": 120.0},
+    "tools": {"instruct": False},  # so that its prompt is the price's
+}
+"""What a strategy cannot do without, besides a scorer."""
+PLAIN = {"no_think_then_think": Thinking(mode="off"), "budget_forcing": Thinking(mode="on")}
+"""How the first draw of a strategy is made, where it is not as the model likes."""
+
+SUBJECTS = [name for name in STRATEGIES.names() if name != "tree"] + [f"tree {name}" for name in POLICIES.names()]
+ENGINES: dict[str, Callable[[], ScriptedEngine]] = {
+    "scripted": suite.talkative,
+    "simulated": lambda: simulated(p=0.8, steps=5),
+    "thinking": lambda: simulated(p=0.8, steps=5, hazard=0.4),
+}
+
+
+def strategy_of(subject: str) -> Strategy:
+    """The strategy with its defaults; a tree with the policy that the subject names."""
+    name, _, policy = subject.partition(" ")
+    function = STRATEGIES.load(name)
+    needs = dict(NEEDS.get(name, {}))
+    parameter = inspect.signature(function).parameters.get("scorer")
+    if parameter is not None and parameter.default is inspect.Parameter.empty:
+        needs["scorer"] = simulated_scorer(noise=1.0)
+    return functools.partial(function, **needs, **({"policy": policy} if policy else {}))
+
+
+def answer_of(
+    subject: str, engine: Engine, budget: Budget | None, problem: Problem | None = None, **options: Any
+) -> Answer:
+    """Solve one problem; `direct` for an empty subject."""
+    work = solve(
+        problem or suite.problems(1)[0],
+        engine=engine,
+        strategy=strategy_of(subject) if subject else direct,
+        seed=6,
+        sampling=Sampling(max_tokens=400),
+        budget=budget,
+        **options,
+    )
+    return asyncio.run(work)
+
+
+def price_of(subject: str, engine: Engine) -> Answer:
+    """One short answer, of the kind that the strategy draws first."""
+    answer = answer_of("", engine, None, thinking=PLAIN.get(subject))
+    if answer.final is None:
+        pytest.skip("such a draw has no answer at any price")
+    return answer
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_every_strategy_answers_from_the_price_of_one_answer_on_and_is_never_over(subject: str, engine: str) -> None:
+    price = price_of(subject, ENGINES[engine]()).usage
+    for multiple in MULTIPLES:
+        for budget in (
+            Budget(tokens=multiple * price.tokens),
+            Budget(calls=multiple * price.calls),
+            Budget(flops=multiple * price.flops),
+            Budget(tokens=multiple * price.tokens, calls=multiple * price.calls),
+        ):
+            made = ENGINES[engine]()
+            answer = answer_of(subject, made, budget)
+            assert answer.final is not None, budget
+            assert answer.usage.tokens <= (budget.tokens or answer.usage.tokens), budget
+            assert answer.usage.calls <= (budget.calls or answer.usage.calls), budget
+            assert answer.usage.flops <= (budget.flops or answer.usage.flops), budget
+            assert made.counters().generated == answer.usage.generated + answer.usage.overrun
+
+
+class Clock:
+    """Seconds that pass only while everybody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+
+class Waiting(selectors.DefaultSelector):
+    """Lets the clock jump to the next timer."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if not ready and timeout is not None:
+            self._clock.now += max(timeout, 0.0)
+        return ready
+
+
+class Jumping(asyncio.SelectorEventLoop):
+    """An event loop whose time is the clock's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._jumps = clock
+        super().__init__(Waiting(clock))
+
+    def time(self) -> float:
+        return self._jumps.now
+
+
+def timed(engine: ScriptedEngine) -> ScriptedEngine:
+    """The engine, a second to each request."""
+
+    async def wait(path: tuple[int, ...]) -> None:
+        await asyncio.sleep(1.0)
+
+    engine._wait = wait  # type: ignore[method-assign]
+    return engine
+
+
+def answer_in(subject: str, engine: ScriptedEngine, seconds: float | None) -> tuple[Answer, float]:
+    """Solve one problem by the jumping clock; the seconds that it took."""
+    clock = Clock()
+    budget = None if seconds is None else Budget(seconds=seconds)
+    work = solve(
+        suite.problems(1)[0],
+        engine=engine,
+        strategy=strategy_of(subject) if subject else direct,
+        seed=6,
+        sampling=Sampling(max_tokens=400),
+        budget=budget,
+        clock=lambda: clock.now,
+    )
+    with asyncio.Runner(loop_factory=lambda: Jumping(clock)) as runner:
+        return runner.run(work), clock.now
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_every_strategy_answers_in_the_time_of_one_answer(subject: str, engine: str) -> None:
+    """A request takes a second, however long; a strategy that looks at its one growing draw needs several for it."""
+    price_of(subject, ENGINES[engine]())
+    _, price = answer_in(subject, timed(ENGINES[engine]()), None) if subject == "early_exit" else (None, 1.0)
+    for multiple in MULTIPLES:
+        answer, took = answer_in(subject, timed(ENGINES[engine]()), multiple * price + 0.01)
+        assert answer.final is not None, multiple
+        assert took <= multiple * price + 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_accuracy_does_not_fall_with_the_budget(subject: str) -> None:
+    """On the simulated reasoner, paired over problems: each step up loses no more than chance allows."""
+    problems, engine = 250, simulated(p=0.87, steps=5)
+    price = price_of(subject, engine).usage.tokens
+    rows: list[list[bool]] = []
+    for multiple in MULTIPLES:
+        budget = Budget(tokens=int(1.5 * multiple * price))
+        answers = [answer_of(subject, engine, budget, ask(f"problem {i}")) for i in range(problems)]
+        rows.append([answer.final == truth(f"problem {i}") for i, answer in enumerate(answers)])
+    for before, after in itertools.pairwise(rows):
+        lost = sum(was and not now for was, now in zip(before, after, strict=True))
+        won = sum(now and not was for was, now in zip(before, after, strict=True))
+        assert won - lost >= -SIGMAS * max(won + lost, 1) ** 0.5
+    assert sum(rows[-1]) >= sum(rows[0]) - SIGMAS

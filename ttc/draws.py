@@ -1,0 +1,97 @@
+"""The draw contract: which numbers were drawn at which place of the tree, and which are being drawn.
+
+The number of a draw decides its randomness, so a number is drawn once. Calls that overlap at one place name their
+ranges; a bare count takes the next free numbers there. A draw that was cut may go on under its own number, from a
+longer prompt that begins with the one it was drawn from. Cost: one hash of the prompt a call. Left out: telling apart
+two prompts whose hashes are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ttc.core import Path, Prompt
+from ttc.errors import ConfigError
+
+__all__ = ["DrawBook"]
+
+
+@dataclass(slots=True)
+class _Place:
+    """Draws below one path: the length and hash of the prompt of each, and the ranges that are being drawn."""
+
+    prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    in_flight: list[range] = field(default_factory=list)
+
+    @property
+    def next_number(self) -> int:
+        return max(self.prompts, default=-1) + 1
+
+
+class DrawBook:
+    """The draws of one problem; private to its session, so it may change."""
+
+    def __init__(self) -> None:
+        self._places: dict[Path, _Place] = {}
+
+    @contextmanager
+    def numbered(self, prompt: Prompt, draws: range | int) -> Iterator[range]:
+        """Yield the numbers of `draws`, which nobody else can take meanwhile; `made` says which became draws.
+
+        Raises:
+            ConfigError: a number was drawn before, or is being drawn; a bare count beside a call that is in flight.
+        """
+        place = self._places.setdefault(prompt.path, _Place())
+        numbers = _next_numbers(place, prompt, draws) if isinstance(draws, int) else draws
+        _check_free(place, prompt, numbers)
+        place.in_flight.append(numbers)
+        try:
+            yield numbers
+        finally:
+            place.in_flight.remove(numbers)
+
+    def made(self, prompt: Prompt, numbers: range) -> None:
+        """Remember that these numbers were handed to the engine."""
+        content = _content(prompt)
+        state = (len(content), hash(content))
+        prompts = self._places[prompt.path].prompts
+        for number in numbers:
+            prompts[number] = state
+
+
+def _next_numbers(place: _Place, prompt: Prompt, count: int) -> range:
+    if place.in_flight:
+        raise ConfigError(
+            f"{count} draws were asked for at {_name(prompt.path)} while draws {_span(place.in_flight[0])} are in "
+            f"flight there: calls that overlap name their numbers, as in range({place.in_flight[0].stop}, "
+            f"{place.in_flight[0].stop + count})"
+        )
+    return range(place.next_number, place.next_number + count)
+
+
+def _check_free(place: _Place, prompt: Prompt, numbers: range) -> None:
+    content = _content(prompt)
+    for number in numbers:
+        drawn = place.prompts.get(number)
+        goes_on = drawn is None or (len(content) > drawn[0] and hash(content[: drawn[0]]) == drawn[1])
+        if goes_on and not any(number in flying for flying in place.in_flight):
+            continue
+        free = max([place.next_number, *(flying.stop for flying in place.in_flight)])
+        raise ConfigError(
+            f"draw {number} at {_name(prompt.path)} was asked for twice: the same number is the same draw. Ask for a "
+            f"count, which takes the next free numbers, or for range({free}, {free + len(numbers)})"
+        )
+
+
+def _content(prompt: Prompt) -> tuple[int, ...] | str:
+    return prompt.text if prompt.token_ids is None else prompt.token_ids
+
+
+def _name(path: Path) -> str:
+    return f"path {list(path)}" if path else "the root"
+
+
+def _span(numbers: range) -> str:
+    return f"{numbers.start} to {numbers.stop - 1}"

@@ -1,0 +1,151 @@
+"""Search under a budget: one answer in hand first, then a search as wide as the rest pays for.
+
+A search that starts at full width under a budget that ends too soon finishes no path and answers nothing. Here the
+first path is drawn whole and unscored, as any single sample would be: that puts an answer in hand at the price of one,
+and shows what a path takes (`ttc.search.pace`). What is left pays for a search of so many paths, which narrows as it
+goes, and for another one after it while that is at least two paths wide. The rest scores what has no score yet, and
+draws plain samples. A budget that pays for two paths or fewer is therefore plain sampling; one that surely pays for the
+whole search leaves it as it is without a budget. Related: budget-aware tree search
+(arXiv 2602.09574, arXiv 2603.12634).
+
+Under a budget in seconds alone the first path is drawn beside the search, since both take the same time in one batch.
+Cost: at most the budget. Left out: sharing the first path's steps with the search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ttc.aggregate import aggregate
+from ttc.concurrent import gather
+from ttc.core import Completion, Prompt
+from ttc.meter import Cost
+from ttc.search.pace import Pace
+from ttc.search.runtime import NO_VERDICT, Growth, Node
+from ttc.session import Session
+
+__all__ = ["Run", "find_leaves"]
+
+Run: TypeAlias = Callable[[Growth, int, int], Awaitable[list[Node]]]
+"""(growth, width, number of the first draw at the root) -> leaves of a search of that width."""
+
+
+async def find_leaves(session: Session, root: Prompt, n: int, growth: Growth, run: Run) -> list[Node]:
+    """Return the leaves of a search of n paths, in path order: at most n, and at least one where one can be finished.
+
+    Errors of the engine and the scorer pass through.
+    """
+    if not session.limited or _surely_paid(session, root, n, growth):
+        return await run(growth, n, 0)
+    search = _Search(session, root, growth, run, Pace())
+    if _only_timed(session):
+        leaves = await search.side_by_side(n)
+    else:
+        session.narrow()
+        leaves = await search.in_turn(n)
+    return sorted(leaves, key=lambda node: node.prompt.path)
+
+
+def _surely_paid(session: Session, root: Prompt, n: int, growth: Growth) -> bool:
+    """Whether the budget covers n paths of the greatest length, with as many tokens again in pruned steps."""
+    if session.seconds_left < math.inf:
+        return False
+    tokens, price = 2 * growth.sampling.max_tokens, session.price(root, growth.scorer)
+    shape, length = session.capabilities.shape, len(root.token_ids or ()) + tokens
+    path = Cost(
+        tokens * (1 + price.per_token) + price.fixed + price.per_draw * growth.max_depth,
+        session.thinking.calls_each * growth.max_depth,
+        0.0 if shape is None else shape.flops(length, 0) + price.flops(tokens),
+    )
+    return session.pays_for(path) >= n
+
+
+def _only_timed(session: Session) -> bool:
+    return session.pays_for(Cost(1, 1, 1)) == math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One problem's search under a budget."""
+
+    session: Session
+    root: Prompt
+    growth: Growth
+    run: Run
+    pace: Pace
+
+    async def in_turn(self, n: int) -> list[Node]:
+        """The first path, then searches while they are affordable, then scores and samples."""
+        leaves = await self._open()
+        if self.pace.path is None:
+            return leaves
+        searched, used = False, 1
+        while (width := self._width(n - used)) > 1:
+            leaves += await self._grow(width, used)
+            searched, used = True, used + width
+        if searched:
+            leaves = await self._score(leaves)
+        leaves += await self._sample(range(used, n), searched)
+        return await self._score(leaves) if self._can_score_all(leaves) else leaves
+
+    async def side_by_side(self, n: int) -> list[Node]:
+        """The first path beside the search of all others."""
+        work = [self._open()] + ([self._grow(n - 1, 1)] if n > 1 else [])
+        return [leaf for leaves in await gather(work) for leaf in leaves]
+
+    def _width(self, most: int) -> int:
+        """Paths that what is left pays for."""
+        path = self.pace.path
+        return 0 if path is None else int(min(self.session.pays_for(path.scored(self.session, 0, 0)), most))
+
+    async def _open(self) -> list[Node]:
+        drawn = await self.session.generate(self.root, range(1), sampling=self.growth.sampling, least=0)
+        for completion in drawn:
+            growth, price = self.growth, self.session.price(self.root, self.growth.scorer)
+            self.pace.learn(self.root, completion, growth.stop, growth.max_step_tokens, price)
+        return [_sampled(self.root, completion) for completion in drawn]
+
+    async def _grow(self, width: int, first: int) -> list[Node]:
+        return await self.run(replace(self.growth, pace=self.pace), width, first)
+
+    def _can_score_all(self, leaves: list[Node]) -> bool:
+        """Whether the rest pays for the scores that are missing: beside scored leaves, others have no say."""
+        prices = [self.session.price(leaf.prompt, self.growth.scorer) for leaf in leaves if _bare(leaf)]
+        cost = Cost(sum(price.fixed for price in prices), 0, sum(price.flops(0) for price in prices))
+        return self.session.pays_for(cost) >= 1
+
+    async def _score(self, leaves: list[Node]) -> list[Node]:
+        """Score what has finished without a score, as far as the budget covers it."""
+        bare = [leaf for leaf in leaves if _bare(leaf)]
+        scores = await self.session.score(self.growth.scorer, [leaf.prompt for leaf in bare]) if bare else []
+        values = {
+            leaf.prompt.path: aggregate(score, self.growth.aggregation, self.growth.window)
+            for leaf, score in zip(bare, scores, strict=True)
+        }
+        return [replace(leaf, score=values.get(leaf.prompt.path, leaf.score)) for leaf in leaves]
+
+    async def _sample(self, numbers: range, scored: bool) -> list[Node]:
+        """Draw plain samples with the rest; beside scored leaves only those whose score is paid for, too."""
+        path = self.pace.path
+        if path is None or not numbers:
+            return []
+        if not scored:
+            drawn = await self.session.generate(self.root, numbers, sampling=self.growth.sampling, least=0)
+            return [_sampled(self.root, completion) for completion in drawn]
+        affordable = int(min(self.session.pays_for(path.scored(self.session, 0, path.num_steps - 1)), len(numbers)))
+        drawn = await self.session.generate(
+            self.root, numbers[:affordable], sampling=self.growth.sampling, scorer=self.growth.scorer, least=0
+        )
+        return await self._score([_sampled(self.root, completion) for completion in drawn])
+
+
+def _bare(leaf: Node) -> bool:
+    return leaf.score is None and leaf.finished
+
+
+def _sampled(root: Prompt, completion: Completion) -> Node:
+    """A plain sample as a leaf: without a score, and without a weight among resampled paths."""
+    return Node(root.then(completion), completion, None, completion.usage.generated, NO_VERDICT)
