@@ -14,8 +14,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from evals.task import Task
 from train.seal import flaws, sums_of
 from train.world import ALONE, World
 from ttc.durable import replace_link, replace_text
@@ -23,6 +24,8 @@ from ttc.errors import ConfigError, RecordError
 
 __all__ = [
     "DONE",
+    "Asking",
+    "Naming",
     "Result",
     "Setting",
     "Stage",
@@ -80,6 +83,24 @@ class Stage(Protocol):
 
     def run(self, setting: Setting) -> Result:
         """Do the work, resuming what the folder holds."""
+        ...
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A stage that asks problems: what they are decides the run, so they stand in run.json by content."""
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """The tasks by the field that names them, each with the most problems that are used (None: all)."""
+        ...
+
+
+@runtime_checkable
+class Naming(Protocol):
+    """A stage that reads models beside the one it starts from: their weights decide the run, too."""
+
+    def models(self) -> Mapping[str, tuple[str, ...]]:
+        """Their names by the field that holds them: each a stage of the run or a folder."""
         ...
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,10 @@ class _Prm:
         check_file("prm", self.measured)
         if self.task is not None:
             self.task.items(self.drawn[0], 0)
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {} if self.task is None else {"task": (self.task, self.drawn[0])}
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; labels that were made once are kept on disk."""

@@ -104,6 +104,10 @@ class _Trl:
         check_file("trl", self.source.data)
         check_options(self.method, self.options)
 
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {} if self.task is None else {"held_out": (self.task, self.limit)}
+
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
         source = model_of("trl", setting)
