@@ -1,6 +1,6 @@
 """A job from its spec to its student: plan it, run it, resume it.
 
-    resolve -> pre-flight -> lock -> smoke gate -> ledger -> filters, selection, mixing, audit -> training ->
+    resolve -> lock -> pre-flight -> smoke gate -> ledger -> filters, selection, mixing, audit -> training ->
     before and after -> gates -> manifest, card -> promotion
 
 Run again, it goes on where it was killed: answers are on the ledger, training in its checkpoints, measurements in their
@@ -25,7 +25,7 @@ from distill.gates import job_checks
 from distill.generate import Opener
 from distill.judging import gather
 from distill.ledger import Ledger
-from distill.lock import claim
+from distill.lock import check_lock, claim
 from distill.manifest import LEDGER, write_manifest
 from distill.measured import Measured
 from distill.method import Data
@@ -77,6 +77,7 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
         ConfigError: it cannot be resolved, or the folder holds another job.
     """
     plan = resolve(spec, folder)
+    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
     findings = preflight.run(plan.job)
     if not refused(findings, spec):
         claim(plan)
@@ -97,6 +98,7 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
         TTCError: a teacher, the verifier or the training broke; run it again to go on.
     """
     plan = resolve(spec, folder)
+    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
     findings = preflight.run(plan.job)
     wrong = refused(findings, spec)
     if wrong:
