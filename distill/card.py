@@ -10,6 +10,7 @@ from distill.comparing import HEAD, Line, compared
 from distill.measured import Measured
 from distill.resolve import Plan
 from train.gates import Check
+from ttc.durable import replace_text
 
 __all__ = ["write_card"]
 
@@ -46,7 +47,7 @@ def write_card(
         "output and of the data.",
     ]
     path = model / "README.md"
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    replace_text(path, "\n\n".join(parts) + "\n")
     return path
 
 

@@ -14,7 +14,6 @@ same. Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from distill.spec import MixSpec
 from train.examples import rows_of
 from ttc import seeds
 from ttc.core import Message
+from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 
@@ -114,18 +114,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines in one step."""
-    _replace(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    replace_text(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
 
 def write_json(path: Path, data: Any) -> None:
     """Write a JSON file in one step."""
-    _replace(path, json.dumps(data, indent=1) + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
+    replace_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def _counted(reasons: Iterable[str]) -> dict[str, int]:

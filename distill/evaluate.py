@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from distill.digests import digest_of
+from distill.digests import name_of
 from distill.judging import verifier_of
 from distill.measured import Measured, TaskNumbers
 from distill.resolve import Plan
@@ -79,7 +79,7 @@ def _run(
     spec = plan.spec
     settings = [name, spec.eval.limit, spec.seed, dict(spec.sampling), who.digest, spec.verifier, dump(thinking)]
     settings.append(who.engine.model)  # a run names its model by its place, so a moved job is measured anew
-    place = folder / f"{task.name}-{digest_of([str(item) for item in settings])}"
+    place = folder / f"{task.name}-{name_of([str(item) for item in settings])}"
     experiment = Experiment(
         task=task,
         items=task.items(spec.eval.limit, 0),

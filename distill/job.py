@@ -1,6 +1,6 @@
 """A job from its spec to its student: plan it, run it, resume it.
 
-    resolve -> pre-flight -> lock -> smoke gate -> ledger -> filters, selection, mixing, audit -> training ->
+    resolve -> lock -> pre-flight -> smoke gate -> ledger -> filters, selection, mixing, audit -> training ->
     before and after -> gates -> manifest, card -> promotion
 
 Run again, it goes on where it was killed: answers are on the ledger, training in its checkpoints, measurements in their
@@ -25,7 +25,7 @@ from distill.gates import job_checks
 from distill.generate import Opener
 from distill.judging import gather
 from distill.ledger import Ledger
-from distill.lock import claim
+from distill.lock import check_lock, claim
 from distill.manifest import LEDGER, write_manifest
 from distill.measured import Measured
 from distill.method import Data
@@ -41,6 +41,7 @@ from distill.training import Trained, train_student
 from train.gate import judge, promote
 from train.gates import Check
 from train.models import load_tokenizer
+from ttc.durable import replace_link
 from ttc.errors import ConfigError, UnknownName
 from ttc.records import LineFile
 
@@ -76,6 +77,7 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
         ConfigError: it cannot be resolved, or the folder holds another job.
     """
     plan = resolve(spec, folder)
+    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
     findings = preflight.run(plan.job)
     if not refused(findings, spec):
         claim(plan)
@@ -96,6 +98,7 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
         TTCError: a teacher, the verifier or the training broke; run it again to go on.
     """
     plan = resolve(spec, folder)
+    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
     findings = preflight.run(plan.job)
     wrong = refused(findings, spec)
     if wrong:
@@ -156,7 +159,7 @@ def _finish(
 ) -> Finished:
     """Measure, judge, write down, promote."""
     folder, spec = plan.job.folder, plan.spec
-    _link(folder / "model", model)
+    replace_link(folder / "model", model)
     log("measuring the start and the student")
     measured: dict[str, Measured] = {
         "start": measure_model(plan, plan.job.student, folder / "eval" / "start"),
@@ -225,11 +228,3 @@ def refused(findings: Sequence[Finding], spec: JobSpec) -> list[Finding]:
         if name not in names:
             raise UnknownName("pre-flight check", name, names)
     return [finding for finding in findings if not finding.ok and finding.check not in spec.waive]
-
-
-def _link(link: Path, model: Path) -> None:
-    """Point `link` at the model, in one step."""
-    fresh = link.with_name(f".{link.name}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(model.resolve().relative_to(link.parent.resolve()), target_is_directory=True)
-    fresh.replace(link)

@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distill.digests import digest_of
+from distill.digests import name_of
 from distill.ledger import Entry, Ledger
 from distill.method import Assignment
 from distill.sample import Sample
 from distill.units import Unit, units_of
 from evals.task import Item, Task
 from ttc.config import dump
+from ttc.contents import part_contents
 from ttc.core import Answer, Submission, Verdict, Verifier
 from ttc.options import PartChoice, resolve_verifier
 from ttc.specs import parse_spec
@@ -45,8 +46,9 @@ def verifier_of(task: Task, override: str | None) -> PartChoice:
 
 
 def verifier_label(choice: PartChoice, verifier: Verifier) -> str:
-    """Name, parameters and version: what keys a verdict."""
-    return f"{verifier.name} {verifier.version} {digest_of(dump(choice.params))}"
+    """Name, version, and a digest of parameters and files: what keys a verdict."""
+    settings = [dump(choice.params), list(part_contents(choice).values())]
+    return f"{verifier.name} {verifier.version} {name_of(settings)}"
 
 
 async def gather(
@@ -84,7 +86,7 @@ async def _judged(
     verifier = Service(choice.create_verifier())
     label = verifier_label(choice, verifier)
     try:
-        targets = [digest_of([item.target]) for item, *_ in answered]
+        targets = [name_of([item.target]) for item, *_ in answered]
         known = [ledger.verdict(row[2], label, target) for row, target in zip(answered, targets, strict=True)]
         asked = [place for place, verdict in enumerate(known) if verdict is None]
         new = await asyncio.gather(*(_ask(verifier, answered[place][0], answered[place][3]) for place in asked))

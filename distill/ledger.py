@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from distill.digests import digest_of
+from distill.digests import name_of
 from distill.units import Unit
 from ttc.core import Answer, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
@@ -211,7 +211,7 @@ class Ledger:
         rows = self._base.execute(
             "SELECT key, max_tokens, prompt, teacher, sample, seed, state, answer FROM units ORDER BY key, max_tokens"
         )
-        return digest_of([*row[:-1], _content(row[-1])] for row in rows)
+        return name_of([*row[:-1], _content(row[-1])] for row in rows)
 
     def totals(self) -> dict[str, Any]:
         """Rows by state, cut ones, attempts, seconds, and usage by teacher digest."""

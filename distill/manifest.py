@@ -15,16 +15,18 @@ from typing import Any
 
 import ttc
 from distill.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
-from distill.digests import file_digest, model_digests
 from distill.judging import verifier_label, verifier_of
 from distill.ledger import Ledger
 from distill.resolve import Plan
 from ttc.config import dump
+from ttc.digests import file_digest, model_digests
 from ttc.errors import ConfigError, RecordError
 
 __all__ = ["LEDGER", "MANIFEST", "verify_manifest", "write_manifest"]
 
 MANIFEST, LEDGER = "manifest.json", "ledger.sqlite"
+SCHEMA = 2
+"""Since 2, one digest per role of a model folder, of 64 hex digits."""
 _FILES = (PROMPTS, DECISIONS, TRAIN, LINEAGE)
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm", "sglang", "openai", "ray")
 
@@ -34,6 +36,7 @@ def write_manifest(plan: Plan, ledger: Ledger, model: Path, training: str) -> di
     job, spec = plan.job, plan.spec
     data = job.folder / DATA
     found = {
+        "schema": SCHEMA,
         "name": spec.name,
         "method": spec.method,
         "about": plan.method.about(job),
@@ -78,9 +81,14 @@ def verify_manifest(folder: Path) -> list[str]:
     if not path.is_file():
         raise ConfigError(f"{folder} has no {MANIFEST}: the job is not finished")
     try:
-        out = json.loads(path.read_text(encoding="utf-8"))["out"]
-    except (ValueError, KeyError) as exc:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        out = manifest["out"]
+    except (ValueError, KeyError, TypeError) as exc:
         raise RecordError(f"{path}: not a manifest ({exc!r})") from exc
+    if manifest.get("schema") != SCHEMA:
+        raise RecordError(
+            f"{path} is of an older version, which digested models in another way: nothing can be compared with it"
+        )
     wrong = [
         f"{DATA}/{name} has changed"
         for name in _FILES

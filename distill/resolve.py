@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distill.digests import digest_of, model_digests
+from distill.contents import Asked, Contents, job_contents
 from distill.filtering import Context, Filter
 from distill.gates import JobGates, read_job_gates
 from distill.method import Assignment, Domain, Job, Method
@@ -21,10 +21,11 @@ from distill.registries import METHODS
 from distill.selection import Selection, read_selection
 from distill.spec import JobSpec, TeacherSpec
 from distill.teacher import resolve_teacher
-from distill.units import prompt_digest
+from evals.contents import problems_digest
 from evals.decontamination import own_texts
-from evals.task import Item, Task
+from evals.task import Task
 from train.specs import make_task
+from ttc.digests import model_digests
 from ttc.errors import ConfigError
 from ttc.values import parse
 
@@ -36,7 +37,7 @@ PROBE = "probe"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job, ready to run. `measured` are tasks by their spec; `digests` name all that goes into the job."""
+    """A job, ready to run: `measured` are tasks by their spec, `digests` go to the manifest, `contents` to the lock."""
 
     job: Job
     method: Method
@@ -48,6 +49,7 @@ class Plan:
     selection: Selection
     gates: JobGates | None
     digests: Mapping[str, object]
+    contents: Contents
 
     @property
     def spec(self) -> JobSpec:
@@ -73,9 +75,15 @@ def resolve(spec: JobSpec, folder: Path) -> Plan:
     compared = {**measured, **{name: make_task(name) for name in _gate_tasks(gates)}}
     most = max(spec.eval.limit, gates.train.limit if gates is not None and gates.train is not None else 0)
     held_out = [task.items(most, 0) for task in compared.values()]
+    tasks = {
+        f"measured task {name}": Asked(task, most, problems_digest(items))
+        for (name, task), items in zip(compared.items(), held_out, strict=True)
+    }
     for given in spec.domains:
         task = make_task(given.task)
-        cleaned[given.name] = clean_prompts(task.items(spec.limit, 0), held_out)
+        problems = task.items(spec.limit, 0)
+        tasks[f"domain {given.name}"] = Asked(task, spec.limit, problems_digest(problems))
+        cleaned[given.name] = clean_prompts(problems, held_out)
         items = cleaned[given.name].items
         if not items:
             lost = cleaned[given.name].dropped
@@ -92,13 +100,13 @@ def resolve(spec: JobSpec, folder: Path) -> Plan:
     digests = {
         "student": model_digests(student),
         "teachers": {teacher.name: teacher.digest for teacher in teachers},
-        "prompts": {domain.name: _items_digest(domain.items) for domain in domains},
-        "measured": {name: _items_digest(items) for name, items in zip(compared, held_out, strict=True)},
+        "prompts": {domain.name: problems_digest(domain.items) for domain in domains},
+        "measured": {name: tasks[f"measured task {name}"].digest for name in compared},
     }
     texts = [text for items in held_out for text in own_texts(items)]
     return Plan(
         job, method, assignments, cleaned, measured, Context(texts), filters, read_selection(spec.select), gates,
-        digests,
+        digests, job_contents(spec, folder, teachers, tasks),
     )  # fmt: skip
 
 
@@ -120,7 +128,3 @@ def _probes(job: Job, n: int) -> list[Assignment]:
     """The student answers every problem itself, plainly."""
     himself = resolve_teacher(TeacherSpec(name="student"), job.spec)
     return [job.assign(himself, replace(domain), n=n, label=PROBE) for domain in job.domains]
-
-
-def _items_digest(items: Sequence[Item]) -> str:
-    return digest_of([[item.problem.id, prompt_digest(item.problem), item.target] for item in items])

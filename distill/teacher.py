@@ -1,8 +1,9 @@
 """A teacher: a model on an engine under a strategy, checked and digested, opened only to generate.
 
 Any strategy of the toolkit is a teacher: `direct` draws once, `majority`, `best_of_n` or `tree` search first. The
-digest is over everything that may change an answer: weights, tokenizer and template, engine and its options (a server's
-address among them), strategy, scorer and their parameters. Left out of it: what only moves the schedule.
+digest is over everything that may change an answer: weights, tokenizer, template and generation settings, engine and
+its options (a server's address among them), strategy, scorer, their parameters and files. Left out of it: what only
+moves the schedule.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.digests import digest_of, model_digests
+from distill.digests import name_of
 from distill.spec import JobSpec, TeacherSpec
 from evals.experiment import all_params
 from ttc.config import dump
+from ttc.contents import part_contents, strategy_contents
 from ttc.core import Engine, Sampling, Scorer
+from ttc.digests import model_digests, named
 from ttc.errors import ConfigError
 from ttc.options import PartChoice, StrategyChoice
 from ttc.registry import ENGINES, SCORERS, STRATEGIES, bind
@@ -39,7 +42,8 @@ _SCHEDULE = frozenset({
 class Teacher:
     """A teacher that was named and checked, but not yet loaded.
 
-    `folder` is its model folder, None where it has none (a server). `digests` are those of the folder's parts.
+    `folder` is its model folder, None where it has none (a server). `digests` are those of the folder's roles,
+    `contents` those of all that it is made of, by what people call them.
     """
 
     name: str
@@ -48,21 +52,23 @@ class Teacher:
     scorer: PartChoice | None
     folder: Path | None
     digests: Mapping[str, str]
+    contents: Mapping[str, str]
     domains: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
         """Names what may change an answer; 16 hex digits."""
         what = {
-            "model": dict(self.digests) or self.engine.model,
+            "model": self.engine.model if self.folder is None else None,
+            "contents": list(self.contents.values()),
             "engine": self.engine.name,
             "options": {k: dump(v) for k, v in self.engine.params.items() if k not in _SCHEDULE},
             "strategy": self.strategy.name,
             "params": all_params(self.strategy),
-            "scorer": _named(self.scorer),
+            "scorer": None if self.scorer is None else self.scorer.name,
             "scorer_params": dump(self.scorer.params) if self.scorer else {},
         }
-        return digest_of(what)
+        return name_of(what)
 
     @property
     def is_searching(self) -> bool:
@@ -74,14 +80,6 @@ class Teacher:
         engine = self.engine.create_engine()
         scorer: Scorer | None = self.scorer.create_scorer(engine) if self.scorer else None
         return engine, self.strategy.bind(scorer)
-
-
-def _named(scorer: PartChoice | None) -> list[Any] | None:
-    """A scorer by its name and the digests of its folder, or its model's name where it has none."""
-    if scorer is None:
-        return None
-    digests = model_digests(Path(scorer.model).expanduser()) if scorer.model else {}
-    return [scorer.name, digests or scorer.model]
 
 
 def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:
@@ -112,7 +110,16 @@ def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:
     if given.engine == "embedded" and not here:
         raise ConfigError(f"teacher {given.name}: {model} is not a model folder: it has no config.json")
     digests = model_digests(folder) if here else {}
-    return Teacher(given.name, engine, strategy, scorer, folder if here else None, digests, given.domains)
+    parts = {
+        **part_contents(engine),
+        **strategy_contents(strategy),
+        **({} if scorer is None else part_contents(scorer)),
+    }
+    # the folder's roles are named without its place, so that a teacher that was moved is the same
+    own = named(digests, after=f" of model {model}")
+    beside = {name: digest for name, digest in parts.items() if name not in own}
+    contents = named({**digests, **beside}, after=f" of teacher {given.name}")
+    return Teacher(given.name, engine, strategy, scorer, folder if here else None, digests, contents, given.domains)
 
 
 def _exact(engine: str, spec: JobSpec) -> Mapping[str, Any]:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distill.digests import digest_of, file_digest
+from distill.digests import name_of
 from distill.method import Data
 from distill.resolve import Plan
 from train.recipe import Recipe, Step, bind_stage
 from train.run import Options, run_recipe
 from train.stage import Result
+from ttc.digests import file_digest
 
 __all__ = ["Trained", "train_student"]
 
@@ -80,4 +81,4 @@ def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
 def _digest(plan: Plan, steps: Sequence[Step]) -> str:
     """Of what training depends on."""
     settings = [[step.kind, str(sorted(step.fields.items()))] for step in steps]
-    return digest_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])
+    return name_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])

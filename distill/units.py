@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 
-from distill.digests import digest_of
+from distill.digests import name_of
 from distill.method import Assignment
 from evals.task import Item
 from ttc.config import dump
@@ -51,19 +51,19 @@ def units_of(assignment: Assignment, seed: int) -> Iterator[tuple[Item, Unit]]:
     asked = [(item, replace(item.problem, id=prompt_digest(item.problem), meta={})) for item in assignment.items]
     for index in range(assignment.n):
         for item, problem in asked:
-            key = digest_of([problem.id, teacher, how, index])
+            key = name_of([problem.id, teacher, how, index])
             yield item, Unit(key, problem, teacher, assignment.sampling, assignment.thinking, index)
 
 
 def prompt_digest(problem: Problem) -> str:
     """Digest of what is asked and of how answers to it are read."""
-    return digest_of([problem.kind, *([message.role, message.content] for message in problem.messages)])
+    return name_of([problem.kind, *([message.role, message.content] for message in problem.messages)])
 
 
 def sampling_digest(sampling: Sampling, thinking: Thinking, seed: int) -> str:
     """Digest of how a draw is made, without the cap on its tokens; `seed` is the job's."""
     kept = {item.name: dump(getattr(sampling, item.name)) for item in fields(Sampling)}
-    return digest_of({**kept, "max_tokens": None, "seed": seed, "thinking": dump(thinking)})
+    return name_of({**kept, "max_tokens": None, "seed": seed, "thinking": dump(thinking)})
 
 
 def distinct(pairs: Iterable[tuple[Item, Unit]]) -> list[Unit]:

@@ -12,6 +12,7 @@ Left out: what a reward server says of itself; the versions of torch and of engi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from ttc.digests import digest_of, file_digest, named, source_digests
 if TYPE_CHECKING:
     from evals.experiment import Arm, Experiment
 
-__all__ = ["arm_contents", "shared_contents"]
+__all__ = ["arm_contents", "problems_digest", "shared_contents"]
 
 
 def shared_contents(experiment: Experiment) -> dict[str, str]:
@@ -37,7 +38,7 @@ def shared_contents(experiment: Experiment) -> dict[str, str]:
         **part_contents(experiment.engine),
         **part_contents(experiment.verifier),
         **({} if file is None else named(_file_digests(file), before="task file ")),
-        f"problems of task {experiment.task.name}": digest_of(_row(item) for item in experiment.items),
+        f"problems of task {experiment.task.name}": problems_digest(experiment.items),
     }
 
 
@@ -45,6 +46,11 @@ def arm_contents(experiment: Experiment, arm: Arm) -> dict[str, str]:
     """Return what an arm adds: its strategy's files, and its scorer's. Raises like `shared_contents`."""
     scorer = experiment.scorer if arm.choice.takes_scorer else None
     return {**strategy_contents(arm.choice), **({} if scorer is None else part_contents(scorer))}
+
+
+def problems_digest(items: Iterable[Item]) -> str:
+    """Return the digest of problems in their order: what is asked, and what a verifier holds."""
+    return digest_of(_row(item) for item in items)
 
 
 def _file_digests(file: Path) -> dict[str, str]:

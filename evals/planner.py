@@ -29,6 +29,7 @@ from ttc import records as store
 from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Usage
+from ttc.durable import replace_text
 from ttc.errors import ConfigError, TTCError
 from ttc.plan import Kind, Plan, plan_of
 from ttc.planning import Policy, follow, mix, state_of
@@ -281,10 +282,8 @@ class Planner:
         return list(members)
 
     def _save(self) -> None:
-        scratch = self._folder / f"{PLAN}.new"
         plan = None if self._plan is None else asdict(self._plan)
-        scratch.write_text(json.dumps({"total": self._total, "plan": plan, "waves": self._waves}) + "\n")
-        scratch.replace(self._folder / PLAN)
+        replace_text(self._folder / PLAN, json.dumps({"total": self._total, "plan": plan, "waves": self._waves}) + "\n")
 
     def _restore(self) -> None:
         """Read the plan and the waves of a run that was killed."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import re
 import time
 from array import array
@@ -35,6 +34,7 @@ from ttc import records as store
 from ttc.config import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.digests import differing
+from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
 from ttc.plugin_fault import described
 from ttc.solve import spent
@@ -277,9 +277,7 @@ def claim(folder: Path, config: Mapping[str, Any]) -> None:
     check_folder(folder, config)
     if not (folder / CONFIG).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        scratch = folder / f"{CONFIG}.{os.getpid()}"
-        scratch.write_text(json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
-        scratch.replace(folder / CONFIG)
+        replace_text(folder / CONFIG, json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
 
 
 def _stored_config(folder: Path) -> Mapping[str, Any] | None:

@@ -22,6 +22,7 @@ from evals.step_metrics import Judged
 from evals.task import Item
 from ttc.concurrent import gather
 from ttc.core import Engine, Message, Problem, Prompt, Sampling, Scorer, Target, Usage
+from ttc.durable import replaced_file
 from ttc.errors import ConfigError, PromptTooLong, RecordError
 from ttc.session import Session
 from ttc.verifiers.steps import STEP_DELIMITER, StepChecker, prefixes
@@ -62,7 +63,7 @@ def read_labelled(file: Path, limit: int | None = None) -> list[Labelled]:
 
 def write_labelled(file: Path, rows: Sequence[Labelled], version: str) -> None:
     """Write rows that `read_labelled` reads; `version` says who labelled."""
-    with file.open("w", encoding="utf-8") as out:
+    with replaced_file(file) as scratch, scratch.open("w", encoding="utf-8") as out:
         for row in rows:
             data: dict[str, Any] = {
                 "id": row.problem.id,

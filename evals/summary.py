@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from evals.statistics import Interval, mean_interval, mean_intervals, minimum_de
 from evals.tally import Tally, cluster_of, is_correct, tally, usage_of
 from ttc import seeds
 from ttc.core import Record, Usage
+from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 
 __all__ = [
@@ -186,9 +186,7 @@ def _group(right: Sequence[float], clusters: Sequence[str], seed: int) -> dict[s
 def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:
     """Write `summary.json` into `folder`: {"schema", "runs": [entry, ...]}, replacing it in one step."""
     path = folder / SUMMARY
-    scratch = folder / f"{SUMMARY}.{os.getpid()}"
-    scratch.write_text(json.dumps({"schema": 1, "runs": _finite(list(entries))}, indent=2) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    replace_text(path, json.dumps({"schema": 1, "runs": _finite(list(entries))}, indent=2) + "\n")
     return path
 
 

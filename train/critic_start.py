@@ -27,10 +27,15 @@ class CriticStart:
     schedule: Schedule
     fit: ValueFit
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The reward model that it starts from, if it does."""
+        return () if self.start in _STARTS else (self.start,)
+
     def check(self, source: Path, setting: Setting) -> None:
         """Raise ConfigError when it cannot start like this; `source` is the policy's folder."""
-        if self.start not in _STARTS:
-            same_tokenizer("critic", reward_folders(self.start, setting)[0], source)
+        for name in self.names:
+            same_tokenizer("critic", reward_folders(name, setting)[0], source)
 
     def make(self, model: Any, source: Path, setting: Setting) -> Critic:
         """The critic of the policy `model`, loaded from `source`."""

@@ -61,7 +61,7 @@ class Fit:
         """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped."""
         health = Health(rules)
         world = setting.world
-        checkpoints = Checkpoints(setting.folder / "checkpoints", writes=world.main)
+        checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main)
         step, stopped = self._resume(checkpoints, health, setting), ""
         metrics = LineFile(setting.own / "metrics.jsonl")
         alarms = AlarmFile(setting.own / "alarms.jsonl")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,6 +33,7 @@ from train.run import stage_folders
 from train.specs import make_task, make_verifier
 from train.stage import Setting, read_result
 from ttc.core import Sampling, Usage
+from ttc.durable import replace_link, replace_text
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError
 
@@ -117,17 +117,11 @@ def promote(run: Path, checks: Sequence[Check]) -> Path | None:
     passed = all(check.passed for check in checks)
     told = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
     text = json.dumps(told, indent=1)
-    partial_report = run / f".{REPORT}"
-    partial_report.write_text(text + "\n")
-    os.replace(partial_report, run / REPORT)
+    replace_text(run / REPORT, text + "\n")
     if not passed:
         return None
-    model = (run / "model").resolve()
-    pointer, fresh = run / PROMOTED, run / f".{PROMOTED}"
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(os.path.relpath(model, run.resolve()), target_is_directory=True)
-    os.replace(fresh, pointer)
-    return pointer
+    replace_link(run / PROMOTED, run / "model")
+    return run / PROMOTED
 
 
 def divergence(candidate: Path, start: Path, items: Sequence[Item], max_tokens: int, setting: Setting) -> float:

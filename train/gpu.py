@@ -33,6 +33,7 @@ from train.recipe import read_recipe
 from train.run import Options, run_recipe, stage_folders
 from train.specs import make_task, make_verifier
 from train.stage import read_result
+from ttc.durable import replace_text
 from ttc.registry import ENGINES
 
 __all__ = ["MORE", "main"]
@@ -96,7 +97,7 @@ def _work(options: argparse.Namespace, preset: Preset) -> None:
         rows.append({"kind": kind, **greedy, **sampled})
         _log.info("%s: greedy %.3f -> %.3f", kind, greedy["held_out_before"], greedy["held_out_after"])
     facts = {**_facts(Path(base.model), preset), "seed": options.seed}
-    (options.out / "families.json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    replace_text(options.out / "families.json", json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
 async def _answers(model: Path, path: Path, preset: Preset, seed: int) -> dict[str, dict[str, list[int]]]:
@@ -114,9 +115,7 @@ async def _answers(model: Path, path: Path, preset: Preset, seed: int) -> dict[s
             answered = {name: await accuracy(asked, engine, greedy=name == "greedy") for name in ("greedy", "sampled")}
             await verifier.close()
             found[f"{family} {level}"] = {name: list(map(int, right)) for name, (right, _) in answered.items()}
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(found))
-            partial.replace(path)
+            replace_text(path, json.dumps(found))
     finally:
         await engine.close()
     return found

@@ -15,6 +15,7 @@ import torch
 
 from train.lora import merged_state
 from train.sharding import inner
+from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
 __all__ = ["Shape", "load_model", "load_tokenizer", "new_model", "num_parameters", "save_model"]
@@ -96,11 +97,12 @@ def save_model(
     state, model = merged_state(model), inner(model)
     if not writes:
         return
-    folder.mkdir(parents=True, exist_ok=True)
     kept = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
-    kept.save_pretrained(folder, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
-    tokenizer.save_pretrained(folder)
-    GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
+    stop = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    with replaced_folder(folder) as fresh:
+        kept.save_pretrained(fresh, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
+        tokenizer.save_pretrained(fresh)
+        stop.save_pretrained(fresh)
 
 
 def num_parameters(model: Any) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +20,24 @@ from typing import Any, Literal, TypeAlias
 from train.examples import Example
 from train.models import load_tokenizer
 from train.pair_data import Preferred
+from train.seal import newest_whole, seal
+from ttc.durable import replace_text, replaced_folder
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 
 __all__ = ["METHODS", "Job", "Method", "check_options", "run_trl"]
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 Method: TypeAlias = Literal["sft", "dpo", "kto", "reward"]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a trainer is asked for: where it starts and writes, how long, and further fields of TRL's configuration."""
+    """What a trainer is asked for: where it starts, works and writes its model, how long, and fields of TRL's."""
 
     source: Path
     folder: Path
+    target: Path
     steps: int
     rows: int
     lr: float
@@ -39,6 +45,7 @@ class Job:
     device: str
     save_every: int
     options: Mapping[str, Any]
+    log: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +59,9 @@ class _Kind:
 
 
 def run_trl(method: Method, rows: Sequence[Example] | Sequence[Preferred], job: Job) -> dict[str, float]:
-    """Train on `rows` (examples for sft, pairs for the others) and save into `job.folder / "model"`; the last metrics.
+    """Train on `rows` (examples for sft, pairs for the others) and save into `job.target`; the last metrics.
 
-    A checkpoint that is found in the folder is gone on from.
+    The newest whole checkpoint in the folder is gone on from.
 
     Raises:
         MissingExtra: TRL is not installed.
@@ -71,12 +78,12 @@ def run_trl(method: Method, rows: Sequence[Example] | Sequence[Preferred], job: 
         processing_class=tokenizer,
     )
     trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows, job.rows))
-    trainer.train(resume_from_checkpoint=_last_checkpoint(job.folder))
-    target = job.folder / "model"
-    if target.is_symlink():  # an interrupted stage left it; saving through it would overwrite the policy
-        target.unlink()
-    trainer.save_model(str(target))
-    tokenizer.save_pretrained(target)
+    trainer.add_callback(_sealing())
+    last = newest_whole(job.folder / "trl", _CHECKPOINT, job.log)
+    trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    with replaced_folder(job.target) as fresh:
+        trainer.save_model(str(fresh))
+        tokenizer.save_pretrained(fresh)
     return _log(trainer.state.log_history, job.folder)
 
 
@@ -122,9 +129,15 @@ def _config(trl: Any, kind: _Kind, job: Job) -> Any:
     return getattr(trl, kind.config)(**{**settings, **job.options})
 
 
-def _last_checkpoint(folder: Path) -> str | None:
-    found = sorted((folder / "trl").glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    return str(found[-1]) if found else None
+def _sealing() -> Any:
+    """A callback that seals every checkpoint once it is on the disk: TRL writes them in their place, file by file."""
+    from transformers import TrainerCallback
+
+    class Sealing(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+
+    return Sealing()
 
 
 def _log(history: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, float]:
@@ -134,7 +147,7 @@ def _log(history: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, float]
         numbers = {name: float(value) for name, value in entry.items() if isinstance(value, (int, float))}
         rows.setdefault(int(entry.get("step", 0)), {}).update(numbers)
     lines = [json.dumps({**row, "step": step}) for step, row in sorted(rows.items())]
-    (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
+    replace_text(folder / "metrics.jsonl", "".join(line + "\n" for line in lines))
     return {name: value for _, row in sorted(rows.items()) for name, value in row.items() if name != "step"}
 
 

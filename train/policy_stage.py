@@ -117,6 +117,19 @@ class PolicyStage:
         if told is not None:
             raise ConfigError(f"{self.kind}: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
 
+    def models(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Naming.models`."""
+        return {
+            "reference": () if self.reference is None else (self.reference,),
+            "reward_model": () if self.rewards is None else self.rewards.names,
+            "process_reward": () if self.process is None else (self.process.name,),
+            "critic": () if self.critic is None else self.critic.names,
+        }
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {"task": (self.task, self.limits[0]), "held_out": (self.held_out, self.limits[1])}
+
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
         return asyncio.run(self._run(setting, model_of(self.kind, setting)))
@@ -140,7 +153,7 @@ class PolicyStage:
             syncer=Syncer(engine, updater.model, limit=limit),
             held_out=HeldOut(measured, checker, self.sampling, setting.seed, self.thinking),
             health=Health(self.rules),
-            checkpoints=Checkpoints(setting.folder / "checkpoints", writes=world.main),
+            checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
             metrics=LineFile(own / "metrics.jsonl"),
             rollouts=RolloutFile(own / "rollouts.jsonl") if self.record and world.main else None,
             pad_id=int(tokenizer.pad_token_id),

@@ -17,6 +17,7 @@ import torch
 from train.examples import Example
 from train.imitation import completion_sums
 from train.models import load_model
+from ttc.durable import replaced_file
 
 __all__ = ["reference_sums"]
 
@@ -31,9 +32,8 @@ def reference_sums(source: Path, examples: Sequence[Example], folder: Path, devi
         return kept
     model = load_model(source, device)
     sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
-    partial = path.with_suffix(".partial")
-    save_file({"sums": sums}, str(partial))
-    partial.rename(path)
+    with replaced_file(path) as partial:
+        save_file({"sums": sums}, str(partial))
     return sums
 
 

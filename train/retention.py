@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -31,6 +30,7 @@ from train.sources import check_positive
 from train.specs import make_task, make_verifier
 from train.stage import Setting
 from ttc.core import Engine, Sampling
+from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.registry import bind
 
@@ -110,9 +110,7 @@ def measure_retention(
 
 def write_kept(run: Path, rows: Sequence[Kept]) -> None:
     """Write `retention.json` of a run, whole or not at all."""
-    hidden = run / f".{FILE}"
-    hidden.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    os.replace(hidden, run / FILE)
+    replace_text(run / FILE, json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
 def read_kept(run: Path) -> list[Kept]:

@@ -1,30 +1,36 @@
 """Run a recipe: check everything, then stage by stage, resuming what a killed run left.
 
-A run folder holds `run.json` (what was asked), one folder per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to
-the last stage's model. A finished stage is not run again; a stage whose settings changed is refused, not overwritten.
-At the end every stage's model is measured on all held-out tasks, where the recipe asks for it (`train.retention`).
+A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.contents`), one folder per
+stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or over
+other weights, files or problems, it is refused, not overwritten. A finished stage is not run again, but its models are
+read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where the
+recipe asks for it (`train.retention`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train.contents import run_contents
 from train.recipe import Recipe
 from train.retention import FILE as RETENTION
 from train.retention import measure_retention, write_kept
-from train.stage import Result, Setting, Stage, read_result, write_result
+from train.stage import Result, Setting, Stage, check_models, read_result, write_result
 from train.world import ALONE, World
-from ttc.config import differences
+from ttc.config import differences, dump
+from ttc.digests import differing
+from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["RUN", "Options", "claim", "read_asked", "run_recipe", "stage_folders"]
 
 RUN = "run.json"
+CONTENTS = "contents"
+_BY_CONTENT = (CONTENTS, "model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,8 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
                 model = Path(results[names.index(step.start)].model)
             result = _run_stage(step.stage, _setting(options, folder, model, log))
         else:
+            if options.world.main:
+                check_models(folder)
             log(f"stage {number} of {len(recipe.steps)}: {step.kind} is done")
         results.append(result)
         model = Path(result.model)
@@ -76,7 +84,7 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
             break
     else:
         if options.world.main:
-            _link(options.out / "model", model)
+            replace_link(options.out / "model", Path(results[-1].model))
     if recipe.retention is not None and options.world.main and not (options.out / RETENTION).is_file():
         models = [(name, Path(result.model)) for name, result in zip(names, results, strict=False)]
         held_out = [str(step.fields["held_out"]) for step in recipe.steps if "held_out" in step.fields]
@@ -135,7 +143,24 @@ def read_asked(out: Path) -> dict[str, Any]:
 
 
 def claim(recipe: Recipe, options: Options) -> None:
-    """Write what is asked, or compare it with what the folder was made for."""
+    """Write what is asked and what it is made of, or compare both with what the folder was made for.
+
+    Raises:
+        ConfigError: the folder holds another run, naming the setting or the content that differs, or something else.
+    """
+    asked = _asked(recipe, options)
+    path = options.out / RUN
+    if path.is_file():
+        _compare(options.out, read_asked(options.out), asked)
+        return
+    if options.out.exists() and (not options.out.is_dir() or not all(map(is_scratch, options.out.iterdir()))):
+        raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
+    options.out.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(asked, indent=1) + "\n")
+
+
+def _asked(recipe: Recipe, options: Options) -> dict[str, Any]:
+    """What run.json holds, as plain JSON data."""
     asked: dict[str, object] = {
         "recipe": recipe.name,
         "seed": options.seed,
@@ -144,27 +169,32 @@ def claim(recipe: Recipe, options: Options) -> None:
     }
     if recipe.gates is not None:
         asked["gates"] = dict(recipe.gates)
-    text = json.dumps(asked, indent=1, default=str)
-    path = options.out / RUN
-    if path.is_file():
-        for name, there, here in differences(read_asked(options.out), json.loads(text)):
-            raise ConfigError(
-                f"{options.out} holds a run with other settings: {name} is {there} there and {here} here; "
-                "give another --out or delete it"
-            )
-        return
-    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
-    options.out.mkdir(parents=True, exist_ok=True)
-    scratch = options.out.with_name(f"{options.out.name}.{RUN}.{os.getpid()}")
-    scratch.write_text(text + "\n")
-    scratch.replace(path)
+    if recipe.retention is not None:
+        asked["retention"] = dump(recipe.retention)
+    asked[CONTENTS] = run_contents(recipe, options.model, options.out)
+    plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
+    return plain
 
 
-def _link(link: Path, model: Path | None) -> None:
-    if model is None:
-        return
-    if link.is_symlink():
-        link.unlink()
-    if not link.exists():
-        link.symlink_to(os.path.relpath(model, link.parent), target_is_directory=True)
+def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+    """Refuse a folder whose run was asked otherwise, or of other contents; the name of the model's folder is no matter.
+
+    Settings come first: another file has another content, and its name says more.
+    """
+    if CONTENTS not in there:
+        raise ConfigError(
+            f"{out} holds a run of an older version, whose {RUN} keeps no digests of models, files and problems, so "
+            "nobody can tell whether they are still the same; give another --out"
+        )
+    settings = [{name: value for name, value in run.items() if name not in _BY_CONTENT} for run in (there, here)]
+    for name, before, now in differences(*settings):
+        raise ConfigError(
+            f"{out} holds a run with other settings: {name} is {before} there and {now} here; "
+            "give another --out or delete it"
+        )
+    changed = differing(there[CONTENTS], here[CONTENTS])
+    if changed:
+        raise ConfigError(
+            f"{out} holds a run that was made with other contents: {', '.join(changed)}; put back what it was made "
+            "with, or give another --out"
+        )

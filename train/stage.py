@@ -14,17 +14,23 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from evals.task import Task
+from train.seal import flaws, sums_of
 from train.world import ALONE, World
+from ttc.durable import replace_link, replace_text
 from ttc.errors import ConfigError, RecordError
 
 __all__ = [
     "DONE",
+    "Asking",
+    "Naming",
     "Result",
     "Setting",
     "Stage",
     "check_model",
+    "check_models",
     "model_of",
     "pass_through",
     "read_result",
@@ -80,6 +86,24 @@ class Stage(Protocol):
         ...
 
 
+@runtime_checkable
+class Asking(Protocol):
+    """A stage that asks problems: what they are decides the run, so they stand in run.json by content."""
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """The tasks by the field that names them, each with the most problems that are used (None: all)."""
+        ...
+
+
+@runtime_checkable
+class Naming(Protocol):
+    """A stage that reads models beside the one it starts from: their weights decide the run, too."""
+
+    def models(self) -> Mapping[str, tuple[str, ...]]:
+        """Their names by the field that holds them: each a stage of the run or a folder."""
+        ...
+
+
 def check_model(kind: str, has_model: bool) -> None:
     """Raise ConfigError where a stage of this kind has nothing to start from."""
     if not has_model:
@@ -100,17 +124,31 @@ def _needs_model(kind: str) -> ConfigError:
 def pass_through(setting: Setting) -> str:
     """The link `model` to the policy that came in, of a stage that leaves it as it is."""
     link = setting.folder / "model"
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(setting.model or "", setting.folder), target_is_directory=True)
+    replace_link(link, setting.model or Path())
     return str(link)
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """Mark a stage as done; the model folder is stored relative to the stage's."""
-    text = json.dumps({**asdict(result), "model": os.path.relpath(result.model, folder)}, indent=1)
-    partial = folder / f".{DONE}"
-    partial.write_text(text + "\n")
-    os.replace(partial, folder / DONE)
+    """Mark a stage as done, with a SHA-256 of every file of the models that it made; paths are relative to `folder`."""
+    made = {path.parent for path in folder.glob("*/config.json") if not path.parent.is_symlink()}
+    made |= {place for place in (Path(result.model).resolve(),) if place.is_relative_to(folder.resolve())}
+    places = sorted({os.path.relpath(place.resolve(), folder.resolve()) for place in made})
+    files = {f"{place}/{name}": digest for place in places for name, digest in sums_of(folder / place).items()}
+    data = {**asdict(result), "model": os.path.relpath(result.model, folder), "files": files}
+    replace_text(folder / DONE, json.dumps(data, indent=1) + "\n")
+
+
+def check_models(folder: Path) -> None:
+    """Raise RecordError when a model of a finished stage is not what the stage wrote, naming the files; reads them all.
+
+    Files that were added later do not count.
+    """
+    path = folder / DONE
+    changed = flaws(folder, json.loads(path.read_text()).get("files", {}))
+    if changed:
+        raise RecordError(
+            f"{folder}: {'; '.join(changed)}. Put back what the stage wrote, or delete {folder} to make it again"
+        )
 
 
 def read_result(folder: Path) -> Result | None:

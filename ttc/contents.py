@@ -23,7 +23,7 @@ from ttc.digests import file_digest, model_digests, named, source_digests, user_
 from ttc.reads import InnerPart, ModelFolder, reads_of
 from ttc.specs import split_model
 
-__all__ = ["code_digests", "part_contents", "strategy_contents"]
+__all__ = ["code_digests", "part_contents", "strategy_contents", "texts_in"]
 
 
 def part_contents(part: PartChoice) -> dict[str, str]:
@@ -94,18 +94,20 @@ def _inner(source: InnerPart) -> PartChoice:
 def _parameter_digests(owner: str, params: Mapping[str, Any]) -> dict[str, str]:
     digests: dict[str, str] = {}
     for key, value in params.items():
-        for text in _texts(value):
+        for text in texts_in(value):
             digests |= _text_digests(f"{key} of {owner}", text)
     return digests
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """The texts and paths in a parameter; a tuple may hold several."""
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts and paths in a setting: itself, or those of a list or table."""
     if isinstance(value, (str, Path)):
         yield str(value)
+    elif isinstance(value, Mapping):
+        yield from texts_in(list(value.values()))
     elif isinstance(value, (tuple, list)):
         for item in value:
-            yield from _texts(item)
+            yield from texts_in(item)
 
 
 def _text_digests(owner: str, text: str) -> dict[str, str]:

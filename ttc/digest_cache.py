@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ttc.durable import replace_text
+
 __all__ = ["LARGE", "remembered"]
 
 LARGE = 1 << 23
@@ -84,8 +86,6 @@ def _remember(file: Path, key: str, entry: list[int | str]) -> None:
     entries = _entries(file)
     entries.pop(key, None)
     kept = dict(list(entries.items())[1 - _MAX_ENTRIES :])
-    scratch = file.with_name(f"{file.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # the cache saves time and decides nothing
         file.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps({**kept, key: entry}), encoding="utf-8")
-        scratch.replace(file)
+        replace_text(file, json.dumps({**kept, key: entry}))

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ttc.durable import replace_text
 from ttc.errors import ConfigError
 from ttc.selection import Select
 
@@ -105,7 +106,7 @@ def _distance(one: str, other: str) -> int:
 
 def save_plan(plan: Plan, path: pathlib.Path) -> None:
     """Write a plan as JSON."""
-    path.write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
+    replace_text(path, json.dumps(asdict(plan), indent=1) + "\n")
 
 
 def plan_of(data: Mapping[str, Any]) -> Plan:

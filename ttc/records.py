@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from ttc.core import Record
+from ttc.durable import sync_folder
 from ttc.encoding import decode, encode
 from ttc.errors import ConfigError, RecordError
 
@@ -109,9 +110,12 @@ class LineFile:
         """Open `path` for appending, creating it; raises ConfigError while another process writes to it."""
         self.path = path
         self._lock = threading.Lock()
+        is_new = not path.exists()
         self._file: BinaryIO = path.open("a+b")
         try:
             _lock_exclusively(self._file, path)
+            if is_new:
+                sync_folder(path.parent)
             _cut_torn_line(self._file)
         except BaseException:
             self._file.close()

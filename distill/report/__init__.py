@@ -7,6 +7,7 @@ from pathlib import Path
 from distill.report.data import read_job
 from distill.report.page import render_page
 from distill.report.text import render
+from ttc.durable import replace_text
 
 __all__ = ["render_text", "write_page"]
 
@@ -19,5 +20,5 @@ def render_text(folder: Path) -> str:
 def write_page(folder: Path, out: Path | None) -> Path:
     """Write the page of a job and return its path; JOB/report.html by default."""
     path = out or folder / "report.html"
-    path.write_text(render_page(read_job(folder)), encoding="utf-8")
+    replace_text(path, render_page(read_job(folder)))
     return path

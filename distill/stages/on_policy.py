@@ -153,6 +153,19 @@ class OnPolicy:
             if not Path(spec).expanduser().is_dir():
                 self._bound(spec)
 
+    def models(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Naming.models`."""
+        return {f"teacher {domain}".strip(): (spec,) for domain, spec in self.teachers.items()}
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `train.stage.Asking`; several domains are told apart by their names."""
+        limits = zip(("task", "held_out"), (self.problems, self.measured), self.inner.limits, strict=True)
+        return {
+            f"{field} {domain}".strip(): (task, limit)
+            for field, tasks, limit in limits
+            for domain, task in tasks.items()
+        }
+
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
         return replace(self.inner, loop=partial(self._loop, setting)).run(setting)

@@ -15,6 +15,7 @@ from evals.report.page import render_page
 from evals.report.runs import groups, read_runs
 from evals.report.table import curve_csv, render_table
 from ttc.core import Record
+from ttc.durable import replace_text
 from ttc.errors import ConfigError
 
 __all__ = ["render_table", "write_report"]
@@ -42,8 +43,8 @@ def write_report(out_dir: Path, summaries: Sequence[Mapping[str, Any]], records:
     out_dir.mkdir(parents=True, exist_ok=True)
     page = out_dir / "report.html"
     # A lone surrogate in model text has no UTF-8 form; it is shown as "?".
-    page.write_bytes(render_page(sections, by_label).encode("utf-8", "replace"))
-    (out_dir / "curve.csv").write_text(curve_csv(summaries), encoding="utf-8")
+    replace_text(page, render_page(sections, by_label), "replace")
+    replace_text(out_dir / "curve.csv", curve_csv(summaries))
     from evals.report.png import write_png  # matplotlib takes a second to import; only here is it needed
 
     write_png(out_dir / "figure.png", sections)

@@ -19,6 +19,7 @@ from evals.report.chart import kind_name
 from evals.report.headline import headline
 from evals.report.numbers import count, percent
 from evals.report.runs import ORACLE_KINDS, Curve, Point, Run, drawn_curves, frontier
+from ttc.durable import replaced_file
 
 COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#7a6400", "#475569")
 MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
@@ -32,7 +33,8 @@ def write_png(path: Path, groups: dict[str, list[Run]]) -> None:
     FigureCanvasAgg(figure)
     for i, runs in enumerate(panels.values(), start=1):
         _panel(figure.add_subplot(len(panels), 1, i), runs)
-    figure.savefig(path, dpi=160)
+    with replaced_file(path) as scratch:
+        figure.savefig(scratch, dpi=160, format="png")
 
 
 def _panel(axes: Any, runs: Sequence[Run]) -> None:

@@ -80,7 +80,7 @@ def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, pro
         syncer=Syncer(engine, model, limit=1e-3),
         held_out=HeldOut(measured.items(None, 0), exact(), SAMPLING, seed),
         health=Health(RULES),
-        checkpoints=Checkpoints(folder / "checkpoints"),
+        checkpoints=Checkpoints(folder / "checkpoints", lambda text: None),
         metrics=LineFile(folder / "metrics.jsonl"),
         rollouts=RolloutFile(folder / "rollouts.jsonl"),
         pad_id=int(tokenizer.pad_token_id),

@@ -24,7 +24,7 @@ def trained_by(nano, steps, checkpoint, **options):
 
 def test_the_loss_falls(nano, tmp_path):
     batch = [item for at in range(4) for item in teacher.examples.pool(nano, Mixture(), 9, at, 1, 8, 0.1)[0]]
-    trained = trained_by(nano, 60, tmp_path / "a.pt")
+    trained = trained_by(nano, 60, tmp_path / "a")
     fresh = model.build(TINY, nano, 1)
     with torch.no_grad():
         before, after = (
@@ -34,7 +34,7 @@ def test_the_loss_falls(nano, tmp_path):
 
 
 def test_an_interrupted_run_ends_at_the_same_weights(nano, tmp_path):
-    whole = trained_by(nano, 8, tmp_path / "whole.pt").state_dict()
+    whole = trained_by(nano, 8, tmp_path / "whole").state_dict()
 
     class Interrupted(model.build(TINY, nano, 1).__class__):
         calls = 0
@@ -48,8 +48,8 @@ def test_an_interrupted_run_ends_at_the_same_weights(nano, tmp_path):
     network = model.build(TINY, nano, 1)
     network.__class__ = Interrupted
     with pytest.raises(KeyboardInterrupt):
-        teacher.train(network, recipe(8, save_every=3), tmp_path / "cut.pt", "cpu")
-    resumed = trained_by(nano, 8, tmp_path / "cut.pt", save_every=3).state_dict()
+        teacher.train(network, recipe(8, save_every=3), tmp_path / "cut", "cpu")
+    resumed = trained_by(nano, 8, tmp_path / "cut", save_every=3).state_dict()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 

@@ -39,7 +39,8 @@ def setting(folder, base):
 
 def job(folder, base, **more):
     folder.mkdir(parents=True, exist_ok=True)
-    return dataclasses.replace(Job(base, folder, 2, 4, 1e-3, 1, "cpu", 100, {}), **more)
+    plain = Job(base, folder, folder / "model", 2, 4, 1e-3, 1, "cpu", 100, {}, lambda text: None)
+    return dataclasses.replace(plain, **more)
 
 
 PAIRS = [
@@ -114,12 +115,16 @@ def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(ciphe
     assert (cipher_model / "model.safetensors").read_bytes() == before
 
 
-def test_a_killed_job_goes_on_from_trls_checkpoint(cipher_model, run, tmp_path):
+def test_a_killed_job_goes_on_from_trls_newest_whole_checkpoint(cipher_model, run, tmp_path):
     rows = right_rollouts(run / "1-sample" / "rollouts.jsonl")
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     run_trl("sft", rows, job(whole, cipher_model, steps=4))
-    run_trl("sft", rows, job(halves, cipher_model, steps=2, save_every=2))
-    run_trl("sft", rows, job(halves, cipher_model, steps=4, save_every=2))
+    run_trl("sft", rows, job(halves, cipher_model, steps=3, save_every=1))
+    told, newest = [], halves / "trl" / "checkpoint-3"
+    (newest / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes()[:-1])
+    run_trl("sft", rows, job(halves, cipher_model, steps=4, save_every=1, log=told.append))
+    (line,) = told
+    assert line.startswith("trl/checkpoint-3 is not whole: model.safetensors") and "checkpoint-2 is used" in line
     pairs = zip(*(load_model(folder / "model", "cpu").parameters() for folder in (whole, halves)), strict=True)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
 

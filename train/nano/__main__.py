@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from train.checkpoint import Checkpoints
 from train.nano import loop, model, prm, student, teacher, tokenizer
 from train.nano.examples import POLISH, Mixture
+from ttc.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,21 @@ def make_teacher(job: Job) -> None:
     """Train and write the teacher."""
     network = _new(job, model.TEACHER)
     base = teacher.Recipe(Mixture(), job.seed, loop.Run(job.preset.teacher_steps, lr=4e-3), rows=40)
-    teacher.train(network, base, job.work / "teacher.pt", job.device)
+    teacher.train(network, base, job.work / "teacher", job.device)
     polish = teacher.Recipe(POLISH, job.seed + 1000, loop.Run(job.preset.polish_steps, lr=1.5e-3), rows=40)
-    teacher.train(network, polish, job.work / "polish.pt", job.device)
+    teacher.train(network, polish, job.work / "polish", job.device)
     model.save(network, job.out / "teacher")
 
 
 def make_prm(job: Job) -> None:
     """Train and write the reward model, on top of the teacher's weights."""
     network = _new(job, model.PRM)
-    start = torch.load(job.work / "polish.pt", weights_only=True, map_location=job.device)
-    prm.deepen(network, start["model"], model.TEACHER)
+    polished = _new(job, model.TEACHER)
+    if Checkpoints(job.work / "polish", logging.info).load(polished) is None:
+        raise ConfigError(f"{job.work} has no checkpoint of the teacher's end; make the teacher first")
+    prm.deepen(network, polished.state_dict(), model.TEACHER)
     recipe = prm.recipe(job.seed + 2000, job.preset.prm_steps)
-    teacher.train(network, recipe, job.work / "prm.pt", job.device)
+    teacher.train(network, recipe, job.work / "prm", job.device)
     network.config.ttc_prm = prm.READING
     model.save(network, job.out / "prm")
 
@@ -79,7 +83,7 @@ def make_student(job: Job) -> None:
     """Train and write the base student."""
     recipe = student.recipe(job.seed, job.preset.student_steps)
     network = _new(job, model.STUDENT)
-    teacher.train(network, recipe, job.work / "student.pt", job.device)
+    teacher.train(network, recipe, job.work / "student", job.device)
     model.save(network, job.out / "student")
 
 

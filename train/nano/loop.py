@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from train.checkpoint import Checkpoints
 from train.nano.optim import Optimiser
 
 _log = logging.getLogger(__name__)
@@ -29,10 +30,11 @@ class Run:
     log_every: int = 100
 
 
-def fit(network: Any, loss_at: Callable[[int], torch.Tensor], run: Run, checkpoint: Path) -> None:
-    """Train `network` in place; resumes from `checkpoint` when it is there."""
+def fit(network: Any, loss_at: Callable[[int], torch.Tensor], run: Run, folder: Path) -> None:
+    """Train `network` in place; resumes from the newest whole checkpoint in `folder`."""
     optimiser = Optimiser(network, run.lr, run.steps)
-    start = _resume(checkpoint, network, optimiser)
+    checkpoints = Checkpoints(folder, _log.info)
+    start = _resume(checkpoints, network, optimiser)
     began = time.monotonic()
     network.train()
     for step in range(start, run.steps):
@@ -42,7 +44,7 @@ def fit(network: Any, loss_at: Callable[[int], torch.Tensor], run: Run, checkpoi
         if step % run.log_every == 0:
             _log.info("step %d loss %.4f %.0f s", step, loss.item(), time.monotonic() - began)
         if (step + 1) % run.save_every == 0 or step + 1 == run.steps:
-            _save(checkpoint, network, optimiser, step + 1)
+            checkpoints.save(step + 1, network, {"parts": optimiser.state()}, {})
     network.eval()
 
 
@@ -51,19 +53,11 @@ def autocast(device: str) -> contextlib.AbstractContextManager[Any]:
     return torch.autocast(torch.device(device).type, torch.bfloat16)
 
 
-def _save(path: Path, network: Any, optimiser: Optimiser, step: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    kept = {"step": step, "model": network.state_dict(), "optimiser": optimiser.state()}
-    torch.save(kept, partial)
-    partial.replace(path)
-
-
-def _resume(path: Path, network: Any, optimiser: Optimiser) -> int:
-    if not path.exists():
+def _resume(checkpoints: Checkpoints, network: Any, optimiser: Optimiser) -> int:
+    saved = checkpoints.load(network)
+    if saved is None:
         return 0
-    saved = torch.load(path, weights_only=True)
-    network.load_state_dict(saved["model"])
-    optimiser.load(saved["optimiser"])
-    _log.info("resumed %s at step %d", path, saved["step"])
-    return int(saved["step"])
+    parts, state = saved
+    optimiser.load(parts["parts"])
+    _log.info("resumed at step %d", state["step"])
+    return int(state["step"])

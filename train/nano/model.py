@@ -13,6 +13,7 @@ import torch
 
 from train.nano import tokenizer as tokens
 from train.nano.traces import HANDOVER
+from ttc.durable import replaced_folder
 
 VOCABULARY = 384
 
@@ -70,18 +71,18 @@ def save(model: Any, folder: Path) -> None:
     """Write a model in bf16 with the tokenizer, the chat template and the generation defaults."""
     from transformers import GenerationConfig
 
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = tokens.save(folder)
-    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
-    if model.can_generate():
-        GenerationConfig(
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            do_sample=True,
-            temperature=0.7,
-        ).save_pretrained(folder)
-    for file in folder.iterdir():
-        file.chmod(0o644)
+    with replaced_folder(folder) as fresh:
+        tokenizer = tokens.save(fresh)
+        copy.deepcopy(model).to(torch.bfloat16).save_pretrained(fresh)
+        if model.can_generate():
+            GenerationConfig(
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+                do_sample=True,
+                temperature=0.7,
+            ).save_pretrained(fresh)
+        for file in fresh.iterdir():
+            file.chmod(0o644)
 
 
 def parameters(model: Any) -> int:

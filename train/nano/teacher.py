@@ -26,8 +26,8 @@ class Recipe:
     rows: int
 
 
-def train(network: Any, recipe: Recipe, checkpoint: Path, device: str) -> None:
-    """Train `network` (fp32, on `device`) in place by the recipe, resuming from `checkpoint`."""
+def train(network: Any, recipe: Recipe, checkpoints: Path, device: str) -> None:
+    """Train `network` (fp32, on `device`) in place by the recipe, resuming from the folder `checkpoints`."""
     tokenizer = build_tokenizer()
     batches: dict[int, list[list[examples.Example]]] = {}
 
@@ -47,7 +47,7 @@ def train(network: Any, recipe: Recipe, checkpoint: Path, device: str) -> None:
         batch = batches[number][step % _POOL]
         return causal_loss(network, batch, tokenizer.pad_token_id, device)
 
-    loop.fit(network, loss_at, recipe.run, checkpoint)
+    loop.fit(network, loss_at, recipe.run, checkpoints)
 
 
 def causal_loss(network: Any, batch: list[examples.Example], pad: int, device: str) -> torch.Tensor:

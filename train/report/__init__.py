@@ -11,6 +11,7 @@ from pathlib import Path
 from train.report.data import RunData, read_run
 from train.report.page import render_page
 from train.report.summary import render_summary
+from ttc.durable import replace_text
 
 __all__ = ["RunData", "read_run", "render_summary", "write_report"]
 
@@ -23,5 +24,5 @@ def write_report(run: Path, out: Path | None = None) -> Path:
         RecordError: a line of its files is broken.
     """
     page = out or run / "report.html"
-    page.write_bytes(render_page(read_run(run)).encode("utf-8", "replace"))
+    replace_text(page, render_page(read_run(run)), "replace")
     return page

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,6 +96,14 @@ class _Feedback:
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
         check_model("feedback", has_model)
+
+    def models(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Naming.models`."""
+        return {"judge": () if self.judge is None else (self.judge,)}
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {"task": (self.task, None)}
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; a feedback that was cut begins again."""

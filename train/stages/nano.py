@@ -9,7 +9,6 @@ under trained weights; accuracy is for `ttc eval`. Cost: `ttc/nano/README.md`. I
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from train.nano.__main__ import STAGES, Job, Preset
 from train.sources import check_positive
 from train.stage import Result, Setting, Stage
 from ttc import seeds
+from ttc.durable import replace_link
 from ttc.errors import ConfigError
 
 __all__ = ["nano"]
@@ -73,8 +73,7 @@ class _Nano:
                 setting.log(f"nano: {name}")
                 make(job)
         link = setting.folder / "model"
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(job.out / "teacher", setting.folder), target_is_directory=True)
+        replace_link(link, job.out / "teacher")
         numbers: dict[str, float] = {}
         for name, (shape, mixture) in _MEMBERS.items():
             numbers |= self._gains(name, shape, mixture, job.out / name, setting)

@@ -11,7 +11,7 @@ both becoming less likely. Left out: judges and learnt rewards as the source of 
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,10 @@ class _Preference:
         check_file("preference", self.source.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""

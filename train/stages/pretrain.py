@@ -28,6 +28,7 @@ from train.policy import token_logprobs
 from train.specs import make
 from train.stage import Result, Setting, Stage
 from ttc import seeds
+from ttc.durable import replace_text
 from ttc.embedded.text import Text
 from ttc.errors import ConfigError
 
@@ -87,7 +88,7 @@ class _Pretrain:
         tokenizer = self.corpus.tokenizer()
         model = self._untrained(tokenizer, setting)
         optimiser = Optimiser(model, self.schedule)
-        checkpoints = Checkpoints(setting.folder / "checkpoints", keep=1)
+        checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log)
         found = checkpoints.load(model)
         start, first = 0, float("nan")
         if found is not None:
@@ -109,7 +110,7 @@ class _Pretrain:
                 checkpoints.save(step + 1, model, optimiser.state(), {"first": first})
         folder: Path = setting.folder / "model"
         save_model(model, tokenizer, folder)
-        (folder / "corpus.json").write_text(json.dumps({"corpus": self.corpus.name}) + "\n")
+        replace_text(folder / "corpus.json", json.dumps({"corpus": self.corpus.name}) + "\n")
         return Result(str(folder), {"loss_before": first, "loss_after": loss, **self._gains(model, folder, setting)})
 
     def _gains(self, model: Any, folder: Path, setting: Setting) -> dict[str, float]:

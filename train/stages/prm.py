@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from train.step_model import Form, StepModel, new_step_model
 from train.step_rows import StepRow, Steps, read_steps
 from ttc import seeds
 from ttc.core import Sampling
+from ttc.durable import replace_text, replaced_folder
 from ttc.errors import ConfigError
 
 __all__ = ["prm"]
@@ -109,6 +109,10 @@ class _Prm:
         if self.task is not None:
             self.task.items(self.drawn[0], 0)
 
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {} if self.task is None else {"task": (self.task, self.drawn[0])}
+
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; labels that were made once are kept on disk."""
         source = model_of("prm", setting)
@@ -153,9 +157,7 @@ class _Prm:
             return [_read(line) for line in kept.read_text().splitlines()]
         found, drawn = asyncio.run(self._made(self.task, setting, source))
         setting.log(f"{len(found)} solutions labelled by {drawn} continuations")
-        partial = kept.with_suffix(".partial")
-        partial.write_text("".join(json.dumps([row.key, row.ids, row.reads, row.labels]) + "\n" for row in found))
-        os.replace(partial, kept)
+        replace_text(kept, "".join(json.dumps([row.key, row.ids, row.reads, row.labels]) + "\n" for row in found))
         return found
 
     async def _made(self, task: Task, setting: Setting, source: Path) -> tuple[list[StepRow], int]:
@@ -178,8 +180,9 @@ def _read(line: str) -> StepRow:
 
 def _save(model: StepModel, tokenizer: Any, folder: Path) -> None:
     model.network.config.ttc_prm = dict(model.reading)
-    model.network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with replaced_folder(folder) as fresh:
+        model.network.save_pretrained(fresh)
+        tokenizer.save_pretrained(fresh)
 
 
 def _right(rows: Sequence[Judged]) -> list[tuple[float, str]]:

@@ -10,7 +10,7 @@ Cost: 3 generations per answer, 4 with `accept`. Left out: more than one round, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -77,6 +77,10 @@ class _Revise:
         """See `Stage.check`."""
         check_model("revise", has_model)
         self.task.items(self.limit, 0)
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; a stage that was cut begins again."""

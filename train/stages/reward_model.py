@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ from train.reward_models import How, RewardEnsemble, load_reward_model, new_rewa
 from train.sources import check_file, parted
 from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from ttc import seeds
+from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
 __all__ = ["reward_model"]
@@ -88,8 +90,11 @@ class _RewardModel:
         pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
         for number in range(1, self.members + 1):
             folder = setting.folder / f"reward_model-{number}"
-            stopped = self._member(number, folder, train, measured, pad_id, setting, source) or stopped
-            tokenizer.save_pretrained(folder)
+            model, reason = self._member(number, train, measured, pad_id, setting, source)
+            stopped = reason or stopped
+            with replaced_folder(folder) as fresh:
+                model.save_pretrained(fresh)
+                tokenizer.save_pretrained(fresh)
             folders.append(folder)
         models = [load_reward_model(folder, setting.device) for folder in folders]
         keys, chance = [pair.key for pair in measured], [0.5] * len(measured)
@@ -101,10 +106,10 @@ class _RewardModel:
         return Result(pass_through(setting), numbers, stopped)
 
     def _member(
-        self, number: int, folder: Path, train: Sequence[Preferred], measured: Sequence[Preferred], pad_id: int,
-        setting: Setting, source: Path,
-    ) -> str:  # fmt: skip
-        """Train one member and write it to `folder`; returns why it stopped early, if it did."""
+        self, number: int, train: Sequence[Preferred], measured: Sequence[Preferred], pad_id: int, setting: Setting,
+        source: Path,
+    ) -> tuple[Any, str]:  # fmt: skip
+        """Train one member; returns it, and why it stopped early, if it did."""
         seed = seeds.derive(setting.seed, "reward model", number) % (1 << 31)
         model = new_reward_model(source, seed, setting.device)
         optimiser = Optimiser(model, self.course.schedule)
@@ -130,8 +135,7 @@ class _RewardModel:
         own = replace(setting, folder=place, seed=seed)
         setting.log(f"reward model {number} of {self.members}")
         _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.course.pace, self.course.rules, own)
-        model.save_pretrained(folder)
-        return stopped
+        return model, stopped
 
 
 def ranked_right(rewards: RewardEnsemble, pairs: Sequence[Preferred]) -> list[float]:

@@ -7,6 +7,7 @@ held-out metric is the accuracy of the draws, with its interval over problems. C
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,10 @@ class _Sample:
         """See `Stage.check`."""
         check_model("sample", has_model)
         self.task.items(self.limit, 0)
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`; a sampling that was cut begins again."""

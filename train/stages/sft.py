@@ -9,7 +9,7 @@ completions and, with `held_out`, the accuracy on a task, both before and after.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -118,6 +118,10 @@ class _Sft:
         check_file("sft", self.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""

@@ -8,8 +8,6 @@ through. Needs the extra `train`. Left out: health rules, which TRL's loop does 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ from train.optimiser import Schedule
 from train.pair_data import PairSource, Preferred
 from train.sources import check_file, check_share, parted, rollouts_path
 from train.specs import make_task
-from train.stage import Result, Setting, Stage, check_model, model_of
+from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from ttc.config import overrides
 from ttc.embedded.text import Text
 
@@ -106,19 +104,23 @@ class _Trl:
         check_file("trl", self.source.data)
         check_options(self.method, self.options)
 
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `Asking.tasks`."""
+        return {} if self.task is None else {"held_out": (self.task, self.limit)}
+
     def run(self, setting: Setting) -> Result:
         """See `Stage.run`."""
         source = model_of("trl", setting)
         tokenizer = load_tokenizer(source)
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
         train, measured = parted("trl", rows, self.held_out_share, setting)
-        pace = self.pace
+        pace, folder = self.pace, setting.folder / ("reward_model" if self.method == "reward" else "model")
         job = Job(
-            source, setting.folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
-            pace.save_every, self.options,
+            source, setting.folder, folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
+            pace.save_every, self.options, setting.log,
         )  # fmt: skip
         last = run_trl(self.method, train, job)
-        pad_id, folder = int(tokenizer.pad_token_id), setting.folder / "model"
+        pad_id = int(tokenizer.pad_token_id)
         measure = _MEASURES[self.method]
         before, after = (measure(path, measured, pad_id, setting.device) for path in (source, folder))
         keys = [row.key for row in measured]
@@ -127,7 +129,7 @@ class _Trl:
             **gains("ranked" if self.method != "sft" else "likelihood", before, after, setting.seed, keys),
         }
         if self.method == "reward":
-            return Result(str(_pass_through(setting.folder, source)), numbers)
+            return Result(pass_through(setting), numbers)
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
         return Result(str(folder), numbers)
@@ -139,14 +141,6 @@ class _Trl:
         if source.data is not None:
             return read_examples(source.data, Text(model), end)
         return right_rollouts(rollouts_path(source.rollouts or "", setting), most=source.per_problem)
-
-
-def _pass_through(folder: Path, source: Path) -> Path:
-    """Put the reward model aside, and a link to the policy in its place."""
-    shutil.rmtree(folder / "reward_model", ignore_errors=True)
-    (folder / "model").rename(folder / "reward_model")
-    (folder / "model").symlink_to(os.path.relpath(source, folder), target_is_directory=True)
-    return folder / "model"
 
 
 def _likelihoods(model: Path, rows: Sequence[Example], pad_id: int, device: str) -> list[float]:

@@ -1,0 +1,105 @@
+"""Files, folders and links that are never half written: made beside their place, brought to the disk, then renamed.
+
+Whoever reads sees the old content or the new one, also after a kill or a loss of power; a folder that is replaced is
+absent for the moment between two renames. What a killed writer left is hidden beside the place (`is_scratch`) and in
+nobody's way. Cost: the disk is waited for once per file and per folder. Left out: several writers of one folder, which
+a lock of its owner must keep apart.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = [
+    "is_scratch",
+    "replace_link",
+    "replace_text",
+    "replaced_file",
+    "replaced_folder",
+    "sync_folder",
+    "sync_tree",
+]
+
+_SCRATCH = re.compile(r"\..+\.(partial|old)")
+
+
+def replace_text(path: Path, text: str, errors: str = "strict") -> None:
+    """Write `text` as UTF-8 to `path`, whole or not at all; `errors` is for what UTF-8 cannot hold."""
+    with replaced_file(path) as scratch:
+        scratch.write_bytes(text.encode("utf-8", errors))
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[Path]:
+    """Give the path to write to; it takes the place of `path` at the end, and is deleted after an error."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield scratch
+        _sync(scratch)
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder to write to; it takes the place of `path`, a folder or a link, at the end."""
+    scratch, before = (path.with_name(f".{path.name}.{ending}") for ending in ("partial", "old"))
+    for leftover in (scratch, before):
+        shutil.rmtree(leftover, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    yield scratch
+    sync_tree(scratch)
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        os.replace(path, before)
+    os.replace(scratch, path)
+    sync_folder(path.parent)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def replace_link(link: Path, target: Path) -> None:
+    """Let `link` point at the folder `target`, by a relative path, in one step."""
+    scratch = link.with_name(f".{link.name}.{os.getpid()}.partial")
+    scratch.unlink(missing_ok=True)
+    scratch.symlink_to(os.path.relpath(target.resolve(), link.parent.resolve()), target_is_directory=True)
+    os.replace(scratch, link)
+    sync_folder(link.parent)
+
+
+def is_scratch(path: Path) -> bool:
+    """Whether `path` is what a killed writer of this module left."""
+    return _SCRATCH.fullmatch(path.name) is not None
+
+
+def sync_tree(folder: Path) -> None:
+    """Bring every file below `folder`, and every folder, to the disk."""
+    for place, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            _sync(Path(place, name))
+        sync_folder(Path(place))
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in `folder` to the disk: a file is not there after a loss of power before its name is."""
+    try:
+        _sync(folder)
+    except OSError as exc:
+        if exc.errno != errno.EINVAL:  # a network's file system that syncs no folders keeps names by itself
+            raise
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
