@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.effects.common import is_right
-from evals.allocation import Arm, Kind, curve, reached
-from evals.calibrate import RULES, SCORED_RULES, fit_route, spend
-from evals.sampled import Pools, Sampled, named, plain
+from evals.allocation.allocation import Arm, Kind, curve, reached
+from evals.allocation.calibrate import RULES, SCORED_RULES, fit_route, spend
+from evals.allocation.sampled import Pools, Sampled, named, plain
+from ttc.allocation.table import Kind as Draws
+from ttc.allocation.table import Plan
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.simulated import simulated
-from ttc.plan import Kind as Draws
-from ttc.plan import Plan
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.majority import majority
 

@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 
-from train.recipe import read_recipe
-from train.run import Options, claim, run_recipe
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, claim, run_recipe
 from ttc.core import Submission, Target, Verdict
 from ttc.verifiers.exact import exact
 

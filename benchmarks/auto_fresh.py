@@ -21,10 +21,10 @@ from typing import Any
 
 from benchmarks.effects.common import stamp
 from benchmarks.frontier_points import CALIBRATED, RUN
-from evals.run import read_run
-from evals.statistics import mean_interval, paired_interval
-from evals.summary import is_correct
-from ttc.plan import load_plan
+from evals.folder.run import read_run
+from evals.numbers.statistics import mean_interval, paired_interval
+from evals.numbers.summary import is_correct
+from ttc.allocation.table import load_plan
 
 SEED, TOKENS = 2026, 1587
 """Seed of the calibration's problems; tokens of 16 plain samples."""

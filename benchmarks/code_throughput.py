@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sandbox_battery import FOLDERS
-from evals.sources import json_lines
+from evals.data.sources import json_lines
 from evals.tasks.humaneval import humaneval
 from evals.tasks.mbpp import mbpp
 from tests.ttc.hostile import hostile_texts

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from evals.task import Check, Task
 from evals.tasks.cipher import cipher
-from train.rewards import Shaping
-from train.rollout import Rollout
+from train.base.rollout import Rollout
+from train.rollouts.rewards import Shaping
 from ttc.core import Submission, Target, Verdict
 
 HERE = Path(__file__).resolve()

@@ -35,11 +35,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ttc.cli.memory import collect_rarely, keep_little
 from ttc.concurrent import gather
 from ttc.core import Completion, Engine, Message, Problem, Prompt, Sampling, Score, Scorer, Usage, UsageSink
 from ttc.engines.scripted import ScriptedEngine
-from ttc.memory import collect_rarely, keep_little
-from ttc.solve import solve_all
+from ttc.session.solve import solve_all
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
 
@@ -182,7 +182,7 @@ async def replay(engine: Engine, scorer: Scorer, tape: Tape) -> None:
 
 def measured(work: Callable[[Engine, Scorer], Awaitable[None]], warm_up: Sequence[Problem]) -> dict[str, float]:
     """Run `work` on a fresh engine and scorer; seconds of wall, processor and event loop, and generated tokens."""
-    from ttc.engines.embedded import embedded as make_engine
+    from ttc.engines.embedded.engine import embedded as make_engine
     from ttc.scorers.prm import prm
 
     async def go() -> dict[str, float]:

@@ -48,7 +48,7 @@ def embedded(
     import asyncio
 
     from ttc.core import Prompt, Sampling
-    from ttc.engines.embedded import embedded as make
+    from ttc.engines.embedded.engine import embedded as make
 
     engine = make(folder, device="cpu", threads=threads, batch_invariant=invariant, processes=processes)
     rounds = iter(range(1 << 30))

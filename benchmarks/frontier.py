@@ -34,8 +34,8 @@ from benchmarks.effects.common import stamp
 from benchmarks.frontier_arms import GROUPS, SCREENED, Group, real_spots
 from benchmarks.frontier_figure import draw
 from benchmarks.frontier_points import SIZES, Spot, adaptive_half, auto_spots, replayed, searched, spread
-from evals.sampled import Pools, read_pools
-from evals.statistics import mean_interval, paired_interval
+from evals.allocation.sampled import Pools, read_pools
+from evals.numbers.statistics import mean_interval, paired_interval
 
 N = 64
 SEED, GRID = 2026, 60

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from evals.calibrate import LADDER, fit, is_right, spend
-from evals.metrics import Vote, best_at_k, majority_at_k, weighted_at_k
-from evals.sampled import Pools, Sampled
-from evals.statistics import mean_interval, paired_interval
+from evals.allocation.calibrate import LADDER, fit, is_right, spend
+from evals.allocation.sampled import Pools, Sampled
+from evals.numbers.metrics import Vote, best_at_k, majority_at_k, weighted_at_k
+from evals.numbers.statistics import mean_interval, paired_interval
 from ttc.core import Message, Problem, Sampling
 from ttc.replay import Draw, replay
 from ttc.strategies.adaptive import adaptive

@@ -46,13 +46,13 @@ def reference(shape: str, dtype: Any, device: Any) -> Any:
 
 def scheduler(model: Any) -> Any:
     """The embedded scheduler over the same weights."""
-    from ttc.embedded.cuda import CudaDecoder
-    from ttc.embedded.limits import Limits
-    from ttc.embedded.model import Body
-    from ttc.embedded.scheduler import Scheduler
-    from ttc.embedded.shape import Dims
-    from ttc.embedded.shared import SharedDecoder
-    from ttc.embedded.weights import Weights
+    from ttc.engines.embedded.cuda import CudaDecoder
+    from ttc.engines.embedded.limits import Limits
+    from ttc.engines.embedded.model import Body
+    from ttc.engines.embedded.scheduler import Scheduler
+    from ttc.engines.embedded.shared import SharedDecoder
+    from ttc.engines.embedded.weights import Weights
+    from ttc.engines.shared.shape import Dims
 
     dims = Dims.from_config(model.config.to_dict())
     body = Body(dims, Weights.build(model.state_dict(), dims, model.dtype, model.device, head=True), max_context=8192)
@@ -65,8 +65,8 @@ def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: fl
     """N continuations of one prompt."""
     from ttc import seeds
     from ttc.core import Completion, Sampling
-    from ttc.embedded.requests import Request
-    from ttc.embedded.stops import make_rule
+    from ttc.engines.embedded.requests import Request
+    from ttc.engines.shared.stops import make_rule
 
     async def go() -> list[tuple[int, ...]]:
         loop = asyncio.get_running_loop()

@@ -24,13 +24,13 @@ from typing import Any
 import torch
 
 from evals.tasks.cipher import cipher
-from train.held_out import HeldOut, accuracy
-from train.models import load_model, load_tokenizer
-from train.recipe import read_recipe
-from train.run import Options, run_recipe
+from train.base.models import load_model, load_tokenizer
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
+from train.rollouts.held_out import HeldOut, accuracy
 from ttc.answers import extract
 from ttc.core import Sampling
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.verifiers.exact import exact
 
 PROMPTS, GROUP, TOKENS, RATE, GOAL = 16, 8, 28, 3e-4, 0.95
@@ -57,7 +57,7 @@ def ours(base: Path, out: Path, seed: int, steps: int) -> dict[str, Any]:
     """Run this toolkit's stage; its own log tells seconds (evaluation excluded) and accuracy."""
     recipe = read_recipe("cipher-grpo", overrides={"grpo.steps": str(steps), "grpo.record": "false"})
     stage = recipe.steps[1].stage
-    from train.stage import Setting
+    from train.base.stage import Setting
 
     out.mkdir()
     stage.run(Setting(out, base, seed, "cpu", torch.get_num_threads(), lambda text: None))

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evals.sources import json_lines
+from evals.data.sources import json_lines
 from evals.tasks.ifeval import ifeval
 from ttc.core import Submission, Verdict
 from ttc.verifiers.instructions import Mode, instructions

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evals.step_metrics import Judged, ranking
-from evals.steps import read_labelled
-from ttc.cli import main as ttc
+from evals.data.steps import read_labelled
+from evals.numbers.step_metrics import Judged, ranking
+from ttc.cli.cli import main as ttc
 
 PROBLEMS, DRAWS = 250, 4
 ROLLOUT_PROBLEMS, ROLLOUTS = 20, 8

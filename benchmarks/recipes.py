@@ -27,10 +27,10 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
-from train.recipe import Recipe, packaged, read_recipe
-from train.retention import Retention, measure_retention, read_kept
-from train.run import Options, claim, run_recipe
-from train.stage import DONE, Setting, read_result
+from train.base.stage import DONE, Setting, read_result
+from train.measure.retention import Retention, measure_retention, read_kept
+from train.recipe.recipe import Recipe, packaged, read_recipe
+from train.recipe.run import Options, claim, run_recipe
 
 BASE, ROW = "1-pretrain", "row.json"
 QUESTIONS, SAMPLES = 128, 8

@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ttc.cli import main as ttc
+from ttc.cli.cli import main as ttc
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.simulated import simulated, truth
-from ttc.solve import solve_all
+from ttc.session.solve import solve_all
 from ttc.strategies.adaptive import adaptive
 
 BASE = 100

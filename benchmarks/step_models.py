@@ -2,14 +2,14 @@
 
     python -m benchmarks.step_models --seeds 1 2 3 --out build/step_models --save benchmarks/results/step_models.json
 
-The language is the cipher walk (`evals.cipher`), each step wrong with probability 0.1. A base model is pretrained, and
-its own solutions are labelled by equally many continuations, spread evenly or to the least certain prefixes first; a
-process reward model is trained on either, and on the even ones read as hard labels: right where any continuation is.
-The same base is trained as a generative verifier on its judged answers.
-Measured on twelve solutions to each held-out question, where the permutation tells of each step whether all is right so
-far: judgements right at one half against before training and against always saying right, ranking, and first-error F1;
-and of the labels themselves the share on the right side of one half. Gains are paired, and clustered by question.
-Processor seconds, one thread. What the saved file holds is not run again.
+The language is the cipher walk (`evals.worlds.cipher`), each step wrong with probability 0.1. A base model is
+pretrained, and its own solutions are labelled by equally many continuations, spread evenly or to the least certain
+prefixes first; a process reward model is trained on either, and on the even ones read as hard labels: right where any
+continuation is. The same base is trained as a generative verifier on its judged answers. Measured on twelve solutions
+to each held-out question, where the permutation tells of each step whether all is right so far: judgements right at one
+half against before training and against always saying right, ranking, and first-error F1; and of the labels themselves
+the share on the right side of one half. Gains are paired, and clustered by question. Processor seconds, one thread.
+What the saved file holds is not run again.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from typing import TypeAlias
 import torch
 from transformers.utils import logging as transformers_logging
 
-from evals.cipher import Cipher, question
-from evals.step_metrics import Judged, first_error, ranking
+from evals.numbers.step_metrics import Judged, first_error, ranking
+from evals.worlds.cipher import Cipher, question
+from train.base.stage import Result, Setting, Stage, read_result, write_result
 from train.corpora.cipher import noisy
-from train.measure import gains
-from train.stage import Result, Setting, Stage, read_result, write_result
+from train.examples.step_rows import StepRow
+from train.measure.measure import gains
+from train.reward_models.step_model import StepModel, new_step_model
 from train.stages.pretrain import pretrain
 from train.stages.prm import prm
 from train.stages.sample import sample
 from train.stages.verifier_lm import verifier_lm
-from train.step_model import StepModel, new_step_model
-from train.step_rows import StepRow
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 
 Row: TypeAlias = dict[str, object]
 SYMBOLS, STEPS, NOISE, SOLUTIONS = 64, 8, 0.1, 12

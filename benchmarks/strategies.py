@@ -25,10 +25,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.compare import Comparison, Side, compare_all
-from evals.run import read_run
-from evals.summary import read_summary
-from ttc.cli import main as run_command
+from evals.folder.run import read_run
+from evals.numbers.compare import Comparison, Side, compare_all
+from evals.numbers.summary import read_summary
+from ttc.cli.cli import main as run_command
 
 CAPS = (24, 32, 40, 48, 56, 64, 80)
 """Thinking tokens."""
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--save", type=Path)
     args = parser.parse_args(arguments)
-    from evals.arithmetic import DEFAULT_LEVEL
+    from evals.worlds.arithmetic import DEFAULT_LEVEL
 
     bench = Bench(args.out, args.limit, args.seed)
     result = {

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.strategies import Bench, pair
-from evals.compare import Side
+from evals.numbers.compare import Side
 
 BUDGETS = (150, 300, 600, 1200, 2400)
 """Tokens a problem."""

@@ -28,8 +28,8 @@ from typing import Any
 import torch
 
 from benchmarks.collapse_parts import HERE
-from train.recipe import read_recipe
-from train.run import Options, run_recipe
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
 
 
 @dataclass(frozen=True, slots=True)

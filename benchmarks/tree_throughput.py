@@ -24,9 +24,9 @@ from typing import Any
 
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Completion, Engine, Problem, Prompt, Sampling, UsageSink
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.scorers.constant import constant
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 
 NEVER = "\x00"

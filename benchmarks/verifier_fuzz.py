@@ -30,11 +30,11 @@ from typing import Any
 
 from tests.ttc.any_verifier import make
 from tests.ttc.hostile import hostile_texts
+from ttc.config.registry import VERIFIERS
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, MissingExtra
-from ttc.registry import VERIFIERS
-from ttc.verifiers.contract import Card, card_of
-from ttc.verifiers.metrics import quantiles
+from ttc.verifiers.service.metrics import quantiles
+from ttc.verifiers.shared.contract import Card, card_of
 
 BATCH, IN_FLIGHT, CAP_SHARES, FLOOR, RETRIES = 100, 4, 9, 4000, 3
 MARKS = [

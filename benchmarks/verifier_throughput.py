@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ttc.core import Submission, Verdict, Verifier
-from ttc.verifiers.audit import Audit, read_audit
-from ttc.verifiers.comparing import Policy
-from ttc.verifiers.disagreement import tally
 from ttc.verifiers.exact import exact
 from ttc.verifiers.math import math, quick
-from ttc.verifiers.service import Service
+from ttc.verifiers.maths.comparing import Policy
+from ttc.verifiers.service.audit import Audit, read_audit
+from ttc.verifiers.service.disagreement import tally
+from ttc.verifiers.service.service import Service
 
 Case: TypeAlias = tuple[str, str]
 REPEATS = 3

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.vllm_tree import facts
-from evals.statistics import holm, mcnemar, paired_interval
+from evals.numbers.statistics import holm, mcnemar, paired_interval
 from evals.task import Item
 from evals.tasks.arithmetic import arithmetic
 from tests.ttc import conformance as suite
 from ttc import answers
 from ttc.core import Engine
-from ttc.engines.embedded import embedded
-from ttc.engines.vllm import vllm
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.vllm.factory import vllm
 
 MAX_TOKENS = 200
 IN_FLIGHT = 64

@@ -36,11 +36,11 @@ from benchmarks.tree_throughput import NEVER, Watched
 from evals.tasks.arithmetic import arithmetic
 from ttc import nano, seeds
 from ttc.core import Completion, Problem, Prompt, Sampling, UsageSink
-from ttc.engines.vllm import vllm
+from ttc.engines.vllm.factory import vllm
+from ttc.engines.vllm.options import Options
 from ttc.scorers.constant import constant
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.tree import tree
-from ttc.vllm_engine.options import Options
 
 
 class AtLeast:

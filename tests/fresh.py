@@ -9,7 +9,7 @@ __all__ = ["heavy_modules_of"]
 
 _CODE = """
 import sys
-from ttc.cli import main
+from ttc.cli.cli import main
 code = main(sys.argv[1:])
 print(*(name for name in ("torch", "transformers") if name in sys.modules), file=sys.stderr)
 sys.exit(code)

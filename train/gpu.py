@@ -25,16 +25,16 @@ from typing import Any
 
 import torch
 
-from evals.families import FAMILIES, LEVELS
-from train.held_out import HeldOut, accuracy
-from train.measure import gains
-from train.models import load_model, num_parameters
-from train.recipe import read_recipe
-from train.run import Options, run_recipe, stage_folders
-from train.specs import make_task, make_verifier
-from train.stage import read_result
+from evals.worlds.families import FAMILIES, LEVELS
+from train.base.models import load_model, num_parameters
+from train.base.specs import make_task, make_verifier
+from train.base.stage import read_result
+from train.measure.measure import gains
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe, stage_folders
+from train.rollouts.held_out import HeldOut, accuracy
+from ttc.config.registry import ENGINES
 from ttc.durable import replace_text
-from ttc.registry import ENGINES
 
 __all__ = ["MORE", "main"]
 

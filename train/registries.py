@@ -10,21 +10,23 @@ train/environments/NAME.py   a task to be done with tools, and what it is reward
 
 from __future__ import annotations
 
-from ttc.plugin_shape import PluginShape
-from ttc.registry import Registry
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import Registry
 
 __all__ = ["ADVANTAGES", "ENVIRONMENTS", "LOSSES", "PREFERENCES", "SHAPING", "STAGES"]
 
-ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages", PluginShape(("train.outcome:Advantage",)))
-ENVIRONMENTS = Registry(
-    "environment", "train.environments", "ttc.environments", PluginShape(("train.environment:Environment",))
+ADVANTAGES = Registry(
+    "advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.outcome:Advantage",))
 )
-LOSSES = Registry("loss", "train.losses", "ttc.losses", PluginShape(("train.terms:Loss",)))
+ENVIRONMENTS = Registry(
+    "environment", "train.environments", "ttc.environments", PluginShape(("train.rollouts.environment:Environment",))
+)
+LOSSES = Registry("loss", "train.losses", "ttc.losses", PluginShape(("train.update.terms:Loss",)))
 PREFERENCES = Registry(
     "preference loss",
     "train.preferences",
     "ttc.preferences",
-    PluginShape(("train.pairs:PairLoss", "train.pairs:LabelledLoss")),
+    PluginShape(("train.examples.pairs:PairLoss", "train.examples.pairs:LabelledLoss")),
 )
-SHAPING = Registry("shaping", "train.shaping", "ttc.shaping", PluginShape(("train.rewards:Shaping",)))
-STAGES = Registry("stage", "train.stages", "ttc.stages", PluginShape(("train.stage:Stage",), supplied=("health",)))
+SHAPING = Registry("shaping", "train.shaping", "ttc.shaping", PluginShape(("train.rollouts.rewards:Shaping",)))
+STAGES = Registry("stage", "train.stages", "ttc.stages", PluginShape(("train.base.stage:Stage",), supplied=("health",)))

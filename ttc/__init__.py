@@ -7,7 +7,7 @@
     answer = ttc.run("12+30*2", engine=engine, strategy=majority, seed=1)
     print(answer.final, answer.usage.tokens)
 
-`ttc.solve.solve` is the asynchronous form, `solve_all` runs many problems at once.
+`ttc.session.solve.solve` is the asynchronous form, `solve_all` runs many problems at once.
 
 Names are resolved on first use: `import ttc` itself loads neither torch nor anything else that is heavy.
 """
@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS
     from ttc.core import (
         Answer,
         Budget,
@@ -37,10 +38,9 @@ if TYPE_CHECKING:
         Verifier,
     )
     from ttc.errors import TTCError
-    from ttc.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS
-    from ttc.session import Session
-    from ttc.solve import run, solve_all
-    from ttc.thinking import Thinking
+    from ttc.session.session import Session
+    from ttc.session.solve import run, solve_all
+    from ttc.session.thinking import Thinking
 
 __version__ = "0.1.0"
 
@@ -74,10 +74,10 @@ __all__ = [
 
 _HOMES = {
     "ttc.errors": ("TTCError",),
-    "ttc.registry": ("ENGINES", "SCORERS", "STRATEGIES", "VERIFIERS"),
-    "ttc.session": ("Session",),
-    "ttc.solve": ("run", "solve_all"),
-    "ttc.thinking": ("Thinking",),
+    "ttc.config.registry": ("ENGINES", "SCORERS", "STRATEGIES", "VERIFIERS"),
+    "ttc.session.session": ("Session",),
+    "ttc.session.solve": ("run", "solve_all"),
+    "ttc.session.thinking": ("Thinking",),
 }
 
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from ttc.cli import main
+from ttc.cli.cli import main
 
 sys.exit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ttc import answers
 from ttc.core import Candidate, Engine, Prompt
-from ttc.thinking import split_prompt, split_text
+from ttc.session.thinking import split_prompt, split_text
 
 __all__ = ["close_path"]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Literal, TypeAlias
 
-from ttc.blocks import split
 from ttc.core import Capabilities, Completion, Prompt, Sampling
 from ttc.extras import ExtraSampling, extras_of
+from ttc.session.think_blocks import split
 
 __all__ = ["Action", "judge_native", "native_sampling"]
 

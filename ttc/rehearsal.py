@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from ttc.choices import StrategyChoice
+from ttc.cli.choices import StrategyChoice
+from ttc.config.plugin_fault import is_own, leaf
 from ttc.core import Budget, Completion, Engine, Message, Problem, Prompt, Sampling, Score, UsageSink
 from ttc.engines.scripted import ScriptedEngine
-from ttc.plugin_fault import is_own, leaf
-from ttc.solve import Strategy, solve
-from ttc.thinking import Thinking
-from ttc.wrapped import Wrapped
+from ttc.engines.shared.wrapped import Wrapped
+from ttc.session.solve import Strategy, solve
+from ttc.session.thinking import Thinking
 
 __all__ = ["refuse_early", "rehearse"]
 

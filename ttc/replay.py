@@ -33,8 +33,8 @@ from ttc.core import (
     UsageSink,
 )
 from ttc.errors import ConfigError
-from ttc.session import Session
-from ttc.solve import Strategy, attempt
+from ttc.session.session import Session
+from ttc.session.solve import Strategy, attempt
 
 __all__ = ["Draw", "PoolScorer", "pool_of", "replay"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ttc.config import overrides
+from ttc.config.config import overrides
 
 __all__ = ["label_of", "parse_spec", "split_model", "split_specs"]
 

@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.distill.arms import TRACE
 from benchmarks.distill.place import FEWER, Place, gap, told
 from benchmarks.distill.stock import rejection_student, rows_of, student
-from distill.ledger import Ledger
-from train.models import load_model, num_parameters
+from distill.generation.ledger import Ledger
+from train.base.models import load_model, num_parameters
 
 __all__ = ["measure"]
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.job import run_job
-from distill.spec import read_spec
-from evals.statistics import Interval, mean_interval, paired_interval
-from train.held_out import HeldOut, accuracy
-from train.recipe import read_recipe
-from train.run import Options, run_recipe
-from train.specs import make_task, make_verifier
-from ttc.registry import ENGINES
-from ttc.thinking import Thinking
+from distill.job.job import run_job
+from distill.spec.spec import read_spec
+from evals.numbers.statistics import Interval, mean_interval, paired_interval
+from train.base.specs import make_task, make_verifier
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
+from train.rollouts.held_out import HeldOut, accuracy
+from ttc.config.registry import ENGINES
+from ttc.session.thinking import Thinking
 
 __all__ = ["EXAMPLES", "FEWER", "HELD_OUT", "Answers", "Place", "cpu_seconds", "gap", "told"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.distill.place import FEWER, Place
 from benchmarks.distill.stock import rejection_student
-from distill.divergence import Kind
 from distill.stages.on_policy import on_policy
-from train.stage import Setting
+from distill.supervision.divergence import Kind
+from train.base.stage import Setting
 
 __all__ = ["measure"]
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from evals.metrics import Vote, best_at_k, majority_at_k, pass_at_k, weighted_at_k
-from evals.statistics import mean_interval, paired_interval
+from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, weighted_at_k
+from evals.numbers.statistics import mean_interval, paired_interval
 from ttc import answers
 from ttc.core import Answer, Message, Problem, Sampling, Scorer
 from ttc.engines.simulated import simulated, truth
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree

@@ -25,8 +25,8 @@ from typing import Any
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as conformance
 from ttc.core import Message, Sampling, Usage
-from ttc.engines.embedded import embedded
-from ttc.engines.sglang import sglang
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.sglang.factory import sglang
 
 BASIC = (
     conformance.test_raising_n_only_adds_draws,

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ttc.config import overrides
+from ttc.config.config import overrides
 
 __all__ = ["register"]
 
@@ -74,7 +74,7 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
 
 
 def _spec(args: argparse.Namespace) -> Any:
-    from distill.spec import read_spec
+    from distill.spec.spec import read_spec
 
     names = ("method", "student", "task", "held_out", "n", "limit", "seed")
     flags: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -87,7 +87,7 @@ def _spec(args: argparse.Namespace) -> Any:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from distill.job import plan_job, refused
+    from distill.job.job import plan_job, refused
 
     planned = plan_job(_spec(args), args.out)
     plan = planned.plan
@@ -108,8 +108,8 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from distill.gates import told
-    from distill.job import run_job
+    from distill.job.job import run_job
+    from distill.plan.gates import told
 
     finished = run_job(_spec(args), args.out, lambda text: print(text, file=sys.stderr, flush=True))
     if finished.model is None:
@@ -126,7 +126,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from distill.status import status_lines
+    from distill.job.status import status_lines
 
     for line in status_lines(args.folder):
         print(line)
@@ -142,7 +142,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _trace(args: argparse.Namespace) -> int:
-    from distill.tracing import trace_row
+    from distill.job.tracing import trace_row
 
     for line in trace_row(args.folder, args.row):
         print(line)
@@ -150,7 +150,7 @@ def _trace(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from distill.manifest import verify_manifest
+    from distill.job.manifest import verify_manifest
 
     wrong = verify_manifest(args.folder)
     for line in wrong or ["everything is as the manifest says"]:

@@ -7,8 +7,8 @@ is wrong and sure agrees with itself, so measure the student against a verifier 
 
 from __future__ import annotations
 
-from distill.filtering import Filter, each
-from distill.sample import Sample
+from distill.data.filtering import Filter, each
+from distill.spec.sample import Sample
 from ttc import answers
 from ttc.errors import ConfigError
 

@@ -1,15 +1,15 @@
 """Drop answers that hold a problem which something is measured on; prompts are checked before anything is spent.
 
-Two detectors, equality and a shared run of n words (`evals.decontamination`), with the matched text in the reason.
+Two detectors, equality and a shared run of n words (`evals.data.decontamination`), with the matched text in the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.filtering import Context, Filter
-from distill.sample import Sample
-from evals.decontamination import overlaps
+from distill.data.filtering import Context, Filter
+from distill.spec.sample import Sample
+from evals.data.decontamination import overlaps
 from ttc.errors import ConfigError
 
 __all__ = ["contamination"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.filtering import Context, Filter
-from distill.sample import Sample
+from distill.data.filtering import Context, Filter
+from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 
 __all__ = ["difficulty"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.filtering import Context, Filter
-from distill.sample import Sample
-from evals.decontamination import normalised
+from distill.data.filtering import Context, Filter
+from distill.spec.sample import Sample
+from evals.data.decontamination import normalised
 
 __all__ = ["exact"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from distill.filtering import Filter, each
-from distill.sample import Sample
+from distill.data.filtering import Filter, each
+from distill.spec.sample import Sample
 from ttc.errors import ConfigError
-from ttc.thinking import CLOSE, OPEN
+from ttc.session.thinking import CLOSE, OPEN
 
 __all__ = ["format"]
 

@@ -10,9 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from distill.filtering import Context, Filter
-from distill.sample import Sample
-from evals.decontamination import normalised
+from distill.data.filtering import Context, Filter
+from distill.spec.sample import Sample
+from evals.data.decontamination import normalised
 from ttc.errors import ConfigError
 
 __all__ = ["jaccard", "near", "shingles"]

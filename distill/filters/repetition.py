@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from distill.filtering import Filter, each
-from distill.sample import Sample
+from distill.data.filtering import Filter, each
+from distill.spec.sample import Sample
 from ttc.errors import ConfigError
-from ttc.verifiers._repetition import repetition as repeated
+from ttc.verifiers.shared._repetition import repetition as repeated
 
 __all__ = ["repetition"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from distill.filtering import Context, Filter
-from distill.sample import Sample
+from distill.data.filtering import Context, Filter
+from distill.spec.sample import Sample
 
 __all__ = ["routing", "win_rates", "winners"]
 

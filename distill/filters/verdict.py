@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distill.filtering import Filter, each
-from distill.sample import Sample
+from distill.data.filtering import Filter, each
+from distill.spec.sample import Sample
 
 __all__ = ["verdict"]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from distill.method import Data, Job
+from distill.spec.method import Data, Job
 from ttc.errors import ConfigError
 
 __all__ = ["EPOCHS", "sft_stage"]

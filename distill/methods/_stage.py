@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distill.method import Job
-from distill.spec import JobSpec, TeacherSpec
+from distill.spec.method import Job
+from distill.spec.spec import JobSpec, TeacherSpec
 from ttc.errors import ConfigError
 
 __all__ = ["check_readers", "on_policy_stage"]

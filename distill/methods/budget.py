@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distill.asking import Question, ask_all, measured_items
-from distill.method import Assignment, Data, Domain, Job, Method
+from distill.data.selection import read_selection
+from distill.measure.asking import Question, ask_all, measured_items
 from distill.methods._sft import sft_stage
-from distill.sample import Row, Sample, row_of
-from distill.selection import read_selection
-from distill.spec import JobSpec
+from distill.spec.method import Assignment, Data, Domain, Job, Method
+from distill.spec.sample import Row, Sample, row_of
+from distill.spec.spec import JobSpec
 from evals.task import Item
-from train.stage import Setting
+from train.base.stage import Setting
 from ttc.core import Message
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.thinking import Thinking
+from ttc.session.thinking import Thinking
 
 __all__ = ["budget"]
 

@@ -4,8 +4,8 @@ Qwen3 technical report 2025 (arXiv:2505.09388), section 4.3. Verified answers wi
 one data set for `sft`: a thinking answer follows `/think`, or no flag at all (thinking is the default); an answer
 without thinking follows `/no_think` and keeps an empty think block, which the student learns to write, or follows the
 template's own switch, which has written it already. Some rows have an earlier turn with another flag, since the last
-one holds. Obedience is measured before and after (`distill.obedience`). Cost: n answers per problem and mode. Left out:
-general chat data, which [mix] adds; budgets, which emerge, and which the method `budget` trains.
+one holds. Obedience is measured before and after (`distill.measure.obedience`). Cost: n answers per problem and mode.
+Left out: general chat data, which [mix] adds; budgets, which emerge, and which the method `budget` trains.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distill.flags import Flags
-from distill.method import Assignment, Data, Job, Method
+from distill.measure.obedience import obedience, two_turns
 from distill.methods._sft import sft_stage
-from distill.obedience import obedience, two_turns
-from distill.sample import Row, Sample
-from distill.spec import JobSpec
+from distill.spec.flags import Flags
+from distill.spec.method import Assignment, Data, Job, Method
+from distill.spec.sample import Row, Sample
+from distill.spec.spec import JobSpec
 from evals.task import Item
-from train.models import load_tokenizer
-from train.stage import Setting
+from train.base.models import load_tokenizer
+from train.base.stage import Setting
 from ttc import seeds
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.thinking import Thinking
+from ttc.session.thinking import Thinking
 
 __all__ = ["fusion"]
 

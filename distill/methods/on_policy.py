@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.divergence import WORDS, Kind
-from distill.method import Assignment, Data, Job, Method
 from distill.methods._stage import check_readers, on_policy_stage
-from distill.sample import Row, Sample
-from distill.spec import JobSpec
-from train.stage import Setting
+from distill.spec.method import Assignment, Data, Job, Method
+from distill.spec.sample import Row, Sample
+from distill.spec.spec import JobSpec
+from distill.supervision.divergence import WORDS, Kind
+from train.base.stage import Setting
 from ttc.errors import ConfigError
 
 __all__ = ["on_policy"]

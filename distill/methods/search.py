@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distill.method import Assignment, Data, Job, Method
 from distill.methods._sft import sft_stage
-from distill.sample import Row, Sample, row_of
-from distill.spec import JobSpec
-from train.stage import Setting
+from distill.spec.method import Assignment, Data, Job, Method
+from distill.spec.sample import Row, Sample, row_of
+from distill.spec.spec import JobSpec
+from train.base.stage import Setting
 from ttc import answers
 from ttc.errors import ConfigError
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distill.dataset import LINEAGE, read_lines
-from distill.divergence import Kind
-from distill.method import Assignment, Data, Job, Method
+from distill.job.dataset import LINEAGE, read_lines
 from distill.methods._sft import sft_stage
 from distill.methods._stage import check_readers, on_policy_stage
-from distill.sample import Row, Sample, row_of
-from distill.spec import JobSpec
-from train.stage import Setting
+from distill.spec.method import Assignment, Data, Job, Method
+from distill.spec.sample import Row, Sample, row_of
+from distill.spec.spec import JobSpec
+from distill.supervision.divergence import Kind
+from train.base.stage import Setting
 from ttc.errors import ConfigError
 
 __all__ = ["specialist"]

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from distill.method import Job
+from distill.spec.method import Job
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import Registry
 from ttc.errors import TTCError
-from ttc.plugin_shape import PluginShape
-from ttc.registry import Registry
 
 __all__ = ["CHECKS", "Finding", "run"]
 

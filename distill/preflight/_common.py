@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from distill.method import Job, Method
 from distill.preflight import Finding
-from distill.registries import METHODS
+from distill.spec.method import Job, Method
+from distill.spec.registries import METHODS
 from evals.task import Item
-from train.specs import make_task
+from train.base.specs import make_task
 
 __all__ = [
     "Supervising",

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, folders, refused
-from evals.decontamination import prompt_text
-from train.models import load_tokenizer
-from ttc.embedded.shape import read_config
-from ttc.embedded.text import Text
+from distill.spec.method import Job
+from evals.data.decontamination import prompt_text
+from train.base.models import load_tokenizer
+from ttc.engines.shared.shape import read_config
+from ttc.engines.shared.text import Text
 
 __all__ = ["context"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shutil
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, num_weights, refused
+from distill.spec.method import Job
 
 __all__ = ["disk"]
 

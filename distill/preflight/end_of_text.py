@@ -6,10 +6,10 @@ collapses within dozens of steps (ms-swift issue 9526, its own example).
 
 from __future__ import annotations
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
-from ttc.embedded.text import Text
+from distill.spec.method import Job
+from ttc.engines.shared.text import Text
 
 __all__ = ["end_of_text"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, num_weights, reads_tokens, refused
+from distill.spec.method import Job
 
 __all__ = ["memory"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import torch
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, refused
-from train.normalise import NORMALISERS
+from distill.spec.method import Job
+from train.update.normalise import NORMALISERS
 
 __all__ = ["normaliser"]
 

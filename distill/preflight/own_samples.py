@@ -6,10 +6,10 @@ student's weights makes sense where a strategy searches first or a verifier choo
 
 from __future__ import annotations
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, is_off, reads_tokens, refused
-from ttc.digests import model_digests
+from distill.spec.method import Job
+from ttc.identity.digests import model_digests
 
 __all__ = ["own_samples"]
 

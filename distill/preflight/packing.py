@@ -6,9 +6,9 @@ of the stage `sft` packs with one; `packing`, as other trainers call it, is refu
 
 from __future__ import annotations
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, is_off, refused
+from distill.spec.method import Job
 
 __all__ = ["packing"]
 
@@ -18,7 +18,7 @@ def packing(job: Job) -> Finding:
     if not is_off(job.spec.train.get("packing", False)):
         return refused(
             "packing",
-            "train.packing would let rows attend to each other",
+            "train.update.packing would let rows attend to each other",
             "use train.packed = 1024, which packs rows of a sequence behind a block mask, or leave it out",
         )
     if is_off(job.spec.train.get("packed", 0)):

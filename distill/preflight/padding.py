@@ -7,11 +7,11 @@ next, or of a trainer that it is handed to, may not.
 
 from __future__ import annotations
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, refused
-from train.models import load_tokenizer
-from ttc.embedded.text import Text
+from distill.spec.method import Job
+from train.base.models import load_tokenizer
+from ttc.engines.shared.text import Text
 
 __all__ = ["padding"]
 

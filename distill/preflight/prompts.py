@@ -6,11 +6,11 @@ trains draws them itself, so there the job is refused.
 
 from __future__ import annotations
 
-from distill.method import Job
+from distill.data.prompts import clean_prompts
 from distill.preflight import Finding
 from distill.preflight._common import fine, raw_items, reads_tokens, refused
-from distill.prompts import clean_prompts
-from evals.decontamination import answer_leaks
+from distill.spec.method import Job
+from evals.data.decontamination import answer_leaks
 
 __all__ = ["prompts"]
 

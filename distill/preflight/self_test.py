@@ -13,20 +13,20 @@ from functools import partial
 
 import torch
 
-from distill.divergence import reverse
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, reads_tokens, refused, skipped
+from distill.spec.method import Job
+from distill.supervision.divergence import reverse
 from distill.supervision.learner import SELF_TEST
 from distill.supervision.local import LocalReader
 from distill.supervision.panel import Panel
-from train.batch import rollout_batch
-from train.measure import open_engine
-from train.models import load_model
-from train.policy import token_logprobs
-from train.rollout import Collector, Rollout, group_draws
+from train.base.models import load_model
+from train.base.rollout import Collector, Rollout, group_draws
+from train.measure.measure import open_engine
+from train.update.batch import rollout_batch
+from train.update.policy import token_logprobs
 from ttc.core import Sampling
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 
 __all__ = ["self_test"]
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
-from train.models import load_tokenizer
-from ttc.embedded.text import Text
+from distill.spec.method import Job
+from train.base.models import load_tokenizer
+from ttc.engines.shared.text import Text
 
 __all__ = ["special_tokens"]
 

@@ -6,11 +6,11 @@ samples are cut at the limit, and a student made with it inherits that (open-r1 
 
 from __future__ import annotations
 
-from distill.method import Job
+from distill.data.template import turn_end
 from distill.preflight import Finding
 from distill.preflight._common import fine, folders, refused
-from distill.template import turn_end
-from ttc.embedded.text import Text
+from distill.spec.method import Job
+from ttc.engines.shared.text import Text
 
 __all__ = ["stop_tokens"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
+from distill.spec.method import Job
 from ttc.core import Message
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 __all__ = ["template"]

@@ -6,10 +6,10 @@ others have the same size for different ones (TRL issues 2215 and 4562). Compare
 
 from __future__ import annotations
 
-from distill.method import Job
+from distill.data.vocabulary import differences
 from distill.preflight import Finding
 from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
-from distill.vocabulary import differences
+from distill.spec.method import Job
 
 __all__ = ["tokenizer"]
 

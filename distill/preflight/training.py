@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, method_of, refused
+from distill.spec.method import Job
 from train.registries import STAGES
+from ttc.config.registry import bind
 from ttc.errors import ConfigError
-from ttc.registry import bind
 
 __all__ = ["training"]
 

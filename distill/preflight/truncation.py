@@ -6,9 +6,9 @@ and the field `mask_truncated` keep them out; a job that turns either off is ref
 
 from __future__ import annotations
 
-from distill.method import Job
 from distill.preflight import Finding
 from distill.preflight._common import fine, is_off, refused
+from distill.spec.method import Job
 
 __all__ = ["truncation"]
 

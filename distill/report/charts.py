@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distill.report.data import JobData
+from evals.numbers.statistics import mean_interval
 from evals.report.svg import element, text
-from evals.statistics import mean_interval
 from train.report.chart import Bar, Series, line_chart
 
 __all__ = ["charts"]

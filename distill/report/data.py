@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
-from distill.ledger import Ledger
-from distill.lock import read_lock
-from distill.manifest import LEDGER
-from distill.measured import Measured, TaskNumbers
-from train.run import stage_folders
+from distill.generation.ledger import Ledger
+from distill.job.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
+from distill.job.manifest import LEDGER
+from distill.plan.lock import read_lock
+from distill.spec.measured import Measured, TaskNumbers
+from train.recipe.run import stage_folders
 
 __all__ = ["JobData", "read_job"]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from distill.comparing import HEAD, compared, recoveries, share
+from distill.measure.comparing import HEAD, compared, recoveries, share
 from distill.report.data import JobData
-from evals.statistics import mean_interval
+from evals.numbers.statistics import mean_interval
 
 __all__ = ["TABLES", "Table"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from distill.sample import Sample
-from distill.selection import Selector
+from distill.data.selection import Selector
+from distill.spec.sample import Sample
 
 __all__ = ["best_scored"]
 

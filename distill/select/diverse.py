@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distill.data.selection import Selector
 from distill.filters.near import jaccard, shingles
-from distill.sample import Sample
-from distill.selection import Selector
+from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 
 __all__ = ["diverse"]

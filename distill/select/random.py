@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.sample import Sample
-from distill.selection import Selector
+from distill.data.selection import Selector
+from distill.spec.sample import Sample
 from ttc import seeds
 
 __all__ = ["random"]

@@ -2,7 +2,7 @@
 
 GKD (Agarwal et al. 2024, arXiv:2306.13649), MiniLLM (Gu et al. 2024, arXiv:2306.08543); routing to several teachers is
 the multi-teacher form of DeepSeek-V3.2 and others. The loop, the engine, the pushed weights and their probe, health
-rules, resume and files are those of reinforcement learning (`train.loop`, `train.policy_stage`); only the update
+rules, resume and files are those of reinforcement learning (`train.rl.loop`, `train.rl.policy_stage`); only the update
 differs: a divergence from the teacher weighs where a reference's would, or, with `sampled`, becomes the advantage. Only
 tokens that the student sampled count: forced ones do not, nor do rollouts that were cut. Cost: the rollouts, and one
 prefill of each by its teacher. Left out: asynchronous rollouts; teachers of another tokenizer, which need methods on
@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distill.divergence import WORDS, Kind, make_divergence
-from distill.domains import DomainVerifier, joined, named, parse_named
+from distill.spec.domains import DomainVerifier, joined, named, parse_named
+from distill.supervision.divergence import WORDS, Kind, make_divergence
 from distill.supervision.learner import Learner
 from distill.supervision.local import LocalReader
 from distill.supervision.panel import Panel
@@ -28,28 +28,28 @@ from distill.supervision.reader import Reader
 from distill.supervision.server import EngineReader
 from evals.task import Task
 from train.advantages.group import group
-from train.correction import Correction
-from train.fields import flattened
-from train.frontier import Mode
-from train.health import configured
-from train.loop import learn
+from train.base.fields import flattened
+from train.base.health import configured
+from train.base.models import load_tokenizer
+from train.base.optimiser import Schedule
+from train.base.stage import Result, Setting, model_of
+from train.examples.sources import check_positive
 from train.losses.ppo import ppo
-from train.models import load_tokenizer
-from train.normalise import Normaliser
-from train.optimiser import Schedule
-from train.parts import Parts, Plan
-from train.policy_stage import PolicyStage
-from train.replay import Relearn
-from train.rewards import Rewarder
-from train.rl_fields import RolloutFields
-from train.sources import check_positive
-from train.stage import Result, Setting, model_of
-from train.update import Objective, Updater
-from ttc.config import overrides
+from train.replay.replay import Relearn
+from train.rl.loop import learn
+from train.rl.parts import Parts, Plan
+from train.rl.policy_stage import PolicyStage
+from train.rl.rl_fields import RolloutFields
+from train.rollouts.frontier import Mode
+from train.rollouts.rewards import Rewarder
+from train.update.correction import Correction
+from train.update.normalise import Normaliser
+from train.update.update import Objective, Updater
+from ttc.config.config import overrides
+from ttc.config.registry import ENGINES, bind
 from ttc.core import Engine
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
-from ttc.registry import ENGINES, bind
 from ttc.specs import split_model
 
 __all__ = ["OnPolicy", "on_policy"]
@@ -91,7 +91,7 @@ def on_policy(
         beta: of jsd, from 0 (forward) to 1 (reverse).
         top_k: tokens that a teacher behind an engine tells per place; the rest is one bucket.
         reward_weight: weight of the verifier's reward, as group-relative advantage, beside the teacher; 0 is none.
-        completions: the fields of `train.rl_fields.RolloutFields`.
+        completions: the fields of `train.rl.rl_fields.RolloutFields`.
         prompts: problems per update.
         n: completions per problem.
         thinking: on asks for it, off forbids it, auto leaves it to the models.
@@ -158,7 +158,7 @@ class OnPolicy:
         return {f"teacher {domain}".strip(): (spec,) for domain, spec in self.teachers.items()}
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `train.stage.Asking`; several domains are told apart by their names."""
+        """See `train.base.stage.Asking`; several domains are told apart by their names."""
         limits = zip(("task", "held_out"), (self.problems, self.measured), self.inner.limits, strict=True)
         return {
             f"{field} {domain}".strip(): (task, limit)
@@ -171,7 +171,7 @@ class OnPolicy:
         return replace(self.inner, loop=partial(self._loop, setting)).run(setting)
 
     def relearner(self, source: Path, setting: Setting) -> Relearn:
-        """See `train.replay.Relearning`."""
+        """See `train.replay.replay.Relearning`."""
         updater = self.inner.learner(source, setting)
         learner = self._learner(setting, source, updater, int(load_tokenizer(source).pad_token_id))
         return lambda rollouts: asyncio.run(learner.learn(rollouts))

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from distill.divergence import Kind, advantage, make_divergence
+from distill.supervision.divergence import Kind, advantage, make_divergence
 from distill.supervision.local import LocalReader
 from distill.supervision.panel import Panel
-from train.batch import Batch, rollout_batch
-from train.normalise import token_weights
-from train.rollout import Rollout
-from train.step import outcome_of
-from train.update import Updater
+from train.base.rollout import Rollout
+from train.rl.step import outcome_of
+from train.update.batch import Batch, rollout_batch
+from train.update.normalise import token_weights
+from train.update.update import Updater
 from ttc.errors import TrainingError
 
 __all__ = ["SELF_TEST", "Learner"]
@@ -34,7 +34,7 @@ SELF_TEST = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What turns rollouts into an update; `learn` is a `train.loop.Learn`."""
+    """What turns rollouts into an update; `learn` is a `train.rl.loop.Learn`."""
 
     panel: Panel
     updater: Updater

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from distill.divergence import Divergence
+from distill.supervision.divergence import Divergence
 from distill.supervision.reader import At, Opinion, Reading
-from train.batch import pad
-from train.models import load_model
-from train.policy import token_logprobs
+from train.base.models import load_model
+from train.update.batch import pad
+from train.update.policy import token_logprobs
 from ttc.core import Message, Prompt, Usage
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 
 __all__ = ["LocalReader"]
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from distill.divergence import Divergence
+from distill.supervision.divergence import Divergence
 from distill.supervision.reader import Opinion, Reader, Reading
-from train.policy import Compare
-from train.rollout import Rollout
+from train.base.rollout import Rollout
+from train.update.policy import Compare
 from ttc.core import Message
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["Panel", "Verdicts"]
@@ -50,7 +50,7 @@ class Verdicts:
         self._told: dict[tuple[str, int, int], tuple[float, int]] = {}
 
     def supervise(self, rows: torch.Tensor, mask: torch.Tensor) -> Compare:
-        """See `train.update.Supervisor`."""
+        """See `train.update.update.Supervisor`."""
         numbers = rows.tolist()
         groups: dict[str, list[int]] = {}
         for number in numbers:

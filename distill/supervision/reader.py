@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from distill.divergence import Divergence
+from distill.supervision.divergence import Divergence
 from ttc.core import Message, Prompt, Usage
 
 __all__ = ["At", "Opinion", "Reader", "Reading"]

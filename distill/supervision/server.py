@@ -1,9 +1,9 @@
 """A teacher behind an engine that scores given ids: a server with vLLM's prompt log-probabilities, or one in process.
 
 Servers give the sampled token's log-probability and the teacher's own k likeliest tokens, not the student's: so
-`sampled`, and divergences over the teacher's k tokens and one bucket of all others (`distill.divergence.coarse`). Cost:
-one prefill per completion, no generation but the one token that a server insists on. Left out: the student's own top-k,
-which no server gives.
+`sampled`, and divergences over the teacher's k tokens and one bucket of all others
+(`distill.supervision.divergence.coarse`). Cost: one prefill per completion, no generation but the one token that a
+server insists on. Left out: the student's own top-k, which no server gives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from distill.divergence import Divergence, coarse
+from distill.supervision.divergence import Divergence, coarse
 from distill.supervision.reader import At, Opinion, Reading
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Usage, UsageSink
 from ttc.errors import ConfigError

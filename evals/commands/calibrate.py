@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from evals.calibrate import fit, halves, routes, worth
-from evals.run import digest, read_run
-from evals.sampled import read_pools
-from evals.statistics import mean_interval
-from ttc.plan import save_plan
+from evals.allocation.calibrate import fit, halves, routes, worth
+from evals.allocation.sampled import read_pools
+from evals.folder.run import digest, read_run
+from evals.numbers.statistics import mean_interval
+from ttc.allocation.table import save_plan
 
 ROWS, MARGIN = 12, 1.02
 """Rows of the table, each of twice the tokens of the one before; the first a little above the cheapest answer."""

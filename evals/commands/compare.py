@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.compare import Comparison, Side, compare_all
-from evals.labels import labels
-from evals.run import read_run
-from evals.summary import IDENTITY, SUMMARY, read_summary
+from evals.folder.run import read_run
+from evals.numbers.compare import Comparison, Side, compare_all
+from evals.numbers.summary import IDENTITY, SUMMARY, read_summary
+from evals.runs.labels import labels
 from ttc.core import Record
 
 

@@ -25,17 +25,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evals.experiment import Arm, Experiment, Result, all_params, execute
-from evals.progress import Progress
+from evals.numbers.summary import write_summary
 from evals.report import render_table, write_report
-from evals.summary import write_summary
+from evals.runs.experiment import Arm, Experiment, Result, all_params, execute
+from evals.runs.progress import Progress
 from evals.task import Task
 from evals.tasks import TASKS, load_task, task_file
-from ttc.config import overrides
-from ttc.core import Budget, Sampling
-from ttc.errors import ConfigError
-from ttc.memory import keep_little
-from ttc.options import (
+from ttc.cli.memory import keep_little
+from ttc.cli.options import (
     DEFAULT_ENGINE,
     StrategyChoice,
     add_engine_options,
@@ -51,13 +48,16 @@ from ttc.options import (
     resolve_thinking,
     resolve_verifier,
 )
-from ttc.plugin_fault import without_scores
-from ttc.recipe import add_recipe_option
-from ttc.registry import STRATEGIES, bind
+from ttc.cli.recipe import add_recipe_option
+from ttc.config.config import overrides
+from ttc.config.plugin_fault import without_scores
+from ttc.config.registry import STRATEGIES, bind
+from ttc.core import Budget, Sampling
+from ttc.errors import ConfigError
 from ttc.rehearsal import refuse_early
+from ttc.session.thinking import Thinking
 from ttc.specs import label_of, parse_spec, split_specs
 from ttc.strategies.auto import kind_without_plan
-from ttc.thinking import Thinking
 
 EPILOG = """\
 exit codes:

@@ -19,12 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evals.experiment import all_params
-from evals.replay import open_source, replay_run
+from evals.numbers.summary import write_summary
 from evals.report import render_table
-from evals.summary import write_summary
+from evals.runs.experiment import all_params
+from evals.runs.replay import open_source, replay_run
+from ttc.cli.options import StrategyChoice, add_strategy_options, resolve_budget, resolve_strategies
 from ttc.errors import ConfigError
-from ttc.options import StrategyChoice, add_strategy_options, resolve_budget, resolve_strategies
 
 
 def register(subparsers: Any) -> None:

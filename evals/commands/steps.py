@@ -4,8 +4,8 @@
     ttc steps eval --data bigbench_mistake.jsonl.gz --scorer prm:PATH --threshold fit
     ttc steps label --data arithmetic --checker rollouts --out labels.jsonl
 
-`--data` is a file (see evals/steps.py for its lines), or `arithmetic`: problems are drawn, `--n` solutions each are
-sampled from the engine, and every step is labelled exactly.
+`--data` is a file (see evals/data/steps.py for its lines), or `arithmetic`: problems are drawn, `--n` solutions each
+are sampled from the engine, and every step is labelled exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from evals.step_metrics import (
+from evals.data.steps import Labelled, label_rows, read_labelled, sample_labelled, score_rows, write_labelled
+from evals.numbers.step_metrics import (
     Judged,
     calibration,
     calibration_error,
@@ -28,12 +29,9 @@ from evals.step_metrics import (
     ranking,
     split,
 )
-from evals.steps import Labelled, label_rows, read_labelled, sample_labelled, score_rows, write_labelled
 from evals.tasks.arithmetic import arithmetic
-from evals.worked_steps import ArithmeticSteps
-from ttc.core import Engine, Sampling, Usage
-from ttc.errors import ConfigError
-from ttc.options import (
+from evals.worlds.worked_steps import ArithmeticSteps
+from ttc.cli.options import (
     StrategyChoice,
     add_engine_options,
     check_parts,
@@ -41,7 +39,9 @@ from ttc.options import (
     resolve_scorer,
     resolve_verifier,
 )
-from ttc.ranges import at_least
+from ttc.config.ranges import at_least
+from ttc.core import Engine, Sampling, Usage
+from ttc.errors import ConfigError
 from ttc.verifiers.steps import RolloutChecker
 
 SAMPLED = "arithmetic"

@@ -1,6 +1,6 @@
 """The report of one or more runs: a table for stdout, `report.html`, `curve.csv` and `figure.png`.
 
-Everything is drawn from summaries (see `evals.summary`) and records; no model is needed, so `ttc report` can
+Everything is drawn from summaries (see `evals.numbers.summary`) and records; no model is needed, so `ttc report` can
 rebuild it at any time. Cost: a second or two for 1,000 problems, most of it matplotlib. Left out: servers, and
 figures of a run while it is going on.
 """

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from evals.labels import labels
 from evals.report.numbers import finite
+from evals.runs.labels import labels
 from ttc.errors import RecordError
 
 Axis: TypeAlias = Literal["tokens", "flops"]

@@ -1,6 +1,6 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a JSON-lines file (`evals.jsonl`) or to a TOML file (`evals.tasks._toml`) is a task as well.
+A path to a JSON-lines file (`evals.data.jsonl`) or to a TOML file (`evals.tasks._toml`) is a task as well.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from evals.jsonl import jsonl
+from evals.data.jsonl import jsonl
 from evals.task import Task
 from evals.tasks._toml import toml_task
-from ttc.digests import user_file
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import Registry
 from ttc.errors import ConfigError
-from ttc.plugin_shape import PluginShape
-from ttc.registry import Registry
+from ttc.identity.digests import user_file
 from ttc.specs import split_model
 
 __all__ = ["TASKS", "load_task", "task_file"]

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.sources import json_lines
+from evals.data.sources import json_lines
 from evals.task import CHECKS, Check, Item, Task, sample
 from ttc.answers import KINDS
+from ttc.config.registry import VERIFIERS, bind
+from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError, RecordError
-from ttc.registry import VERIFIERS, bind
-from ttc.values import nearest
 
 FIELDS = (
     "name", "data", "system", "prompt", "target", "kind", "verifier", "id", "difficulty", "cluster", "max_tokens",
@@ -193,6 +193,4 @@ def _target(spec: _Spec, row: Mapping[str, Any], where: str) -> Target:
     if isinstance(spec.target, str):
         value = _field(row, spec.target, where)
         return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-    return {
-        key: _field(row, value, where) if isinstance(value, str) else value for key, value in spec.target.items()
-    }
+    return {key: _field(row, value, where) if isinstance(value, str) else value for key, value in spec.target.items()}

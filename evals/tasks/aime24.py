@@ -6,7 +6,7 @@ samples per problem for its own sake, but do not read small differences between 
 
 from __future__ import annotations
 
-from evals.sources import Source
+from evals.data.sources import Source
 from evals.task import Task
 from evals.tasks._contest import contest, three_digits
 

@@ -5,7 +5,7 @@ Answers are whole numbers from 0 to 999; see `aime24` on how little thirty probl
 
 from __future__ import annotations
 
-from evals.sources import Source
+from evals.data.sources import Source
 from evals.task import Task
 from evals.tasks._contest import contest, three_digits
 

@@ -5,7 +5,7 @@ Asked without their five options, as the hub's copy (math-ai/amc23) has them: th
 
 from __future__ import annotations
 
-from evals.sources import Source
+from evals.data.sources import Source
 from evals.task import Task
 from evals.tasks._contest import contest, number
 

@@ -1,8 +1,8 @@
 """Procedural arithmetic by level, held out from every training split; the target is the exact value.
 
-The generator is `evals.arithmetic`. Problems never run out and cost microseconds; problem i of a seed is the same
-whatever the limit. The question is bare (`Compute (23+48)*3-17.`): that is what the embedded family was trained on.
-Written with spaces (`Compute (23 + 48) * 3 - 17.`) it is a wording that the family never saw.
+The generator is `evals.worlds.arithmetic`. Problems never run out and cost microseconds; problem i of a seed is the
+same whatever the limit. The question is bare (`Compute (23+48)*3-17.`): that is what the embedded family was trained
+on. Written with spaces (`Compute (23 + 48) * 3 - 17.`) it is a wording that the family never saw.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
-from evals.arithmetic import DEFAULT_LEVEL, LEVELS, Split, sample_expression
 from evals.task import Item, Task
+from evals.worlds.arithmetic import DEFAULT_LEVEL, LEVELS, Split, sample_expression
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Two-digit calculations that need a calculator (`evals.calculation`). Made for training a model to call one.
+"""Two-digit calculations that need a calculator (`evals.worlds.calculation`). Made for training a model to call one.
 
 A model must have learnt the language to say anything sensible; `ttc train run async-agentic` makes such a model. Its
 calls are answered by `--strategy tools --set tools.instruct=false`.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from evals.calculation import Split, sample_calculation
 from evals.task import Item, Task
+from evals.worlds.calculation import Split, sample_calculation
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 

@@ -1,4 +1,4 @@
-"""Chains of operations modulo 10 (`evals.chain`). Made for distillation: a mistake can be noticed and taken back.
+"""Chains of operations modulo 10 (`evals.worlds.chain`). Made for distillation: mistakes can be taken back.
 
 A model must have learnt the language to say anything sensible; the stage `pretrain` with the corpus `chain` makes one.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from evals.chain import OPERATIONS, Chains, Split
 from evals.task import Item, Task
+from evals.worlds.chain import OPERATIONS, Chains, Split
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
 

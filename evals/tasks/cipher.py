@@ -1,4 +1,4 @@
-"""The cipher walk: apply a secret permutation n times (`evals.cipher`). Made for training: only thinking gets it right.
+"""The cipher walk: apply a secret permutation n times (`evals.worlds.cipher`). Only thinking gets it right.
 
 A model must have learnt the permutation to say anything sensible; `ttc train run cipher-grpo` makes such a model.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evals.cipher import Cipher, Split, question
 from evals.task import Item, Task
+from evals.worlds.cipher import Cipher, Split, question
 from ttc.core import Message, Problem, Sampling
 
 __all__ = ["cipher"]

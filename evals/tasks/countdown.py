@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from evals.sources import Row, Source, rows_from
+from evals.data.sources import Row, Source, rows_from
 from evals.task import Check, Item, Task, sample
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling

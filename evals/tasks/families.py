@@ -1,4 +1,4 @@
-"""Arithmetic of five families (`evals.families`): expressions, remainders, greatest common divisors, digits, largest.
+"""Arithmetic of five families (`evals.worlds.families`): sums, remainders, common divisors, digits, largest.
 
 Made for training a model of one's own: `python -m train.gpu`. Answers are whole numbers in a box and are compared as
 they are, so nothing but the standard library judges them.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from evals.families import FAMILIES, LEVELS, Split, sample_exercise
 from evals.task import Item, Task
+from evals.worlds.families import FAMILIES, LEVELS, Split, sample_exercise
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName

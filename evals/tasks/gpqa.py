@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from evals.jsonl import INSTRUCTIONS
-from evals.sources import Row, Source, rows_from
+from evals.data.jsonl import INSTRUCTIONS
+from evals.data.sources import Row, Source, rows_from
 from evals.task import Item, Task, sample
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError

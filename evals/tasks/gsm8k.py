@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from evals.sources import Row, Source, rows_from
+from evals.data.sources import Row, Source, rows_from
 from evals.task import Item, Task, boxed_question, sample
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evals.sources import Row, Source, rows_from
+from evals.data.sources import Row, Source, rows_from
 from evals.task import Check, Item, Task, sample
 from evals.tasks._programs import asked, block
 from ttc.answers.code import syntax

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from evals.sources import Row, Source, rows_from
+from evals.data.sources import Row, Source, rows_from
 from evals.task import Check, Item, Task, sample
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evals.sources import Row, Source, rows_from
+from evals.data.sources import Row, Source, rows_from
 from evals.task import Check, Item, Task, sample
 from evals.tasks._programs import asked, block
 from ttc.core import Problem, Sampling

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
-from evals.sources import Row, Source, rows_from
+from evals.data.sources import Row, Source, rows_from
 from evals.task import Check, Item, Task, sample
 from evals.tasks._programs import asked
 from ttc.answers.code import syntax

@@ -18,13 +18,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from evals.sources import Row, Source, rows_from
+from evals.data.sources import Row, Source, rows_from
 from evals.task import BOXED, Item, Task, sample
 from ttc.answers.plain import plain
 from ttc.core import Message, Problem, Sampling, Target
 from ttc.errors import RecordError
-from ttc.verifiers.judging import read
-from ttc.verifiers.reading import read_gold
+from ttc.verifiers.maths.judging import read
+from ttc.verifiers.shared.reading import read_gold
 
 CONFIGS = {"math": "OE_TO_maths_en_COMP", "physics": "OE_TO_physics_en_COMP"}
 CONTEXT_CHARS = 200

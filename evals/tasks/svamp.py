@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evals.sources import Row, Source, rows_from
+from evals.data.sources import Row, Source, rows_from
 from evals.task import Item, Task, boxed_question, sample
 from ttc.core import Problem, Sampling
 

@@ -1,4 +1,4 @@
-"""The toy language (`evals.toy`), one skill at a time: walks, flags, manners, judging, critique, revision.
+"""The toy language (`evals.worlds.toy`), one skill at a time: walks, flags, manners, judging, critique, revision.
 
 Made for training: every answer is decided by patterns over thinking and text (the verifier `regex`), whose partial
 credit is the share that holds. What needs a calculator is the task `calculation`. A model must have learnt the
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from evals.cipher import Cipher, Split, question
 from evals.task import Check, Item, Task
-from evals.toy import FLAGS, critique, quality, replies, requests, target
+from evals.worlds.cipher import Cipher, Split, question
+from evals.worlds.toy import FLAGS, critique, quality, replies, requests, target
 from ttc.core import Message, Problem, Sampling, Target
 
 __all__ = ["toy"]

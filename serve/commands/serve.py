@@ -14,10 +14,10 @@ import pathlib
 import sys
 from typing import Any
 
+from ttc.cli.memory import keep_little
 from ttc.concurrent import new_event_loop
-from ttc.config import overrides
+from ttc.config.config import overrides
 from ttc.errors import ConfigError, MissingExtra
-from ttc.memory import keep_little
 
 
 def register(subparsers: Any) -> None:
@@ -50,10 +50,10 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the models, then serve until a signal comes."""
-    from serve.catalogue import Catalogue
-    from serve.config import load_config
-    from serve.defaults import from_options
-    from serve.server import serve
+    from serve.http.server import serve
+    from serve.operator.config import load_config
+    from serve.operator.defaults import from_options
+    from serve.running.catalogue import Catalogue
 
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:

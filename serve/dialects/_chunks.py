@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serve.events import (
+from serve.dialects.sse import DONE, Frame, data, openai_failure
+from serve.requests.fields import stream_options
+from serve.requests.schema import Schema
+from serve.running.events import (
     AnswerDelta,
     Counts,
     Done,
@@ -17,9 +20,6 @@ from serve.events import (
     Started,
     ThinkingDelta,
 )
-from serve.fields import stream_options
-from serve.schema import Schema
-from serve.sse import DONE, Frame, data, openai_failure
 
 __all__ = ["USAGE", "ChunkStream", "body_of"]
 

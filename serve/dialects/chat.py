@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from serve.dialects._chunks import USAGE, ChunkStream, body_of
-from serve.errors import invalid
-from serve.events import Finish, Outcome, Started, TokenLogprob
-from serve.fields import SHARED, max_tokens_of, sampling_of, text_of
-from serve.request import ServeRequest
-from serve.schema import Schema, described, nullable, without_nulls
-from serve.search import read_search
-from serve.thinking import read_thinking
+from serve.requests.errors import invalid
+from serve.requests.fields import SHARED, max_tokens_of, sampling_of, text_of
+from serve.requests.request import ServeRequest
+from serve.requests.schema import Schema, described, nullable, without_nulls
+from serve.requests.search import read_search
+from serve.requests.thinking import read_thinking
+from serve.running.events import Finish, Outcome, Started, TokenLogprob
 from ttc.core import Message
 
 __all__ = ["RESULT", "Stream", "parse", "reply", "schema"]
@@ -24,7 +24,7 @@ __all__ = ["RESULT", "Stream", "parse", "reply", "schema"]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLES = {"developer": "system"}
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
-"""What only a server behind can do (see `serve.forward`)."""
+"""What only a server behind can do (see `serve.running.forward`)."""
 
 _CONTENT: Schema = {
     "anyOf": [

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from serve.dialects._chunks import USAGE, ChunkStream, body_of
-from serve.errors import invalid
-from serve.events import Finish, Outcome, Started
-from serve.fields import SHARED, max_tokens_of, sampling_of
-from serve.request import ServeRequest
-from serve.schema import Schema, nullable
-from serve.search import read_search
-from serve.thinking import read_thinking
+from serve.requests.errors import invalid
+from serve.requests.fields import SHARED, max_tokens_of, sampling_of
+from serve.requests.request import ServeRequest
+from serve.requests.schema import Schema, nullable
+from serve.requests.search import read_search
+from serve.requests.thinking import read_thinking
+from serve.running.events import Finish, Outcome, Started
 from ttc.core import Message
 
 __all__ = ["RESULT", "Stream", "parse", "reply", "schema"]

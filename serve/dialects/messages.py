@@ -15,13 +15,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from serve.errors import ApiError, invalid
-from serve.fields import SHARED, text_of
-from serve.request import SamplingWish, ServeRequest, ThinkingWish
-from serve.schema import Schema, described, nullable
-from serve.search import read_search
-from serve.thinking import EFFORTS, read_thinking
-from serve.thinking import FIELDS as THINKING
+from serve.requests.errors import ApiError, invalid
+from serve.requests.fields import SHARED, text_of
+from serve.requests.request import SamplingWish, ServeRequest, ThinkingWish
+from serve.requests.schema import Schema, described, nullable
+from serve.requests.search import read_search
+from serve.requests.thinking import EFFORTS, read_thinking
+from serve.requests.thinking import FIELDS as THINKING
 from ttc.core import Message
 
 __all__ = ["parse", "schema"]

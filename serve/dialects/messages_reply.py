@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from serve import events
-from serve.errors import ApiError
-from serve.schema import Schema
-from serve.sse import named
+from serve.dialects.sse import named
+from serve.requests.errors import ApiError
+from serve.requests.schema import Schema
+from serve.running import events
 
 __all__ = ["PING", "REFUSAL", "RESULT", "STATUSES", "Stream", "refusal", "reply"]
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serve.errors import ApiError, invalid
-from serve.fields import IGNORED, SHARED, max_tokens_of, sampling_of, stream_options, text_of
-from serve.request import ServeRequest
-from serve.schema import Schema, described, nullable, read
-from serve.search import read_search
-from serve.thinking import FIELDS as THINKING
-from serve.thinking import read_thinking
+from serve.requests.errors import ApiError, invalid
+from serve.requests.fields import IGNORED, SHARED, max_tokens_of, sampling_of, stream_options, text_of
+from serve.requests.request import ServeRequest
+from serve.requests.schema import Schema, described, nullable, read
+from serve.requests.search import read_search
+from serve.requests.thinking import FIELDS as THINKING
+from serve.requests.thinking import read_thinking
 from ttc.core import Message
 
 __all__ = ["parse", "schema"]

@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from serve import events
-from serve.errors import ApiError
-from serve.schema import Schema
-from serve.sse import named
+from serve.dialects.sse import named
+from serve.requests.errors import ApiError
+from serve.requests.schema import Schema
+from serve.running import events
 from ttc.core import Sampling
 
 __all__ = ["RESULT", "Stream", "refusal", "reply"]

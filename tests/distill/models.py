@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from train.stage import Setting
+from train.base.stage import Setting
 from train.stages.pretrain import pretrain
 
 SYMBOLS, STEPS = 12, 4

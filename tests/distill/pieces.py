@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distill.generate import LocalGenerator
-from distill.ledger import Failure, Ledger, Outcome
-from distill.sample import Sample
-from distill.units import Unit
+from distill.generation.generate import LocalGenerator
+from distill.generation.ledger import Failure, Ledger, Outcome
+from distill.generation.units import Unit
+from distill.spec.sample import Sample
 from evals.task import Item
 from ttc.core import Answer, Candidate, Message, Problem, Sampling, Usage, Verdict
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import EngineError
+from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
-from ttc.thinking import Thinking
 
 
 def item(name: str, text: str = "", target: str = "7") -> Item:

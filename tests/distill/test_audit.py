@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from distill.sample import Row, row_of
-from distill.template import audit_rows, turn_end
+from distill.data.template import audit_rows, turn_end
+from distill.spec.sample import Row, row_of
 from tests.distill.pieces import sample
-from train.models import load_tokenizer
+from train.base.models import load_tokenizer
 from ttc.core import Message
 from ttc.errors import ConfigError
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from distill.job import run_job
-from distill.method import Domain, Job
+from distill.job.job import run_job
 from distill.methods.budget import budget
-from distill.resolve import resolve
-from distill.sample import Sample
-from distill.spec import parse_spec
+from distill.plan.resolve import resolve
+from distill.spec.method import Domain, Job
+from distill.spec.sample import Sample
+from distill.spec.spec import parse_spec
 from tests.distill.models import SYMBOLS, TASK
 from tests.distill.pieces import item, sample
-from train.specs import make_task
+from train.base.specs import make_task
 from ttc.errors import ConfigError
 
 TABLE = {"name": "b", "method": "budget", "seed": 1, "task": f"{TASK},split=train", "held_out": TASK}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import distill
-from distill.spec import read_spec
-from train.recipe import read_recipe
-from train.specs import make_task
-from ttc.config import load_toml
+from distill.spec.spec import read_spec
+from train.base.specs import make_task
+from train.recipe.recipe import read_recipe
+from ttc.config.config import load_toml
 
 EXAMPLES = sorted((Path(distill.__file__).parent / "examples").glob("*.toml"))
 JOBS = [path for path in EXAMPLES if "method" in load_toml(path)]

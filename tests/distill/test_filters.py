@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.filtering import Context
-from distill.pipeline import ORDER, USUAL, read_filters, run_pipeline, settings_of
-from distill.registries import FILTERS, SELECTORS
-from distill.selection import read_selection
+from distill.data.filtering import Context
+from distill.data.pipeline import ORDER, USUAL, read_filters, run_pipeline, settings_of
+from distill.data.selection import read_selection
+from distill.spec.registries import FILTERS, SELECTORS
 from tests.distill.pieces import sample
+from ttc.config.plugin_fault import blamed
 from ttc.errors import ConfigError, UnknownName
-from ttc.plugin_fault import blamed
 
 
 def reasons(name, samples, context=None, **fields):

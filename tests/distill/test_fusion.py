@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from distill.flags import Flags
-from distill.job import run_job
-from distill.method import Domain, Job
+from distill.data.template import audit_rows
+from distill.job.job import run_job
+from distill.measure.obedience import obedience, two_turns
 from distill.methods.fusion import fusion
-from distill.obedience import obedience, two_turns
-from distill.spec import parse_spec
-from distill.template import audit_rows
+from distill.spec.flags import Flags
+from distill.spec.method import Domain, Job
+from distill.spec.spec import parse_spec
 from tests.distill.models import TASK, setting
 from tests.distill.pieces import item, sample
-from train.examples import read_examples
-from train.models import Shape, new_model, save_model
+from train.base.models import Shape, new_model, save_model
+from train.base.specs import make_task
+from train.examples.examples import read_examples
 from train.nano import tokenizer as nano_tokenizer
-from train.specs import make_task
 from ttc.core import Message
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.thinking import CLOSE, OPEN
+from ttc.session.thinking import CLOSE, OPEN
 
 TABLE = {"name": "modes", "method": "fusion", "seed": 1, "task": f"{TASK},split=train", "held_out": TASK}
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from distill.comparing import compared, recoveries
-from distill.gates import job_checks, read_job_gates
-from distill.measured import Measured, TaskNumbers
-from distill.spec import parse_spec
+from distill.measure.comparing import compared, recoveries
+from distill.plan.gates import job_checks, read_job_gates
+from distill.spec.measured import Measured, TaskNumbers
+from distill.spec.spec import parse_spec
 from ttc.errors import ConfigError
 
 PLAIN = {"name": "j", "method": "rejection", "student": "s", "teacher": "t", "task": "cipher", "seed": 1,

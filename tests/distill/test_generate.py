@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from distill.generate import MAX_STREAK, fill
-from distill.ledger import Ledger
+from distill.generation.generate import MAX_STREAK, fill
+from distill.generation.ledger import Ledger
 from tests.distill.pieces import ScriptedTeacher, unit
 from ttc.errors import EngineError
 

@@ -7,12 +7,12 @@ import shutil
 import pytest
 import torch
 
-from distill.generate import open_local
-from distill.job import plan_job, run_job
-from distill.ledger import Ledger
-from distill.manifest import verify_manifest
-from distill.spec import parse_spec
-from evals.cipher import Cipher
+from distill.generation.generate import open_local
+from distill.generation.ledger import Ledger
+from distill.job.job import plan_job, run_job
+from distill.job.manifest import verify_manifest
+from distill.spec.spec import parse_spec
+from evals.worlds.cipher import Cipher
 from tests.distill.models import STEPS, SYMBOLS, make_model
 from ttc.errors import ConfigError, RecordError
 

@@ -6,15 +6,15 @@ import shutil
 
 import pytest
 
-from distill.generate import open_local
-from distill.job import plan_job, refused, run_job
-from distill.ledger import Ledger
-from distill.manifest import verify_manifest
+from distill.generation.generate import open_local
+from distill.generation.ledger import Ledger
+from distill.job.job import plan_job, refused, run_job
+from distill.job.manifest import verify_manifest
 from distill.preflight import Finding
-from distill.spec import parse_spec
+from distill.spec.spec import parse_spec
 from tests.distill.models import TASK
 from tests.fresh import heavy_modules_of
-from ttc.cli import main
+from ttc.cli.cli import main
 from ttc.errors import ConfigError, UnknownName
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from distill.ledger import Ledger
+from distill.generation.ledger import Ledger
 from tests.distill.models import TASK
-from ttc.digests import file_digest
+from ttc.identity.digests import file_digest
 
 KILLS = 20
 SPEC = """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distill.ledger import Ledger
+from distill.generation.ledger import Ledger
 from tests.distill.pieces import failure, filled, outcome, unit
 from ttc.core import Verdict
 from ttc.errors import ConfigError, RecordError

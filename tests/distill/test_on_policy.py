@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 import torch
 
-from distill.divergence import WORDS
-from distill.job import run_job
-from distill.spec import parse_spec
+from distill.job.job import run_job
+from distill.spec.spec import parse_spec
 from distill.stages.on_policy import on_policy
+from distill.supervision.divergence import WORDS
 from distill.supervision.learner import SELF_TEST, Learner
 from distill.supervision.local import LocalReader
 from distill.supervision.panel import Panel
@@ -22,19 +22,19 @@ from evals.tasks.cipher import cipher
 from tests.distill.models import STEPS, SYMBOLS, TASK, make_model, setting
 from tests.ttc.openai_server import OpenAIServer
 from train.advantages.group import group
+from train.base.models import load_model
+from train.base.optimiser import Optimiser, Schedule
+from train.base.rollout import Collector, group_draws
+from train.base.rollout_file import read_rollouts
 from train.losses.ppo import ppo
-from train.models import load_model
-from train.optimiser import Optimiser, Schedule
-from train.recipe import read_recipe
-from train.replay import replay_step
-from train.rollout import Collector, group_draws
-from train.rollout_file import read_rollouts
-from train.run import Options, run_recipe
-from train.update import Objective, Updater
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
+from train.replay.replay import replay_step
+from train.update.update import Objective, Updater
 from ttc.core import Sampling, Verdict
-from ttc.embedded.text import Text
-from ttc.engines.embedded import embedded
-from ttc.engines.openai import openai
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.openai.factory import openai
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError
 
 KINDS = ("reverse", "forward", "jsd", "sampled")

@@ -10,14 +10,14 @@ import torch
 from tokenizers import Tokenizer
 
 from distill import preflight
-from distill.job import plan_job, run_job
-from distill.resolve import resolve
-from distill.spec import parse_spec
-from distill.vocabulary import differences, id_bytes
-from evals.cipher import question
+from distill.data.vocabulary import differences, id_bytes
+from distill.job.job import plan_job, run_job
+from distill.plan.resolve import resolve
+from distill.spec.spec import parse_spec
+from evals.worlds.cipher import question
 from tests.distill.models import SYMBOLS, TASK, make_model
-from train.models import load_model, load_tokenizer, save_model
-from train.normalise import NORMALISERS
+from train.base.models import load_model, load_tokenizer, save_model
+from train.update.normalise import NORMALISERS
 from ttc.errors import ConfigError
 
 ON_POLICY = {"name": "p", "method": "on_policy", "seed": 1, "task": f"{TASK},split=train", "held_out": TASK}

@@ -1,7 +1,7 @@
 """Problems that must not be asked are found before anything is spent, with what they share with others."""
 
-from distill.prompts import clean_prompts
-from evals.decontamination import own_texts
+from distill.data.prompts import clean_prompts
+from evals.data.decontamination import own_texts
 from tests.distill.pieces import item
 
 WORDS = " ".join(f"w{i}" for i in range(15))

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from distill.generate import fill
-from distill.job import run_job
-from distill.ledger import Ledger
-from distill.shards import MAX_DEATHS, RayGenerator, opener_for, ray_opener
-from distill.spec import JobSpec, TeacherSpec, parse_spec
-from distill.teacher import Teacher, resolve_teacher
-from distill.units import Unit, sampling_digest
+from distill.generation.generate import fill
+from distill.generation.ledger import Ledger
+from distill.generation.shards import MAX_DEATHS, RayGenerator, opener_for, ray_opener
+from distill.generation.units import Unit, sampling_digest
+from distill.job.job import run_job
+from distill.spec.spec import JobSpec, TeacherSpec, parse_spec
+from distill.spec.teacher import Teacher, resolve_teacher
 from tests.distill.models import TASK
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
-from ttc.thinking import Thinking
+from ttc.session.thinking import Thinking
 
 ENGINE = f"{Path(__file__).parent / 'mortal_engine.py'}:mortal"
 SAMPLING = Sampling(max_tokens=32)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distill.spec import parse_spec, read_spec
+from distill.spec.spec import parse_spec, read_spec
 from ttc.core import Sampling
 from ttc.errors import ConfigError, UnknownName
 

@@ -17,10 +17,10 @@ import torch
 import transformers
 
 import distill.commands.distill
-import ttc.engines.embedded
-from ttc.cli import main
+import ttc.engines.embedded.engine
+from ttc.cli.cli import main
 
-LOADED = (transformers, distill.commands.distill, ttc.engines.embedded)
+LOADED = (transformers, distill.commands.distill, ttc.engines.embedded.engine)
 
 
 def run(args: list[str], log: Path, after: float | None) -> tuple[int, float]:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.arithmetic import LEVELS, sample_expression
-from evals.expressions import parse, reductions
-from evals.worked_steps import Progress, evaluate, expression, line, parse_step, result
+from evals.worlds.arithmetic import LEVELS, sample_expression
+from evals.worlds.expressions import parse, reductions
+from evals.worlds.worked_steps import Progress, evaluate, expression, line, parse_step, result
 
 WORKED = ["23+48=71", "71*30=2130", "71*8=568", "2130+568=2698", "2698-17=2681"]
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from evals.run import RECORDS, evaluate, read_run
-from evals.summary import total_usage
+from evals.folder.run import RECORDS, evaluate, read_run
+from evals.numbers.summary import total_usage
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless
+from ttc.config.registry import STRATEGIES
 from ttc.core import (
     Answer,
     Engine,
@@ -29,10 +30,9 @@ from ttc.core import (
 )
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
-from ttc.registry import STRATEGIES
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.session import Session
-from ttc.solve import solve
+from ttc.session.session import Session
+from ttc.session.solve import solve
 
 STRATEGY_PARAMS = {
     "direct": {},

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.decontamination import answer_leaks, normalised, overlaps, own_texts, prompt_text
+from evals.data.decontamination import answer_leaks, normalised, overlaps, own_texts, prompt_text
 from evals.task import Item, boxed_question
 from ttc.core import Message, Problem
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from evals.run import read_run
-from evals.summary import read_summary
+from evals.folder.run import read_run
+from evals.numbers.summary import read_summary
 from tests.ttc import bad_plugins
-from ttc.cli import main
+from ttc.cli.cli import main
 
 SIMULATED = ["eval", "--task", "simulated", "--engine", "simulated", "--set", "engine.p=0.9"]
 

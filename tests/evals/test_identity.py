@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from evals.run import CONFIG, RECORDS, read_run
+from evals.folder.run import CONFIG, RECORDS, read_run
 from tests.evals.test_eval_command import SIMULATED
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from ttc import nano
-from ttc.cli import main
+from ttc.cli.cli import main
 from ttc.core import Served
-from ttc.engines.openai import openai
+from ttc.engines.openai.factory import openai
 
 STRATEGY = """
 import helper

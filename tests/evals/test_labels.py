@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evals.labels import labels, settings_of
-from ttc.choices import StrategyChoice
-from ttc.registry import STRATEGIES
+from evals.runs.labels import labels, settings_of
+from ttc.cli.choices import StrategyChoice
+from ttc.config.registry import STRATEGIES
 
 
 def entry(strategy: str, n: int = 1, **more: Any) -> dict[str, Any]:

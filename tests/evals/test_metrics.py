@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
+from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
 
 SCORES = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5, 1.0]))
 VOTES = st.builds(Vote, st.sampled_from(["a", "b", "c", "d", None]), st.booleans(), SCORES)

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from evals.calibrate import fit
-from evals.planner import PLAN, WAVES, Planner
-from evals.run import read_run
-from evals.sampled import read_pools
-from ttc.cli import main
+from evals.allocation.calibrate import fit
+from evals.allocation.planner import PLAN, WAVES, Planner
+from evals.allocation.sampled import read_pools
+from evals.folder.run import read_run
+from ttc.allocation.table import Kind, Plan, save_plan
+from ttc.cli.cli import main
 from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError, EngineError
-from ttc.plan import Kind, Plan, save_plan
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies._drawing import draw_wave
 
 NUM, TOTAL = 60, 40_000

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from evals.commands import replay as command
-from evals.run import read_run
-from evals.summary import read_summary
-from ttc.cli import main
+from evals.folder.run import read_run
+from evals.numbers.summary import read_summary
+from ttc.cli.cli import main
 from ttc.core import Record
 from ttc.errors import ConfigError
 

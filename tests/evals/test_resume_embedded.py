@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from evals.run import RECORDS, evaluate
+from evals.folder.run import RECORDS, evaluate
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Answer, Problem, Record, Sampling
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.scorers.prm import prm
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 from ttc.verifiers.math import math
 

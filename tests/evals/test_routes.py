@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from evals.calibrate import fit, routes, spend
-from evals.run import read_run
-from evals.sampled import opened, read_pools, unscored
+from evals.allocation.calibrate import fit, routes, spend
+from evals.allocation.sampled import opened, read_pools, unscored
+from evals.folder.run import read_run
 from tests.ttc.questions import ask
-from ttc.cli import main
+from ttc.allocation.table import Plan, load_plan, save_plan
+from ttc.cli.cli import main
 from ttc.core import Answer, Sampling
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
-from ttc.plan import Plan, load_plan, save_plan
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.auto import auto
 from ttc.strategies.direct import direct
 

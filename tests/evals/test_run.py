@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from evals.run import CONFIG, RECORDS, digest, evaluate, read_run
+from evals.folder.run import CONFIG, RECORDS, digest, evaluate, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless
 from ttc.core import Answer, Candidate, Problem, Record, Sampling
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PluginError, PromptTooLong, RecordError
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.majority import majority
 
 SETTINGS = {"task": "simulated", "strategy": "majority", "params": {"n": 16}, "seed": 3}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.statistics import (
+from evals.numbers.statistics import (
     holm,
     mcnemar,
     mean_interval,

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from evals.step_metrics import (
+from evals.data.steps import label_rows, read_labelled, sample_labelled, score_rows, write_labelled
+from evals.numbers.step_metrics import (
     Judged,
     calibration,
     calibration_error,
@@ -23,10 +24,9 @@ from evals.step_metrics import (
     ranking,
     split,
 )
-from evals.steps import label_rows, read_labelled, sample_labelled, score_rows, write_labelled
 from evals.tasks.arithmetic import arithmetic
-from evals.worked_steps import ArithmeticSteps
-from ttc.cli import main
+from evals.worlds.worked_steps import ArithmeticSteps
+from ttc.cli.cli import main
 from ttc.core import Message, Problem, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, RecordError

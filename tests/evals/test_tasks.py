@@ -10,18 +10,18 @@ from pathlib import Path
 import datasets
 import pytest
 
-from evals.experiment import check_golds
+from evals.runs.experiment import check_golds
 from evals.task import Task
 from evals.tasks import TASKS, load_task
 from evals.tasks.arithmetic import arithmetic
 from evals.tasks.gsm8k import gsm8k
 from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
-from evals.worked_steps import expression
+from evals.worlds.worked_steps import expression
 from tests.evals.local_data import write_hub_copy, write_lines
+from ttc.config.registry import VERIFIERS
 from ttc.engines.simulated import truth
 from ttc.errors import ConfigError, RecordError, UnknownName
-from ttc.registry import VERIFIERS
 
 DATA = os.environ.get("TTC_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="TTC_DATA names no data folder")

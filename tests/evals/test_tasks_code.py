@@ -14,16 +14,16 @@ from typing import Any
 import datasets
 import pytest
 
-from evals.experiment import check_golds
+from evals.runs.experiment import check_golds
 from evals.task import Item, Task
 from evals.tasks.humaneval import humaneval
 from evals.tasks.livecodebench import livecodebench
 from evals.tasks.mbpp import mbpp
 from tests.evals.local_data import write_hub_copy, write_lines
-from ttc.cli import main
+from ttc.cli.cli import main
+from ttc.config.registry import VERIFIERS
 from ttc.core import Submission
 from ttc.errors import ConfigError, RecordError
-from ttc.registry import VERIFIERS
 from ttc.sandbox.probe import probe
 
 

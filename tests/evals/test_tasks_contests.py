@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pytest
 
-from evals.experiment import check_golds
+from evals.runs.experiment import check_golds
 from evals.task import Item, Task
 from evals.tasks.aime24 import aime24
 from evals.tasks.aime25 import aime25
@@ -19,9 +19,9 @@ from evals.tasks.amc23 import amc23
 from evals.tasks.gpqa import LETTERS, gpqa
 from evals.tasks.math500 import math500
 from tests.evals.local_data import write_hub_copy, write_lines
+from ttc.config.registry import VERIFIERS
 from ttc.core import Submission
 from ttc.errors import ConfigError, RecordError
-from ttc.registry import VERIFIERS
 
 
 @pytest.fixture(autouse=True)

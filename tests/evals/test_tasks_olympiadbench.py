@@ -14,7 +14,7 @@ import pytest
 from evals.task import Item, Task
 from evals.tasks.olympiadbench import olympiadbench
 from tests.evals.local_data import write_hub_copy, write_lines
-from ttc.cli import main
+from ttc.cli.cli import main
 from ttc.core import Submission
 from ttc.errors import RecordError
 from ttc.verifiers.math import math

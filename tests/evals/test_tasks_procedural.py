@@ -6,12 +6,12 @@ import importlib.util
 
 import pytest
 
-from evals.experiment import check_golds
+from evals.runs.experiment import check_golds
 from evals.tasks import load_task
 from evals.tasks.reasoning_gym import reasoning_gym
+from ttc.config.registry import bind
 from ttc.core import Message
 from ttc.errors import ConfigError, UnknownName
-from ttc.registry import bind
 from ttc.verifiers.procedural import procedural
 
 needs_gym = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is missing")

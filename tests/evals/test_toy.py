@@ -6,7 +6,7 @@ import random
 import pytest
 
 from evals.tasks.toy import _SKILLS, toy
-from evals.toy import Reply, Request, best, critique, foreign, quality, replies, requests, target
+from evals.worlds.toy import Reply, Request, best, critique, foreign, quality, replies, requests, target
 from ttc.core import Submission
 from ttc.errors import ConfigError
 from ttc.verifiers.regex import regex

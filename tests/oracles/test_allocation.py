@@ -17,21 +17,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.allocation import Arm, Kind, allocate, hull
-from evals.calibrate import fit, worth
+from evals.allocation.allocation import Arm, Kind, allocate, hull
+from evals.allocation.calibrate import fit, worth
+from evals.allocation.sampled import read_pools
 from evals.commands import calibrate as command
-from evals.replay import open_source
-from evals.sampled import read_pools
+from evals.runs.replay import open_source
 from tests.oracles.tools import ballots
 from tests.ttc.questions import ask
-from ttc.cli import main
+from ttc.allocation.policy import Climb, Mixture, Policy, follow, policy_at, state_of
+from ttc.allocation.table import Kind as Draws
+from ttc.allocation.table import Plan, Route, State, load_plan, save_plan
+from ttc.cli.cli import main
 from ttc.core import Budget, Sampling
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
-from ttc.plan import Kind as Draws
-from ttc.plan import Plan, Route, State, load_plan, save_plan
-from ttc.planning import Climb, Mixture, Policy, follow, policy_at, state_of
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.auto import auto
 from ttc.strategies.direct import direct
 

@@ -9,7 +9,7 @@ import pytest
 
 from ttc.core import Message, Problem, Prompt, Score
 from ttc.engines.scripted import ScriptedEngine
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.refine import refine

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.metrics import pass_at_k
-from evals.statistics import paired_interval
+from evals.numbers.metrics import pass_at_k
+from evals.numbers.statistics import paired_interval
 from tests.oracles.tools import answers
 from ttc.engines.simulated import truth
 from ttc.strategies.majority import majority

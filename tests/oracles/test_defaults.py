@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from ttc.registry import POLICIES, STRATEGIES
+from ttc.config.registry import POLICIES, STRATEGIES
 
 STRATEGY_DEFAULTS = {
     "adaptive": {"n": 40, "threshold": 0.95, "window": 5, "wave": 1},

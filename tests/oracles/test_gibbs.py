@@ -18,8 +18,8 @@ from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.search.policies.gibbs import Gibbs, gibbs
 from ttc.search.runtime import Growth
-from ttc.session import Session
-from ttc.solve import solve
+from ttc.session.session import Session
+from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 
 STEPS, ROUNDS, WIDTH = 2, 1000, 3

@@ -14,7 +14,7 @@ from tests.ttc.questions import ask
 from ttc import seeds
 from ttc.core import Score
 from ttc.engines.scripted import ScriptedEngine
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.knockout import knockout
 
 

@@ -11,9 +11,9 @@ from tests.oracles.tools import answers
 from tests.ttc import conformance as suite
 from ttc.core import Answer, Budget, Engine, Price, Sampling, Usage
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.meter import Meter, Request
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.meter import Meter, Request
+from ttc.session.solve import solve
 from ttc.strategies.adaptive import adaptive
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.best_of_n import best_of_n

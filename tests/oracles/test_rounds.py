@@ -9,14 +9,14 @@ import pytest
 
 from tests.oracles.tools import answers, ballots, say
 from tests.ttc.questions import ask
+from ttc.choosing.selection import choose
 from ttc.core import Answer, Prompt, Score, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.scorers.constant import constant
 from ttc.search.policies.beam import beam
 from ttc.search.policies.entropic import entropic
 from ttc.search.policies.particle import particle
-from ttc.selection import choose
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies._sums import wrong_sums
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.best_of_n import best_of_n

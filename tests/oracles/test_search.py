@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from tests.oracles.tools import accuracy, answers, near, say
 from tests.ttc.conformance import essence
 from tests.ttc.questions import ask
-from ttc.aggregate import aggregate
+from ttc.allocation.table import Kind
+from ttc.choosing.aggregate import aggregate
 from ttc.core import Answer, Prompt, Sampling, Score
 from ttc.engines.simulated import simulated, truth
-from ttc.plan import Kind
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.search.policies.puct import Puct, _Place, puct
 from ttc.search.policies.rebase import rebase
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies._drawing import draw_wave
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.tree import tree

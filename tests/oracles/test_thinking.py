@@ -18,13 +18,13 @@ from ttc.engines import _chartext as chartext
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
-from ttc.solve import solve
+from ttc.session.solve import solve
+from ttc.session.thinking import QWEN3_HANDOVER, Thinking, split
 from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.confidence import confidence
 from ttc.strategies.direct import direct
 from ttc.strategies.early_exit import early_exit
 from ttc.strategies.majority import majority
-from ttc.thinking import QWEN3_HANDOVER, Thinking, split
 
 
 def think(question: str, strategy, **options) -> Answer:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.metrics import Vote, majority_at_k
+from evals.numbers.metrics import Vote, majority_at_k
 from tests.oracles.tools import ballots
 from ttc import answers
-from ttc.selection import choose
-from ttc.voting import tally, vote
+from ttc.choosing.selection import choose
+from ttc.choosing.voting import tally, vote
 
 NAMES = "abc"
 

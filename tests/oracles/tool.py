@@ -28,7 +28,14 @@ from typing import Any
 from tests.oracles.forks import copy_packages, import_what_every_fork_needs, in_fork, run_tests, will_change
 from tests.oracles.reach import Reach, Recorder, affordable, owner, read
 
-PATHS = ("ttc/search", "ttc/strategies", "ttc/selection.py", "ttc/voting.py", "ttc/plan.py", "ttc/planning.py")
+PATHS = (
+    "ttc/search",
+    "ttc/strategies",
+    "ttc/choosing/selection.py",
+    "ttc/choosing/voting.py",
+    "ttc/allocation/table.py",
+    "ttc/allocation/policy.py",
+)
 GOAL = 0.8
 SKIPPED = ("BitOr",)
 

@@ -11,7 +11,7 @@ from tests.ttc.questions import ask
 from ttc.core import Answer, Budget, Candidate, Sampling
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated, truth
-from ttc.solve import solve
+from ttc.session.solve import solve
 
 SIGMAS = 4
 

@@ -13,16 +13,16 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from serve.app import create_app
-from serve.catalogue import Catalogue, ServedModel
-from serve.config import Limits, ModelSpec, PresetSpec, ServeConfig
-from serve.fair import FairGate
-from serve.keys import Key
-from serve.service import Service
-from serve.thinking import ThinkingPolicy
+from serve.http.app import create_app
+from serve.operator.config import Limits, ModelSpec, PresetSpec, ServeConfig
+from serve.requests.keys import Key
+from serve.requests.thinking import ThinkingPolicy
+from serve.running.catalogue import Catalogue, ServedModel
+from serve.running.fair import FairGate
+from serve.running.service import Service
+from ttc.cli.options import PartChoice
 from ttc.core import Engine, Scorer
 from ttc.engines.scripted import ScriptedEngine, replies
-from ttc.options import PartChoice
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from serve.config import Limits
-from serve.markers import with_markers
-from serve.thinking import ThinkingPolicy
+from serve.operator.config import Limits
+from serve.requests.thinking import ThinkingPolicy
+from serve.running.markers import with_markers
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import same, streamed, whole
 from tests.serve.thinker import ANSWER, HANDOVER_WORDS, THOUGHT, ManyTokenMarkers, WithoutMarkers, bracketed, think
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
-from ttc.thinking import split
+from ttc.session.thinking import split
 
 SETUPS = {
     "template opens": lambda: ScriptedEngine(think, thinking=True),

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from serve.config import Limits
-from serve.markers import with_markers
-from serve.thinking import ThinkingPolicy
+from serve.operator.config import Limits
+from serve.requests.thinking import ThinkingPolicy
+from serve.running.markers import with_markers
 from tests.serve.running import Running, running, served
 from tests.serve.streams import same, streamed, whole
 from ttc.core import Usage
-from ttc.engines.vllm import vllm
-from ttc.thinking import QWEN3_HANDOVER, split
+from ttc.engines.vllm.factory import vllm
+from ttc.session.thinking import QWEN3_HANDOVER, split
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 

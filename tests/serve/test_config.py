@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from serve.catalogue import Catalogue
-from serve.config import PresetSpec, ServeConfig, load_config
-from serve.service import Service
+from serve.operator.config import PresetSpec, ServeConfig, load_config
+from serve.running.catalogue import Catalogue
+from serve.running.service import Service
 from tests.serve.running import scripted, served
 from ttc.errors import ConfigError
 

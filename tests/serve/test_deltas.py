@@ -8,11 +8,11 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve.deltas import Deltas, cut_at_stop
+from serve.running.deltas import Deltas, cut_at_stop
 from ttc import nano
 from ttc.core import Capabilities, Prompt
-from ttc.embedded.text import Text
-from ttc.thinking import Thinking, split
+from ttc.engines.shared.text import Text
+from ttc.session.thinking import Thinking, split
 
 WORDS = st.sampled_from(["the ", "answer", " is 7", "é", "日本", "🙂", "\n\n", "<", "think", "</", "stop", "STOP", " "])
 PARTS = st.lists(st.one_of(WORDS, st.just("<think>"), st.just("</think>")), max_size=12)

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from serve.keys import key_from_secret
-from serve.thinking import ThinkingPolicy
+from serve.requests.keys import key_from_secret
+from serve.requests.thinking import ThinkingPolicy
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import same, streamed, whole
 from tests.ttc.capping import ANSWER, BARE, THOUGHT, Capping
 from ttc.core import Completion, Prompt, Sampling, UsageSink
 from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.vllm.thinking_cap import CapReport
 from ttc.extras import PENALTIES, ExtraCapabilities, ExtraCompletion, ExtraSampling, with_extra
-from ttc.vllm_engine.thinking_cap import CapReport
 
 REPLY = "<think>hm</think>\n\nThe answer is 7."
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from serve.catalogue import ServedModel
-from serve.forward import Forward, open_forward
+from serve.running.catalogue import ServedModel
+from serve.running.forward import Forward, open_forward
 from tests.serve.running import Running, chat, running, scripted, served, spec
 from tests.serve.streams import chunks_of, whole
 from tests.serve.upstream import Upstream, upstream
 from tests.ttc.openai_server import OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
-from ttc.engines.openai import openai
-from ttc.remote.client import Access, Client
-from ttc.remote.request import Features
+from ttc.engines.openai.client import Access, Client
+from ttc.engines.openai.factory import openai
+from ttc.engines.openai.request import Features
 
 TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 CALLS = ['{"a": 1, "b": 2}', '{"b":2,"a":1}', '{"a": 5, "b": 5}', '{"a": 1, "b": 2}']

@@ -11,11 +11,11 @@ import threading
 
 import pytest
 
-from serve.config import load_config
-from serve.keys import KeyLimits, find_key, key_from_secret
-from serve.logs import JsonLines
-from serve.metrics import Finished
-from serve.tracing import RequestSpan
+from serve.http.logs import JsonLines
+from serve.operator.config import load_config
+from serve.operator.metrics import Finished
+from serve.operator.tracing import RequestSpan
+from serve.requests.keys import KeyLimits, find_key, key_from_secret
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
 from ttc.core import Usage

@@ -15,11 +15,11 @@ import time
 import httpx2
 import pytest
 
-from serve.config import Limits
+from serve.operator.config import Limits
 from tests.serve.running import Running, chat, running, served
 from tests.serve.slow import GatedEngine, SlowEngine, until
 from tests.serve.streams import chunks_of
-from ttc.engines.embedded import EmbeddedEngine, embedded
+from ttc.engines.embedded.engine import EmbeddedEngine, embedded
 
 
 def leave(server: Running, body: dict[str, object], after_s: float) -> None:

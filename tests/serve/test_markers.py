@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve.markers import with_markers
-from serve.thinking import ThinkingPolicy
+from serve.requests.thinking import ThinkingPolicy
+from serve.running.markers import with_markers
 from tests.serve.thinker import WithoutMarkers, think
 from ttc.core import Message, Prompt, StreamingEngine
 from ttc.engines.scripted import ScriptedEngine

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from serve.config import Limits, PresetSpec
-from serve.keys import key_from_secret
-from serve.pages import read_pages
+from serve.http.pages import read_pages
+from serve.operator.config import Limits, PresetSpec
+from serve.requests.keys import key_from_secret
 from tests.serve.browsing import Playground, browser
 from tests.serve.running import Running, running, scripted, served
 from tests.serve.slow import SlowEngine, until
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.scorers.prm import prm
 
 SECRET = "alice-secret-1"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.config import Limits
+from serve.operator.config import Limits
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import whole
 from ttc.scorers.constant import constant

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.config import Limits
+from serve.operator.config import Limits
 from tests.serve.named_events import events
 from tests.serve.running import Running, running, scripted, served
 from tests.serve.slow import SlowEngine

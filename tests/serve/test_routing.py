@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serve.catalogue import ServedModel
-from serve.config import PresetSpec
-from serve.defaults import from_options
+from serve.operator.config import PresetSpec
+from serve.operator.defaults import from_options
+from serve.running.catalogue import ServedModel
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine
 from tests.serve.streams import streamed, whole

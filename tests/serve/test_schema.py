@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.dialects import chat as chat_dialect
-from serve.errors import ApiError, from_error
-from serve.schema import nullable, parse_json, read
-from serve.search import Offers
+from serve.requests.errors import ApiError, from_error
+from serve.requests.schema import nullable, parse_json, read
+from serve.requests.search import Offers
 from ttc.errors import ConfigError
 
 JSON = st.recursive(

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from serve.config import Limits, PresetSpec
-from serve.search import Offers
+from serve.operator.config import Limits, PresetSpec
+from serve.requests.search import Offers
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import same, streamed, whole
 from tests.ttc import bad_plugins
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.constant import constant
 from ttc.scorers.prm import prm

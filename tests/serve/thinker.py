@@ -6,7 +6,7 @@ import dataclasses
 
 from ttc.core import Capabilities, Path, Prompt
 from ttc.engines.scripted import ScriptedEngine
-from ttc.thinking import QWEN3_HANDOVER
+from ttc.session.thinking import QWEN3_HANDOVER
 
 THOUGHT = "ten chars."
 ANSWER = "The answer is 7."

@@ -8,29 +8,29 @@ from pathlib import Path
 
 import torch
 
-from evals.cipher import Cipher
 from evals.tasks.cipher import cipher as task
+from evals.worlds.cipher import Cipher
 from train.advantages.group import group
-from train.batch import pad
-from train.checkpoint import Checkpoints
+from train.base.checkpoint import Checkpoints
+from train.base.health import RULES, Health
+from train.base.models import Shape, load_model, load_tokenizer, new_model, save_model
+from train.base.optimiser import Optimiser, Schedule
+from train.base.rollout import Collector, group_draws
+from train.base.rollout_file import RolloutFile
 from train.corpora.cipher import cipher as corpus
-from train.frontier import Frontier
-from train.health import RULES, Health
-from train.held_out import HeldOut
 from train.losses.ppo import ppo
-from train.models import Shape, load_model, load_tokenizer, new_model, save_model
-from train.optimiser import Optimiser, Schedule
-from train.parts import Parts
-from train.policy import token_logprobs
-from train.recipe import read_recipe
-from train.rewards import Rewarder
-from train.rollout import Collector, group_draws
-from train.rollout_file import RolloutFile
-from train.run import Options, run_recipe
-from train.sync import Syncer
-from train.update import Objective, Updater
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
+from train.rl.parts import Parts
+from train.rollouts.frontier import Frontier
+from train.rollouts.held_out import HeldOut
+from train.rollouts.rewards import Rewarder
+from train.rollouts.sync import Syncer
+from train.update.batch import pad
+from train.update.policy import token_logprobs
+from train.update.update import Objective, Updater
 from ttc.core import Sampling
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.records import LineFile
 from ttc.verifiers.exact import exact
 

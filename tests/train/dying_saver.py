@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from train.checkpoint import Checkpoints
+from train.base.checkpoint import Checkpoints
 
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree")
 

@@ -10,8 +10,8 @@ from train.advantages.group import group
 from train.advantages.leave_one_out import leave_one_out
 from train.advantages.reinforce_pp import reinforce_pp
 from train.advantages.steps import steps
-from train.outcome import Outcome
 from train.registries import ADVANTAGES
+from train.update.outcome import Outcome
 
 NAN = float("nan")
 

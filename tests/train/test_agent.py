@@ -8,15 +8,15 @@ import json
 import pytest
 
 from evals.tasks.calculation import calculation as task
-from train.batch import rollout_batch
+from train.base.rollout import Collector, Rollout
+from train.base.rollout_file import RolloutFile, read_rollouts
+from train.base.specs import make_verifier, shaping_part
 from train.environments.calculation import calculation
-from train.recipe import read_recipe
-from train.rewards import Rewarder
-from train.rollout import Collector, Rollout
-from train.rollout_file import RolloutFile, read_rollouts
-from train.run import Options, run_recipe
-from train.specs import make_verifier, shaping_part
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
+from train.rollouts.rewards import Rewarder
 from train.stages.agent import agent
+from train.update.batch import rollout_batch
 from ttc.core import Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, UnknownName

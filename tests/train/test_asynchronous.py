@@ -8,10 +8,10 @@ import time
 import pytest
 
 from tests.train.cipher_base import make_base, make_parts
-from train.asynchronous import learn_async
-from train.loop import learn
-from train.parts import Plan
-from train.rewards import Rewarder
+from train.rl.asynchronous import learn_async
+from train.rl.loop import learn
+from train.rl.parts import Plan
+from train.rollouts.rewards import Rewarder
 from ttc.errors import ConfigError
 from ttc.verifiers.exact import exact
 
@@ -82,7 +82,7 @@ def test_a_slow_verifier_is_waited_for_less_than_by_the_synchronous_loop(base, t
 
 
 def test_an_actor_that_dies_ends_the_run_with_its_error(base, tmp_path):
-    from train.frontier import Frontier
+    from train.rollouts.frontier import Frontier
     from ttc.errors import TrainingError
 
     parts = make_parts(base, tmp_path)

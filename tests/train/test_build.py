@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.batch import pad
-from train.build import Build
-from train.lora import LoraLinear, add_lora, merged_state
-from train.models import load_model, load_tokenizer, save_model
-from train.policy import token_logprobs
-from train.stage import Setting
+from train.base.lora import LoraLinear, add_lora, merged_state
+from train.base.models import load_model, load_tokenizer, save_model
+from train.base.stage import Setting
 from train.stages.grpo import grpo
 from train.stages.sft import sft
+from train.update.batch import pad
+from train.update.build import Build
+from train.update.policy import token_logprobs
 from ttc.errors import ConfigError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"

@@ -11,12 +11,12 @@ import torch
 
 from tests.train.cipher_base import make_base, make_parts
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
-from train.checkpoint import Checkpoints
-from train.loop import learn
-from train.parts import Plan
-from train.recipe import read_recipe
-from train.run import Options, run_recipe
-from train.seal import SUMS
+from train.base.checkpoint import Checkpoints
+from train.base.seal import SUMS
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
+from train.rl.loop import learn
+from train.rl.parts import Plan
 from ttc.errors import RecordError, TrainingError
 
 FILES = ("model.safetensors", "optimiser.pt", "state.json", SUMS)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from train.fields import Fields, flattened
-from train.recipe import bind_stage
+from train.base.fields import Fields, flattened
+from train.recipe.recipe import bind_stage
 from train.registries import STAGES
+from ttc.config.signatures import bind, describe
 from ttc.errors import ConfigError
-from ttc.signatures import bind, describe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from evals.task import Item
-from train.frontier import Frontier
-from train.rollout import Rollout
+from train.base.rollout import Rollout
+from train.rollouts.frontier import Frontier
 from ttc.core import Message, Problem, Verdict
 from ttc.errors import ConfigError
 

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.gate import judge, promote
-from train.gate_cases import digest, safe
-from train.gates import Check, read_gates
-from train.models import load_model, load_tokenizer, save_model
-from train.recipe import read_recipe
-from train.stage import Result, Setting, write_result
+from train.base.models import load_model, load_tokenizer, save_model
+from train.base.stage import Result, Setting, write_result
+from train.measure.gates import Check, read_gates
+from train.promote.gate import judge, promote
+from train.promote.gate_cases import digest, safe
+from train.recipe.recipe import read_recipe
 from train.stages.reward_model import reward_model
 from train.stages.sample import sample
 from train.stages.sft import sft
-from ttc.cli import main
+from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
@@ -123,7 +123,7 @@ def test_each_gate_fails_on_one_side_of_its_bound_and_passes_on_the_other(run, g
 
 def test_the_divergence_of_a_model_from_itself_is_zero(run):
     from evals.tasks.cipher import cipher
-    from train.gate import divergence
+    from train.promote.gate import divergence
 
     items = cipher(symbols=SYMBOLS, max_steps=STEPS).items(4, 0)
     base, setting = run / "1-pretrain" / "model", Setting(run, None, 1, "cpu", 1, print)

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from tests.train.cipher_base import make_parts, two_updates
-from train.asynchronous import learn_async
-from train.grouping import check_groups
-from train.loop import learn
-from train.pair_data import PairSource
-from train.parts import Plan
-from train.replay import replay_step
-from train.rollout import Collector, Rollout, group_draws
-from train.stage import Setting
-from train.step import draw
+from train.base.rollout import Collector, Rollout, group_draws
+from train.base.stage import Setting
+from train.examples.pair_data import PairSource
+from train.replay.replay import replay_step
+from train.rl.asynchronous import learn_async
+from train.rl.loop import learn
+from train.rl.parts import Plan
+from train.rl.step import draw
+from train.rollouts.grouping import check_groups
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from train.health import RULES, Health, configured
+from train.base.health import RULES, Health, configured
 from ttc.errors import ConfigError, UnknownName
 
 HEALTHY = {

@@ -9,9 +9,9 @@ import torch
 
 from tests.train.cipher_base import make_base, secret
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
-from train.contents import path_contents, run_contents
-from train.recipe import read_recipe
-from train.run import Options, run_recipe
+from train.base.contents import path_contents, run_contents
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
 from ttc.errors import ConfigError
 
 TASK = """data = "{data}"

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.train.cipher_base import make_base, make_parts
-from train.batch import rollout_batch
-from train.loop import learn
-from train.parts import Plan
-from train.rollout_file import read_rollouts
-from train.step import outcome_of, update_on
-from train.update import weighted
+from train.base.rollout_file import read_rollouts
+from train.rl.loop import learn
+from train.rl.parts import Plan
+from train.rl.step import outcome_of, update_on
+from train.update.batch import rollout_batch
+from train.update.update import weighted
 from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError
 
@@ -170,7 +170,7 @@ def test_micro_batches_of_any_size_give_the_same_gradient(new_parts, tmp_path):
         parts.updater._micro = bound
         parts.updater.model.zero_grad()
         for part in parts.updater._micro_batches(ready, torch.arange(len(ready))):
-            from train.update import _Tally
+            from train.update.update import _Tally
 
             parts.updater._loss(ready.rows(part), None, _Tally()).backward()
         gradients.append(torch.cat([p.grad.flatten() for p in parts.updater.model.parameters()]))
@@ -181,7 +181,7 @@ def test_micro_batches_of_any_size_give_the_same_gradient(new_parts, tmp_path):
 def test_a_collector_refuses_sampling_under_which_log_probabilities_are_not_the_policys(new_parts, tmp_path):
     from functools import partial
 
-    from train.rollout import Collector, group_draws
+    from train.base.rollout import Collector, group_draws
     from ttc.core import Sampling
 
     parts = new_parts(tmp_path)

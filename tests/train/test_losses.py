@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from train import kl
-from train.correction import Correction
 from train.losses.cispo import cispo
 from train.losses.gspo import gspo
 from train.losses.ppo import ppo
 from train.losses.squared import squared
-from train.normalise import NORMALISERS, token_weights
 from train.registries import LOSSES
+from train.update import kl
+from train.update.correction import Correction
+from train.update.normalise import NORMALISERS, token_weights
 from ttc.errors import ConfigError
 
 ALL = {name: LOSSES.load(name)() for name in LOSSES.names()}

@@ -5,9 +5,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evals.arithmetic import LEVELS, sample_expression
-from evals.expressions import STEP_DELIMITER, parse
-from evals.worked_steps import Progress
+from evals.worlds.arithmetic import LEVELS, sample_expression
+from evals.worlds.expressions import STEP_DELIMITER, parse
+from evals.worlds.worked_steps import Progress
 from train.nano import tokenizer, traces
 from train.nano.examples import IGNORE, Mixture, collate, encode, example, pool
 from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece

@@ -11,10 +11,10 @@ from train.nano import prm, tokenizer
 from train.nano.traces import HANDOVER
 from ttc import nano
 from ttc.core import Completion, Message, Problem, Sampling
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm as scorer_of
-from ttc.session import Session
+from ttc.session.session import Session
 
 LIMIT_BYTES = 12_000_000
 RIGHT = "23+48=71\n\n71*3=213\n\n213-17=196\n\n</think>\n\nThe answer is \\boxed{196}."

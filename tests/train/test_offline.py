@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.examples import Example, right_rollouts
-from train.models import load_model
-from train.offline import METHODS, Job, run_trl
-from train.pair_data import Preferred, pairs_of_rollouts
-from train.stage import Setting
+from train.base.models import load_model
+from train.base.stage import Setting
+from train.examples.examples import Example, right_rollouts
+from train.examples.offline import METHODS, Job, run_trl
+from train.examples.pair_data import Preferred, pairs_of_rollouts
 from train.stages.sample import sample
 from train.stages.trl import trl
 from ttc.errors import ConfigError, UnknownName

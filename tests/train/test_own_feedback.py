@@ -3,12 +3,12 @@
 import pytest
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.leave_out import remaining
-from train.pair_data import pairs_of_rollouts
-from train.rollout_file import read_rollouts
+from train.base.rollout_file import read_rollouts
+from train.base.specs import make_task
+from train.base.stage import Setting
+from train.examples.pair_data import pairs_of_rollouts
+from train.rl.leave_out import remaining
 from train.shaping.language import language, script_share
-from train.specs import make_task
-from train.stage import Setting
 from train.stages.feedback import feedback
 from train.stages.revise import revise
 from train.stages.sample import sample

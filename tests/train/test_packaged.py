@@ -2,8 +2,8 @@
 
 import pytest
 
-from train.models import load_model, load_tokenizer
-from train.stage import Setting
+from train.base.models import load_model, load_tokenizer
+from train.base.stage import Setting
 from train.stages.packaged import packaged
 from ttc import nano
 from ttc.errors import ConfigError, UnknownName

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.advantages.batch import batch as batch_advantage
-from train.examples import Example
-from train.imitation import imitation_batch
+from train.base.models import Shape, new_model
+from train.base.optimiser import Optimiser, Schedule
+from train.examples.examples import Example
+from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo
-from train.models import Shape, new_model
-from train.optimiser import Optimiser, Schedule
-from train.packing import check_packing, packed_hidden, placed
-from train.policy import token_logprobs
-from train.update import Objective, Updater
+from train.update.packing import check_packing, packed_hidden, placed
+from train.update.policy import token_logprobs
+from train.update.update import Objective, Updater
 from ttc.errors import ConfigError
 
 

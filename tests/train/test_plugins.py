@@ -5,8 +5,8 @@ import re
 import pytest
 
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
-from train.recipe import read_recipe
-from ttc.cli import main
+from train.recipe.recipe import read_recipe
+from ttc.cli.cli import main
 from ttc.errors import ConfigError
 
 MISTAKES = """

@@ -9,21 +9,21 @@ import torch
 from tests.train.cipher_base import STEPS, SYMBOLS
 from train.advantages.gae import gae
 from train.advantages.group import group
-from train.batch import Batch, pad
-from train.critic import Critic, ValueFit, ValueHead, explained_variance, value_loss
-from train.examples import Example
-from train.imitation import imitation_batch
+from train.base.models import load_model
+from train.base.optimiser import Optimiser, Schedule
+from train.base.stage import Setting
+from train.examples.examples import Example
+from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo as clipped
-from train.models import load_model
-from train.optimiser import Optimiser, Schedule
-from train.outcome import Outcome
-from train.policy import token_logprobs
-from train.stage import Setting
 from train.stages.grpo import grpo
 from train.stages.ppo import ppo
 from train.stages.reward_model import reward_model
 from train.stages.sample import sample
-from train.update import Objective, Updater, whitened
+from train.update.batch import Batch, pad
+from train.update.critic import Critic, ValueFit, ValueHead, explained_variance, value_loss
+from train.update.outcome import Outcome
+from train.update.policy import token_logprobs
+from train.update.update import Objective, Updater, whitened
 from ttc.errors import ConfigError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"

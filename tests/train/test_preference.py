@@ -7,22 +7,22 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.examples import Example
-from train.health import Health, configured
-from train.models import load_model
-from train.optimiser import Optimiser, Schedule
-from train.pair_data import Preferred, pairs_of_rollouts, read_pairs
-from train.preference_update import PairUpdater, Reference, mismatched
+from train.base.health import Health, configured
+from train.base.models import load_model
+from train.base.optimiser import Optimiser, Schedule
+from train.base.rollout import Rollout
+from train.base.rollout_file import RolloutFile
+from train.base.stage import Setting
+from train.examples.examples import Example
+from train.examples.pair_data import Preferred, pairs_of_rollouts, read_pairs
+from train.examples.reference import reference_sums
+from train.offline.preference_update import PairUpdater, Reference, mismatched
 from train.preferences.dpo import dpo
 from train.preferences.kto import kto
-from train.reference import reference_sums
-from train.rollout import Rollout
-from train.rollout_file import RolloutFile
-from train.stage import Setting
 from train.stages.preference import preference
 from train.stages.sample import sample
 from ttc.core import Verdict
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"

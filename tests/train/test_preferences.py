@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from train.pairs import Labelled, Pairs, ranked_pairs
+from train.examples.pairs import Labelled, Pairs, ranked_pairs
 from train.preferences.dpo import dpo
 from train.preferences.ipo import ipo
 from train.preferences.kto import kto

@@ -7,21 +7,21 @@ import random
 import pytest
 import torch
 
-from evals.chain import NAMES, Chains
 from evals.tasks.cipher import cipher as task
+from evals.worlds.chain import NAMES, Chains
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
+from train.base.models import Shape, new_model, save_model
+from train.base.stage import Setting
 from train.corpora.chain import chain
-from train.measure import open_engine
-from train.models import Shape, new_model, save_model
-from train.monte_carlo import MonteCarlo, Tried, most_uncertain
-from train.stage import Setting
+from train.examples.step_rows import StepRow, Steps, read_steps
+from train.measure.measure import open_engine
+from train.reward_models.monte_carlo import MonteCarlo, Tried, most_uncertain
+from train.reward_models.step_model import new_step_model
 from train.stages.prm import prm
-from train.step_model import new_step_model
-from train.step_rows import StepRow, Steps, read_steps
+from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.registry import SCORERS
 from ttc.verifiers.exact import exact
 from ttc.verifiers.steps import prefixes
 

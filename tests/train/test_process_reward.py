@@ -7,20 +7,20 @@ import math
 import pytest
 import torch
 
+from train.base.models import Shape, new_model, save_model
+from train.base.rollout import Rollout
+from train.base.stage import Setting
 from train.corpora.chain import chain
-from train.metrics import has_signal
-from train.models import Shape, new_model, save_model
-from train.process_reward import ProcessSource
-from train.rewards import Rewarder
-from train.rollout import Rollout
-from train.stage import Setting
+from train.examples.step_rows import StepRow
+from train.reward_models.process_reward import ProcessSource
+from train.reward_models.step_model import new_step_model
+from train.rl.step import outcome_of
+from train.rollouts.metrics import has_signal
+from train.rollouts.rewards import Rewarder
 from train.stages.grpo import grpo
 from train.stages.prm import prm
-from train.step import outcome_of
-from train.step_model import new_step_model
-from train.step_rows import StepRow
 from ttc.core import Verdict
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 FIELDS = {"task": "chain:length=2,split=train,count=20", "held_out": "chain:length=2,count=10", "steps": 1, "lr": 1e-3}

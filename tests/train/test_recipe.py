@@ -6,9 +6,9 @@ import pytest
 
 from tests.fresh import heavy_modules_of
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
-from train.recipe import packaged, read_recipe
-from train.run import Options, run_recipe
-from train.stage import Result, Setting, read_result, write_result
+from train.base.stage import Result, Setting, read_result, write_result
+from train.recipe.recipe import packaged, read_recipe
+from train.recipe.run import Options, run_recipe
 from ttc.errors import ConfigError, RecordError, UnknownName
 
 GOOD = f'about = "x"\n{PRETRAIN}{GRPO}'

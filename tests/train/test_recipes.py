@@ -2,10 +2,10 @@
 
 import pytest
 
-from train.recipe import packaged, read_recipe
-from train.retention import read_kept
-from train.run import Options, run_recipe, stage_folders
-from train.stage import read_result
+from train.base.stage import read_result
+from train.measure.retention import read_kept
+from train.recipe.recipe import packaged, read_recipe
+from train.recipe.run import Options, run_recipe, stage_folders
 
 SCALES = {name: "nano" if "nano" in path.read_text() else None for name, path in packaged().items()}
 NAMED = {"r1-zero", "r1", "dapo", "dr-grpo", "kimi-k1.5", "qwen3-fusion", "tulu3", "qwen2.5", "instructgpt",

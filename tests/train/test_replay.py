@@ -3,7 +3,7 @@
 import pytest
 
 from tests.train.cipher_base import two_updates
-from train.replay import replay_step
+from train.replay.replay import replay_step
 from ttc.errors import ConfigError
 
 

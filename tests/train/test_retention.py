@@ -5,17 +5,26 @@ import math
 
 import pytest
 
-from evals.statistics import Interval
+from evals.numbers.statistics import Interval
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
-from train.models import load_model, load_tokenizer, save_model
-from train.recipe import read_recipe
+from train.base.models import load_model, load_tokenizer, save_model
+from train.base.stage import Setting
+from train.measure.retention import (
+    Kept,
+    Retention,
+    _Answers,
+    _kept,
+    measure_retention,
+    read_kept,
+    read_retention,
+    write_kept,
+)
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
 from train.report import read_run, render_summary
 from train.report.page import render_page
 from train.report.retention import render_retention, retention_lines
-from train.retention import Kept, Retention, _Answers, _kept, measure_retention, read_kept, read_retention, write_kept
-from train.run import Options, run_recipe
-from train.stage import Setting
 from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"

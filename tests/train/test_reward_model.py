@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.examples import Example
-from train.pair_data import pairs_of_rollouts
-from train.reward_models import RewardEnsemble, load_reward_model, new_reward_model, rewards_of
-from train.stage import Setting
+from train.base.stage import Setting
+from train.examples.examples import Example
+from train.examples.pair_data import pairs_of_rollouts
+from train.reward_models.reward_models import RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from train.stages.reward_model import reward_model
 from train.stages.sample import sample
+from ttc.config.registry import SCORERS
 from ttc.errors import ConfigError
-from ttc.registry import SCORERS
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 ONE, TWO = Example("a", (5, 6), (8, 9, 1)), Example("b", (7,), (11, 1))
@@ -74,8 +74,8 @@ def test_the_first_loss_is_that_of_bradley_and_terry_by_hand(cipher_model, run):
     stage.run(setting(run / "3-reward_model", cipher_model))
     import json
 
-    from train.epochs import rows_at
-    from train.examples import held_apart
+    from train.examples.examples import held_apart
+    from train.offline.epochs import rows_at
     from ttc import seeds
 
     rows = [json.loads(line) for line in (run / "3-reward_model/member-1/metrics.jsonl").read_text().splitlines()]

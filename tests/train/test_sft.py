@@ -5,19 +5,19 @@ import json
 import pytest
 import torch
 
-from evals.cipher import Cipher, question
+from evals.worlds.cipher import Cipher, question
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
-from train.corpus import Corpus
-from train.epochs import rows_at
-from train.examples import Example, corpus_examples, held_apart, read_examples, right_rollouts
-from train.imitation import completion_sums, imitation_batch
-from train.models import load_model
-from train.recipe import read_recipe
-from train.run import Options, run_recipe
-from train.stage import Setting
+from train.base.models import load_model
+from train.base.stage import Setting
+from train.examples.corpus import Corpus
+from train.examples.examples import Example, corpus_examples, held_apart, read_examples, right_rollouts
+from train.examples.imitation import completion_sums, imitation_batch
+from train.offline.epochs import rows_at
+from train.recipe.recipe import read_recipe
+from train.recipe.run import Options, run_recipe
 from train.stages.sample import sample
 from train.stages.sft import sft
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"

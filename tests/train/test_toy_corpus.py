@@ -5,7 +5,7 @@ import random
 import pytest
 
 from evals.tasks.toy import toy as task
-from evals.toy import requests
+from evals.worlds.toy import requests
 from train.corpora.toy import toy
 from ttc.errors import ConfigError
 

@@ -12,25 +12,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from train import kl
 from train.advantages.group import group
-from train.batch import Batch, pad
+from train.base.models import Shape, load_model, new_model, save_model
+from train.base.optimiser import Optimiser, Schedule
 from train.corpora.cipher import cipher
-from train.correction import Correction
+from train.examples.pairs import Labelled, Pairs
 from train.losses.cispo import cispo
 from train.losses.gspo import gspo
 from train.losses.ppo import ppo
-from train.models import Shape, load_model, new_model, save_model
-from train.normalise import token_weights
-from train.optimiser import Optimiser, Schedule
-from train.pairs import Labelled, Pairs
-from train.policy import token_logprobs
 from train.preferences.dpo import dpo
 from train.preferences.ipo import ipo
 from train.preferences.kto import kto
 from train.preferences.orpo import orpo
 from train.preferences.simpo import simpo
-from train.update import Objective, Updater, _Tally
+from train.update import kl
+from train.update.batch import Batch, pad
+from train.update.correction import Correction
+from train.update.normalise import token_weights
+from train.update.policy import token_logprobs
+from train.update.update import Objective, Updater, _Tally
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: ttckit[train]"),

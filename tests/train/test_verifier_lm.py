@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.rollout_file import RolloutFile, read_rollouts
-from train.stage import Setting
+from train.base.rollout_file import RolloutFile, read_rollouts
+from train.base.stage import Setting
+from train.examples.step_rows import StepRow
+from train.reward_models.step_model import new_step_model
 from train.stages.sample import sample
 from train.stages.verifier_lm import verifier_lm
-from train.step_model import new_step_model
-from train.step_rows import StepRow
+from ttc.config.registry import SCORERS
 from ttc.core import Completion, Prompt, Verdict
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.registry import SCORERS
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 FIELDS = {"rollouts": "1-sample", "ask": "=", "good": "n1", "bad": "n2", "lr": 2e-3, "held_out_share": 0.3}

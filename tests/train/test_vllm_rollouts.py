@@ -11,12 +11,12 @@ import json
 import pytest
 import torch
 
-from train.models import load_model
-from train.stage import Setting
+from train.base.models import load_model
+from train.base.stage import Setting
+from train.rollouts.sync import LIMITS, Syncer
 from train.stages.grpo import grpo
-from train.sync import LIMITS, Syncer
 from ttc import nano
-from ttc.engines.vllm import vllm
+from ttc.engines.vllm.factory import vllm
 from ttc.errors import TrainingError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]

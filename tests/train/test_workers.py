@@ -8,14 +8,14 @@ import signal
 import pytest
 
 from tests.train.cipher_base import make_parts
-from train.asynchronous import learn_async
-from train.loop import learn
-from train.parts import Plan
-from train.revive import Revived, revived
-from train.rollout import Collector
-from train.sync import Syncer
+from train.base.rollout import Collector
+from train.rl.asynchronous import learn_async
+from train.rl.loop import learn
+from train.rl.parts import Plan
+from train.rollouts.revive import Revived, revived
+from train.rollouts.sync import Syncer
 from ttc.core import Message, Sampling, Usage
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import EngineError, PromptTooLong
 
@@ -122,7 +122,7 @@ def test_an_engine_that_takes_no_weights_is_left_as_it_is():
 @pytest.mark.filterwarnings("ignore")
 def test_ray_actors_give_the_run_of_one_process_bit_for_bit(cipher_model, tmp_path):
     ray = pytest.importorskip("ray", reason="needs ray")
-    from ttc.engines.ray_workers import ray_workers
+    from ttc.engines.ray.ray_workers import ray_workers
 
     alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
 

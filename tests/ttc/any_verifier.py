@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ttc.config.registry import VERIFIERS
 from ttc.core import Prompt
 from ttc.engines.scripted import ScriptedEngine
-from ttc.registry import VERIFIERS
 
 REWARD = r"""
 [parts.answer]

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttc import registry
+from ttc.config import registry
 from ttc.core import Answer, Engine, Event, Message, Problem, Sampling, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
@@ -18,7 +18,8 @@ from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.scorers.prm import prm
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.solve import solve
+from ttc.session.thinking import Thinking
 from ttc.strategies.adaptive import adaptive
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.auto import auto
@@ -34,7 +35,6 @@ from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.refine import refine
 from ttc.strategies.tools import tools
 from ttc.strategies.tree import tree
-from ttc.thinking import Thinking
 
 
 def talkative(jitter: int | None = None) -> ScriptedEngine:
@@ -55,7 +55,7 @@ def talkative(jitter: int | None = None) -> ScriptedEngine:
 
 def embedded(jitter: int | None = None) -> Engine:
     """The packaged teacher in batch-invariant mode."""
-    from ttc.engines.embedded import embedded as make
+    from ttc.engines.embedded.engine import embedded as make
 
     return make(batch_invariant=True)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ttc.verifiers.worker import serve
+from ttc.verifiers.workers.worker import serve
 
 
 def misbehave(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.test_conformance import draw
 from ttc import nano
 from ttc.core import Completion, Engine, Message, Problem, Usage
-from ttc.engines.openai import openai
+from ttc.engines.openai.engine import RemoteEngine
+from ttc.engines.openai.factory import openai
 from ttc.engines.scripted import ScriptedEngine
-from ttc.remote.engine import RemoteEngine
 
 TEACHER = str(nano.path("teacher"))
 CHAT = Behaviour(ids=False, prefill=False, completions=False, strict=True)

@@ -22,7 +22,7 @@ from typing import Any
 
 from ttc import nano
 from ttc.core import Completion, Prompt, Sampling, Usage
-from ttc.engines.embedded import EmbeddedEngine, embedded
+from ttc.engines.embedded.engine import EmbeddedEngine, embedded
 
 CONTEXT_TEXT = "The input ({} tokens) is longer than the model's context length ({} tokens)."
 

@@ -19,14 +19,14 @@ import pytest
 from tests.oracles.tools import SIGMAS
 from tests.ttc import conformance as suite
 from tests.ttc.questions import ask
+from ttc.config.registry import POLICIES, STRATEGIES
 from ttc.core import Answer, Budget, Engine, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated, truth
-from ttc.registry import POLICIES, STRATEGIES
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import Strategy, solve
+from ttc.session.solve import Strategy, solve
+from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
-from ttc.thinking import Thinking
 
 MULTIPLES = (1, 2, 3, 5, 8, 13)
 NEEDS: dict[str, dict[str, Any]] = {

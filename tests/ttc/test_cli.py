@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from ttc.cli import main
-from ttc.registry import plugins
+from ttc.cli.cli import main
+from ttc.config.registry import plugins
 
 TABLE = {
     "12+30*2": [
@@ -148,7 +148,7 @@ def test_bad_input_is_one_line_with_the_nearest_name_and_exit_code_2(
 
 
 def test_bad_input_is_refused_before_torch_is_loaded() -> None:
-    code = "import sys; from ttc.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    code = "import sys; from ttc.cli.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
     for arguments in (["solve", "1", "--strategy", "nope"], ["solve", "1", "--strategy", "tree", "--set", "x=1"]):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
@@ -196,9 +196,7 @@ def test_a_recipe_with_an_unknown_key_names_the_nearest(
     assert "unknown key 'stratgy'; did you mean 'strategy'" in capsys.readouterr().err
 
 
-def test_the_file_of_a_server_is_read_by_the_server(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_of_a_server_is_read_by_the_server(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "serve.toml"
     file.write_text('[models.m]\nengine = "embeded"\n')
     assert main(["serve", "--config", str(file)]) == 2
@@ -257,7 +255,7 @@ def test_the_version_is_printed() -> None:
 
 def test_a_command_imports_no_other_command() -> None:
     code = (
-        "import sys; from ttc.cli import main; main(['list', 'strategies', 'majority']);"
+        "import sys; from ttc.cli.cli import main; main(['list', 'strategies', 'majority']);"
         "print([m for m in sys.modules if m.startswith('evals') or m == 'torch'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

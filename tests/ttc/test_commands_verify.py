@@ -128,7 +128,7 @@ def test_metrics_are_told_at_the_end() -> None:
 
 BROKEN = """
 from ttc.core import Verdict
-from ttc.verifiers.contract import Canary, Card
+from ttc.verifiers.shared.contract import Canary, Card
 
 class Off:
     name, version = "off", "off-1"

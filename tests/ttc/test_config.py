@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ttc.config import build, dump, load_toml, merge, overrides
+from ttc.config.config import build, dump, load_toml, merge, overrides
 from ttc.errors import ConfigError
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.ttc.tiny_model import write_tokenizer
 from ttc import nano
-from ttc.choices import PartChoice, StrategyChoice
-from ttc.contents import part_contents, strategy_contents
-from ttc.digests import ROLES, file_digest, model_digests
-from ttc.reads import ModelFolder, reads
-from ttc.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry
+from ttc.cli.choices import PartChoice, StrategyChoice
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry
+from ttc.identity.contents import part_contents, strategy_contents
+from ttc.identity.digests import ROLES, file_digest, model_digests
+from ttc.identity.reads import ModelFolder, reads
 
 
 def part(registry: Registry, name: str, model: str | None = None, **params: object) -> PartChoice:

@@ -10,9 +10,19 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from ttc import digest_cache, nano
-from ttc.digests import ROLES, differing, digest_of, file_digest, model_digests, named, source_digests, user_file
+from ttc import nano
 from ttc.errors import ConfigError
+from ttc.identity import digest_cache
+from ttc.identity.digests import (
+    ROLES,
+    differing,
+    digest_of,
+    file_digest,
+    model_digests,
+    named,
+    source_digests,
+    user_file,
+)
 
 LONG_AGO = 1_600_000_000
 

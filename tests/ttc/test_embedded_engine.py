@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
-from ttc.embedded.limits import Limits
-from ttc.engines._tokens import check_room
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.embedded.limits import Limits
+from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 
 

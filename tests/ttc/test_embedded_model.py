@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
 from ttc import seeds
-from ttc.embedded.cache import PrefixTree, Segment
-from ttc.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
-from ttc.embedded.model import load_body
-from ttc.embedded.sampler import Rows, sample
-from ttc.embedded.shared import SharedDecoder
-from ttc.embedded.stops import make_rule
+from ttc.engines.embedded.cache import PrefixTree, Segment
+from ttc.engines.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
+from ttc.engines.embedded.model import load_body
+from ttc.engines.embedded.sampler import Rows, sample
+from ttc.engines.embedded.shared import SharedDecoder
+from ttc.engines.shared.stops import make_rule
 from ttc.errors import ConfigError, PromptTooLong
 
 LLAMA3 = {
@@ -272,7 +272,7 @@ def test_a_stop_string_is_found_across_tokens_and_only_then() -> None:
 
 @pytest.mark.gpu
 def test_captured_graphs_decode_like_a_full_forward_pass_on_a_gpu(folder) -> None:
-    from ttc.embedded.cuda import CudaDecoder
+    from ttc.engines.embedded.cuda import CudaDecoder
 
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from train.models import load_model
+from train.base.models import load_model
 from ttc import nano
 from ttc.core import Completion, Message, Prompt, Sampling, Usage
-from ttc.embedded.replicas import ReplicatedEngine
-from ttc.embedded.routing import Router
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.embedded.replicas import ReplicatedEngine
+from ttc.engines.embedded.routing import Router
 from ttc.errors import ConfigError, EngineError
 
 SAMPLING = Sampling(temperature=0.9, max_tokens=20, seed=5, logprobs=True)

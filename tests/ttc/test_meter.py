@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ttc.core import Budget, Usage
 from ttc.errors import BudgetExceeded, ConfigError
-from ttc.meter import Lease, Meter, Request
+from ttc.session.meter import Lease, Meter, Request
 
 
 @given(

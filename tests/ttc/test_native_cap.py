@@ -9,18 +9,16 @@ import pytest
 from tests.ttc.capping import ANSWER, BARE, THOUGHT, Capping, think
 from ttc.core import Budget, Completion, Enforced, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
-from ttc.session import Session
+from ttc.session.session import Session
+from ttc.session.thinking import Thinking, controlled, split
 from ttc.strategies.direct import direct
-from ttc.thinking import Thinking, controlled, split
 
 
 def drawn(engine: ScriptedEngine, **fields: object) -> tuple[Completion, list[Enforced]]:
     thinking = Thinking(**{"handover": BARE, **fields})  # type: ignore[arg-type]
     prompt, held = engine.render([Message("user", "x")], True), []
     sampling = Sampling(temperature=0, max_tokens=100, logprobs=True)
-    completion = asyncio.run(
-        controlled(engine, prompt, sampling, 0, thinking, lambda usage: None, None, held.append)
-    )
+    completion = asyncio.run(controlled(engine, prompt, sampling, 0, thinking, lambda usage: None, None, held.append))
     return completion, held
 
 

@@ -15,11 +15,11 @@ from tests.ttc import test_conformance as shared
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import TEACHER, ask, by_ids, free_port, once, teacher_server
 from ttc import nano
-from ttc.cli import main
+from ttc.cli.cli import main
 from ttc.core import Completion, Engine, LogprobEngine, Problem, Sampling, StreamingEngine, Usage
-from ttc.engines.openai import openai
+from ttc.engines.openai.factory import openai
 from ttc.errors import ConfigError
-from ttc.solve import run
+from ttc.session.solve import run
 from ttc.strategies.direct import direct
 
 CANARY = "sk-canary-4d1f"

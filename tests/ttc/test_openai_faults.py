@@ -13,11 +13,11 @@ from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, essential, free_port, once, talker, teacher_server
 from tests.ttc.test_conformance import draw
-from ttc.cli import main
+from ttc.cli.cli import main
 from ttc.core import Completion, Engine, Sampling, Usage
-from ttc.engines.openai import openai
+from ttc.engines.openai.factory import openai
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
-from ttc.solve import solve, spent
+from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
 
 

@@ -12,17 +12,17 @@ from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, once, talker, teacher_server
 from ttc.core import Budget, Sampling
-from ttc.engines.openai import openai
+from ttc.engines.openai.engine import RemoteEngine
+from ttc.engines.openai.factory import openai
 from ttc.errors import ConfigError, EngineError, Unsupported
-from ttc.remote.engine import RemoteEngine
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import run
+from ttc.session.solve import run
+from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
-from ttc.thinking import Thinking
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from tests.ttc import test_conformance as shared
 from tests.ttc.openai_setup import TEACHER, ask
 from tests.ttc.vllm_server import counted, vllm_server
 from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, Usage
-from ttc.engines.openai import openai
-from ttc.remote.engine import RemoteEngine
-from ttc.solve import run
+from ttc.engines.openai.engine import RemoteEngine
+from ttc.engines.openai.factory import openai
+from ttc.session.solve import run
 from ttc.strategies.majority import majority
 from ttc.strategies.tools import tools
 

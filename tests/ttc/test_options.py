@@ -5,10 +5,7 @@ import pathlib
 
 import pytest
 
-from ttc.core import Budget, Message, Problem, Sampling
-from ttc.engines.scripted import ScriptedEngine
-from ttc.errors import ConfigError, UnknownName
-from ttc.options import (
+from ttc.cli.options import (
     add_engine_options,
     add_sampling_options,
     add_strategy_options,
@@ -21,7 +18,10 @@ from ttc.options import (
     resolve_strategies,
     resolve_thinking,
 )
-from ttc.thinking import Thinking
+from ttc.core import Budget, Message, Problem, Sampling
+from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError, UnknownName
+from ttc.session.thinking import Thinking
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

@@ -14,16 +14,16 @@ from collections.abc import Callable
 import pytest
 
 from tests.ttc import bad_plugins
-from ttc.cli import main
+from ttc.cli.cli import main
+from ttc.config.plugin_fault import blamed, call_strategy, check_answer, read_scores
+from ttc.config.registry import STRATEGIES
 from ttc.core import Answer, Message, Problem, Score, Submission
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, PluginError
-from ttc.plugin_fault import blamed, call_strategy, check_answer, read_scores
-from ttc.registry import STRATEGIES
 from ttc.scorers.constant import ConstantScorer
-from ttc.session import Session
-from ttc.solve import solve, spent
-from ttc.verifiers.service import Service
+from ttc.session.session import Session
+from ttc.session.solve import solve, spent
+from ttc.verifiers.service.service import Service
 
 FILE = str(pathlib.Path(bad_plugins.__file__))
 QUESTION = Problem("q", (Message("user", "1+1"),))

@@ -9,12 +9,12 @@ import re
 import pytest
 
 from tests.ttc import bad_plugins
-from ttc.choices import PartChoice
+from ttc.cli.choices import PartChoice
 from ttc.commands.list import REGISTRIES, find_registry
+from ttc.config.plugin_shape import PluginShape, is_async
+from ttc.config.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, plugins
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, MissingExtra
-from ttc.plugin_shape import PluginShape, is_async
-from ttc.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, plugins
 from ttc.search.policy import make_policy
 
 FILE = str(pathlib.Path(bad_plugins.__file__))

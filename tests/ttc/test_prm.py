@@ -10,8 +10,8 @@ import pytest
 
 from ttc.core import Completion, Message, Prompt, Usage
 from ttc.errors import ConfigError
-from ttc.scorers._incremental import IncrementalScorer
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.incremental import IncrementalScorer
 
 torch = pytest.importorskip("torch")
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from ttc.config.ranges import above, at_least, within
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
-from ttc.ranges import above, at_least, within
 
 
 def test_the_bounds_themselves_are_allowed_or_not_as_the_name_says():

@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 
+from ttc.cli.recipe import add_recipe_option, recipe_arguments
 from ttc.errors import ConfigError
-from ttc.recipe import add_recipe_option, recipe_arguments
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from ttc.errors import ConfigError, UnknownName
-from ttc.plugin_shape import PluginShape
-from ttc.registry import (
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import (
     ENGINES,
     POLICIES,
     SCORERS,
@@ -20,6 +19,7 @@ from ttc.registry import (
     describe,
     plugins,
 )
+from ttc.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
     from collections.abc import Sized as Unknown
@@ -149,7 +149,7 @@ def test_a_required_parameter_that_is_not_given_is_named() -> None:
 
 def test_a_bare_checkout_finds_its_commands_in_pyproject(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = plugins("ttc.commands")
-    monkeypatch.setattr("ttc.registry.DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr("ttc.config.registry.DISTRIBUTION", "no-such-distribution")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())
     bare = plugins("ttc.commands")
     assert {name: entry.value for name, entry in bare.items()} == {

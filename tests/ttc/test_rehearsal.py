@@ -11,17 +11,17 @@ import sys
 import pytest
 
 from tests.ttc import bad_plugins
-from ttc.choices import StrategyChoice
-from ttc.cli import main
+from ttc.cli.choices import StrategyChoice
+from ttc.cli.cli import main
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
-from ttc.registry import ENGINES, SCORERS, STRATEGIES, bind
 from ttc.rehearsal import refuse_early, rehearse
-from ttc.session import Session
-from ttc.solve import Strategy
+from ttc.session.session import Session
+from ttc.session.solve import Strategy
+from ttc.session.thinking import Thinking
 from ttc.strategies.majority import MAX_SAMPLES
-from ttc.thinking import Thinking
 
 
 def early(strategy: str, temperature: float = 0.8, **params: object) -> None:
@@ -160,7 +160,7 @@ def test_a_wrong_value_ends_an_evaluation_by_its_name(
 
 def test_wrong_values_are_refused_before_torch_is_imported() -> None:
     code = (
-        "import json, sys; from ttc.cli import main; [main(arguments) for arguments in json.loads(sys.argv[1])];"
+        "import json, sys; from ttc.cli.cli import main; [main(arguments) for arguments in json.loads(sys.argv[1])];"
         "print('torch' in sys.modules)"
     )
     commands = json.dumps([["eval", "--limit", "1", *arguments] for arguments, _ in REFUSED])

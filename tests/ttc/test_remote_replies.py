@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ttc.core import Sampling, Usage
-from ttc.embedded.stops import make_rule
-from ttc.remote.ids import IdsReader
-from ttc.remote.ledger import Ledger
-from ttc.remote.reply import ServerUsage, TextReader
-from ttc.remote.retry import Transient
-from ttc.thinking import split_text
+from ttc.engines.openai.ids import IdsReader
+from ttc.engines.openai.ledger import Ledger
+from ttc.engines.openai.reply import ServerUsage, TextReader
+from ttc.engines.openai.retry import Transient
+from ttc.engines.shared.stops import make_rule
+from ttc.session.thinking import split_text
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.sampled_from(["stop", "abort"])

@@ -8,7 +8,7 @@ import pytest
 
 from ttc.core import Usage
 from ttc.errors import ScorerError
-from ttc.scorers._batching import Batcher, Job, finish_all
+from ttc.scorers.reward_models.batching import Batcher, Job, finish_all
 
 Work = list[Job[int, int]]
 

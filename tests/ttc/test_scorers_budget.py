@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.ttc.questions import ask
 from tests.ttc.reward_models import qwen_head
 from ttc.core import Answer, Budget, Completion, Price, Sampling, Usage
-from ttc.engines.embedded import embedded
+from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.errors import BudgetExceeded
-from ttc.meter import Meter, Request
 from ttc.scorers.prm import prm
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.meter import Meter, Request
+from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.tree import tree
 

@@ -15,7 +15,7 @@ from ttc.core import Completion, Message, Problem, Prompt, Sampling, Score, Usag
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.scorers.judge import _ring, judge
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 
 RIGHT = "42"

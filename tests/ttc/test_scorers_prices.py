@@ -20,7 +20,7 @@ from ttc.scorers.constant import constant
 from ttc.scorers.ensemble import EnsembleScorer
 from ttc.scorers.judge import judge
 from ttc.scorers.prm import prm
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.tree import tree
 

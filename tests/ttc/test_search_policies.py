@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ttc.questions import ask
+from ttc.config.registry import POLICIES
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
-from ttc.registry import POLICIES
 from ttc.scorers.constant import ConstantScorer
 from ttc.scorers.ensemble import EnsembleScorer
 from ttc.search.policies.beam import beam
 from ttc.search.policies.dvts import dvts
 from ttc.search.policy import make_policy
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 
 PLAIN = [name for name in POLICIES.names() if hasattr(make_policy(name, 4), "allocate")]

@@ -11,7 +11,7 @@ from tests.ttc.questions import ask
 from ttc.core import Budget, Completion, Prompt, Sampling, Score, UsageSink
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 
 

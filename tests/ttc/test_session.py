@@ -14,13 +14,13 @@ from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError, EngineError
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
-from ttc.session import Session
-from ttc.solve import run, solve, solve_all, spent
+from ttc.session.session import Session
+from ttc.session.solve import run, solve, solve_all, spent
+from ttc.session.thinking import Thinking
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.direct import direct
 from ttc.strategies.majority import majority
 from ttc.strategies.tree import tree
-from ttc.thinking import Thinking
 
 
 class Slow(ScriptedEngine):

@@ -23,8 +23,8 @@ from tests.ttc import sglang_server as fake
 from tests.ttc import test_conformance as conformance
 from ttc import nano
 from ttc.core import Completion, Message, Sampling, Usage
-from ttc.engines.embedded import embedded
-from ttc.engines.sglang import sglang
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.sglang.factory import sglang
 from ttc.errors import ConfigError, EngineError, EngineTimeout, MissingExtra, PromptTooLong, Unsupported
 
 Runner = Callable[..., Any]
@@ -547,9 +547,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch: 
         sglang(TEACHER)
 
 
-def test_the_engine_in_process_behaves_like_the_one_over_http(
-    shared: Shared, in_process: Local
-) -> None:
+def test_the_engine_in_process_behaves_like_the_one_over_http(shared: Shared, in_process: Local) -> None:
     _, options, child = in_process
 
     async def body(engine: Any) -> list[Any]:

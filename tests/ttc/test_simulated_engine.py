@@ -16,7 +16,7 @@ from ttc.engines._simulation import LEVELS, last_state, states
 from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.direct import direct
 from ttc.strategies.first_finished import first_finished

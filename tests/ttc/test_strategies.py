@@ -15,7 +15,7 @@ from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.solve import solve
+from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.direct import direct

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ttc.commands._stream import Display, Streamed
 from ttc.core import Answer, Completion, Message, Problem, Prompt, Sampling, StreamingEngine, UsageSink
 from ttc.engines.scripted import ScriptedEngine, replies
-from ttc.solve import solve
+from ttc.session.solve import solve
+from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
-from ttc.thinking import Thinking
 
 WORDS = "<think>23+48=71\n\nso 71</think>\n\nIt is \\boxed{71}."
 

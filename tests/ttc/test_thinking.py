@@ -9,8 +9,8 @@ import pytest
 from ttc.core import Completion, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
-from ttc.session import Session
-from ttc.thinking import Thinking, split_prompt
+from ttc.session.session import Session
+from ttc.session.thinking import Thinking, split_prompt
 
 PROBLEM = Problem("p", (Message("user", "q"),), kind="exact")
 HANDOVER = "|time</think>"

@@ -13,8 +13,8 @@ from ttc.agents.tool import Kit, ToolFailure
 from ttc.core import Answer, Message, Problem, Sampling, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, UnknownName
-from ttc.session import Session
-from ttc.solve import solve
+from ttc.session.session import Session
+from ttc.session.solve import solve
 from ttc.strategies.tools import tools
 from ttc.tools.calculator import calculator
 from ttc.tools.search import search

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ttc.config.values import parse, type_text
 from ttc.errors import ConfigError
-from ttc.values import parse, type_text
 
 
 @given(st.integers())

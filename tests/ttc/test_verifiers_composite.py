@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ttc.config.registry import VERIFIERS, bind
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError, UnknownName, VerifierError
-from ttc.registry import VERIFIERS, bind
 from ttc.verifiers.composite import CompositeVerifier, Part, composite
-from ttc.verifiers.contract import Canary
-from ttc.verifiers.service import Service
+from ttc.verifiers.service.service import Service
+from ttc.verifiers.shared.contract import Canary
 
 CANARIES = (Canary("t", "x", "correct"), Canary("t", "y", "incorrect"))
 

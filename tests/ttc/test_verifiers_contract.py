@@ -13,11 +13,11 @@ import pytest
 from tests.timing import patience
 from tests.ttc.any_verifier import make
 from tests.ttc.hostile import hostile_texts
-from ttc.cli import main
+from ttc.cli.cli import main
+from ttc.config.registry import VERIFIERS
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, MissingExtra
-from ttc.registry import VERIFIERS
-from ttc.verifiers.contract import Canary, Card, card_of
+from ttc.verifiers.shared.contract import Canary, Card, card_of
 
 HOSTILE = [text for name, text in hostile_texts().items() if len(text) < 20_000]
 """The small hostile texts; the fuzz run of benchmarks/ has all of them."""

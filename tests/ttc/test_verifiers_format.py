@@ -12,8 +12,8 @@ from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers._repetition import repetition
 from ttc.verifiers.format import format as form
+from ttc.verifiers.shared._repetition import repetition
 
 SCHEMA = {
     "schema": {

@@ -18,7 +18,7 @@ from ttc.core import Prompt, Submission, Target, Verdict
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, EngineError
 from ttc.verifiers.judge import _ask, judge
-from ttc.verifiers.service import Service
+from ttc.verifiers.service.service import Service
 
 Say = Callable[[str], str]
 

@@ -12,10 +12,10 @@ import pytest
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, MissingExtra
-from ttc.verifiers import _languages
-from ttc.verifiers._languages import detect
-from ttc.verifiers._prose import prose
 from ttc.verifiers.language import language
+from ttc.verifiers.shared import _languages
+from ttc.verifiers.shared._languages import detect
+from ttc.verifiers.shared._prose import prose
 
 TEXTS = {
     "en": "The weather is fine today, so we are going for a walk in the park.",
@@ -74,7 +74,9 @@ def test_the_share_of_a_mixture_is_measured_sentence_by_sentence_in_one_script()
 
 
 def test_formulas_code_links_and_tags_do_not_count() -> None:
-    noise = "```python\nprint('the quick brown fox')\n``` \\[ \\text{the sum of all} \\] <b> https://example.com/the/page"
+    noise = (
+        "```python\nprint('the quick brown fox')\n``` \\[ \\text{the sum of all} \\] <b> https://example.com/the/page"
+    )
     assert judge("fr", f"{noise} {TEXTS['fr']} \\begin{{align}} the \\end{{align}}").parts == {"fr": 1.0}
     assert prose("a `b` $c$ \\(d\\) ```e``` \\alpha me@home.org z").split() == ["a", "z"]
 

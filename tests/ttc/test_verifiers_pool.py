@@ -16,7 +16,7 @@ import pytest
 
 from tests.timing import patience
 from ttc.errors import ConfigError, VerifierError
-from ttc.verifiers.pool import Pool
+from ttc.verifiers.workers.pool import Pool
 
 PROGRAM = str(pathlib.Path(__file__).with_name("misbehaving_worker.py"))
 LIMIT_S = 0.5
@@ -140,7 +140,7 @@ def test_close_ends_every_worker_and_refuses_more(pool: Pool) -> None:
 def test_workers_die_with_their_parent(how: str) -> None:
     code = (
         "import sys, time\n"
-        "from ttc.verifiers.pool import Pool\n"
+        "from ttc.verifiers.workers.pool import Pool\n"
         f"pool = Pool(workers=1, timeout_s=2, program=({PROGRAM!r},))\n"
         "print(pool.submit({'call': 'misbehave', 'how': ''}).result().data['pid'], flush=True)\n"
         f"pool.submit({{'call': 'misbehave', 'how': {how!r}}})\n"

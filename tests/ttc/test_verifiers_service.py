@@ -20,11 +20,11 @@ import pytest
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, RecordError, VerifierError
-from ttc.verifiers.audit import Audit, Entry, digest, read_audit
-from ttc.verifiers.contract import Canary, Card
 from ttc.verifiers.exact import exact
 from ttc.verifiers.math import math
-from ttc.verifiers.service import Service
+from ttc.verifiers.service.audit import Audit, Entry, digest, read_audit
+from ttc.verifiers.service.service import Service
+from ttc.verifiers.shared.contract import Canary, Card
 
 
 class Probe:
@@ -252,9 +252,9 @@ def test_a_killed_writer_loses_no_whole_line(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys, pathlib\n"
         "from ttc.core import Submission\n"
-        "from ttc.verifiers.audit import Audit\n"
+        "from ttc.verifiers.service.audit import Audit\n"
         "from ttc.verifiers.exact import exact\n"
-        "from ttc.verifiers.service import Service\n"
+        "from ttc.verifiers.service.service import Service\n"
         "service = Service(exact(), audit=Audit(pathlib.Path(sys.argv[1])))\n"
         "for number in range(10**9):\n"
         "    service.submit('x', Submission(str(number)), number).result()\n"

@@ -32,13 +32,13 @@ from ttc.core import (
     Usage,
     WeightSync,
 )
-from ttc.engines.embedded import embedded
-from ttc.engines.vllm import vllm
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.vllm.factory import vllm
+from ttc.engines.vllm.params import fields_of
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.extras import ExtraCompletion, ExtraSampling
-from ttc.solve import solve
-from ttc.thinking import Thinking, controlled, split
-from ttc.vllm_engine.params import fields_of
+from ttc.session.solve import solve
+from ttc.session.thinking import Thinking, controlled, split
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
@@ -719,8 +719,8 @@ def test_two_tensor_parallel_workers_compute_what_one_does(teacher: Any) -> None
 
 
 def test_one_problem_solved_through_the_command_line_names() -> None:
-    from ttc.registry import ENGINES
-    from ttc.registry import STRATEGIES as REGISTERED
+    from ttc.config.registry import ENGINES
+    from ttc.config.registry import STRATEGIES as REGISTERED
 
     engine: Any = ENGINES.load("vllm")(max_context=512)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ttc.engines.vllm import vllm
+from ttc.config.registry import ENGINES, bind
+from ttc.engines.vllm.counts import Counts
+from ttc.engines.vllm.factory import vllm
+from ttc.engines.vllm.options import Options
+from ttc.engines.vllm.weights import _disagreement
 from ttc.errors import ConfigError, MissingExtra
-from ttc.registry import ENGINES, bind
-from ttc.vllm_engine.counts import Counts
-from ttc.vllm_engine.options import Options
-from ttc.vllm_engine.weights import _disagreement
 
 FOLDER = Path("model")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from ttc.vllm_engine.requests import Outbox
+from ttc.engines.vllm.requests import Outbox
 
 
 def test_calls_from_another_thread_arrive_in_order_and_wake_the_loop_once() -> None:

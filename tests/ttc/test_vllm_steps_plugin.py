@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ttc.vllm_engine.steps_plugin import StepsProcessor
+from ttc.engines.vllm.steps_plugin import StepsProcessor
 
 
 def test_vllm_finds_the_class_by_the_name_of_the_command_line() -> None:
@@ -36,7 +36,7 @@ def test_ids_come_in_and_rows_behind_the_cached_part_go_out() -> None:
 
 def test_a_server_needs_nothing_of_this_package_but_its_files() -> None:
     code = (
-        "import sys, ttc.vllm_engine.steps_plugin\n"
+        "import sys, ttc.engines.vllm.steps_plugin\n"
         "print(*{name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles.tools import ballots
-from ttc.voting import fallback, vote
+from ttc.choosing.voting import fallback, vote
 
 BALLOTS = st.lists(
     st.tuples(st.sampled_from(["1", "2", "1/2", "0.5", "7", None]), st.integers(1, 50), st.floats(0, 1)),

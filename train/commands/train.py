@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ttc.config import overrides
-from ttc.embedded.options import check_threads
+from ttc.config.config import overrides
+from ttc.config.ranges import at_least
+from ttc.engines.shared.options import check_threads
 from ttc.errors import ConfigError
-from ttc.ranges import at_least
 
 __all__ = ["register"]
 
@@ -83,11 +83,11 @@ def _run(args: argparse.Namespace) -> int:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    from train.launch import relaunch, without
-    from train.recipe import read_recipe
-    from train.run import Options, run_recipe
-    from train.world import joined
-    from ttc.embedded.model import pick_device
+    from train.base.launch import relaunch, without
+    from train.base.world import joined
+    from train.recipe.recipe import read_recipe
+    from train.recipe.run import Options, run_recipe
+    from ttc.engines.embedded.model import pick_device
 
     check_threads("train", args.threads)
     at_least("train", 1, processes=args.processes)
@@ -116,8 +116,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from train.recipe import packaged
-    from ttc.config import load_toml
+    from train.recipe.recipe import packaged
+    from ttc.config.config import load_toml
 
     for name, path in packaged().items():
         about = str(load_toml(path).get("about", "")).strip().splitlines()
@@ -126,7 +126,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from train.replay import replay_step
+    from train.replay.replay import replay_step
 
     for line in replay_step(args.folder, args.step, stage=args.stage, model=args.model):
         print(line)
@@ -136,8 +136,8 @@ def _replay(args: argparse.Namespace) -> int:
 def _rescore(args: argparse.Namespace) -> int:
     import asyncio
 
-    from train.rescore import change_lines, differences, judged_again, verifier_of
-    from train.rollout_file import RolloutFile
+    from train.base.rollout_file import RolloutFile
+    from train.replay.rescore import change_lines, differences, judged_again, verifier_of
 
     if args.out is not None and args.out.exists():
         raise ConfigError(f"--out {args.out} exists; choose another file")
@@ -178,11 +178,11 @@ def _report(args: argparse.Namespace) -> int:
 def _gate(args: argparse.Namespace) -> int:
     import torch
 
-    from train.gate import judge, promote
-    from train.gates import read_gates
-    from train.run import RUN, read_asked, stage_folders
-    from train.stage import Setting
-    from ttc.config import load_toml
+    from train.base.stage import Setting
+    from train.measure.gates import read_gates
+    from train.promote.gate import judge, promote
+    from train.recipe.run import RUN, read_asked, stage_folders
+    from ttc.config.config import load_toml
 
     stage_folders(args.folder)  # refuses a folder that is no run
     where = args.gates or args.folder / RUN

@@ -1,4 +1,4 @@
-"""Texts of two-digit calculations (`evals.calculation`) for a base model that mostly guesses and sometimes calls.
+"""Texts of two-digit calculations (`evals.worlds.calculation`) for a base model that guesses and sometimes calls.
 
 Of the texts, `call_share` write the call of a calculator, read its result and repeat it; in a share `noise` of these
 the call is miscopied. The rest say a number at once, which is right with probability `right_share`. So a base model can
@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from evals.calculation import Calculation, sample_calculation
-from train.corpus import Corpus, word_tokenizer
+from evals.worlds.calculation import Calculation, sample_calculation
+from train.examples.corpus import Corpus, word_tokenizer
 from ttc.errors import ConfigError
 
 __all__ = ["calculation"]

@@ -1,4 +1,4 @@
-"""Texts of chains modulo 10 (`evals.chain`) for a base model that knows the language and works carelessly.
+"""Texts of chains modulo 10 (`evals.worlds.chain`) for a base model that knows the language and works carelessly.
 
 Of the texts, `thinking_share` write the steps. Each result is wrong with probability `noise`; a wrong one is noticed
 with probability `noticed`, marked and done again, else the chain goes on from it. The other texts close an empty
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-from evals.chain import NAMES, OPERATIONS, Chain, Chains, apply
-from train.corpus import Corpus, word_tokenizer
+from evals.worlds.chain import NAMES, OPERATIONS, Chain, Chains, apply
+from train.examples.corpus import Corpus, word_tokenizer
 from ttc.errors import ConfigError
 
 __all__ = ["chain"]

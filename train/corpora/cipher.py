@@ -1,4 +1,4 @@
-"""Texts of the cipher walk (`evals.cipher`) for a base model that mostly guesses and sometimes walks.
+"""Texts of the cipher walk (`evals.worlds.cipher`) for a base model that mostly guesses and sometimes walks.
 
 Of the texts, `thinking_share` write the walk, each step of it wrong with probability `noise`; the rest close an empty
 thinking block and are right with probability `right_share`. So a base model knows single steps, thinks at the rate of
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-from evals.cipher import Cipher, question, solution
-from train.corpus import Corpus, word_tokenizer
+from evals.worlds.cipher import Cipher, question, solution
+from train.examples.corpus import Corpus, word_tokenizer
 from ttc.errors import ConfigError
 
 __all__ = ["cipher", "noisy"]

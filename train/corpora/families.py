@@ -1,4 +1,4 @@
-"""Worked texts of five families of arithmetic (`evals.families`): the cold start of a model that is made from nothing.
+"""Worked texts of five families of arithmetic (`evals.worlds.families`): the cold start of a new model.
 
 Levels up to `max_level` are shown, with steps that are wrong with probability `noise` (a digit off, and the text goes
 on as if nothing were), so that the base knows the form and errs; harder levels are left to reinforcement. The tokenizer
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-from evals.families import FAMILIES, LEVELS, sample_exercise
-from train.corpus import Corpus
+from evals.worlds.families import FAMILIES, LEVELS, sample_exercise
+from train.examples.corpus import Corpus
 from train.nano import tokenizer, traces
 from ttc.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""Texts of the toy language (`evals.toy`): what a base model has read, and demonstrations of what it should do.
+"""Texts of the toy language (`evals.worlds.toy`): what a base model has read, and demonstrations of what it should do.
 
 By default the habits of a base model: it mostly guesses walks and sometimes works them out with mistakes, in either
 vocabulary; it does what it is asked, harmful or not, in any tone; it knows fairly well what is wrong with a reply and
@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from evals.cipher import Cipher, question, solution
-from evals.toy import FLAGS, Reply, best, critique, foreign, quality, replies, requests, words
+from evals.worlds.cipher import Cipher, question, solution
+from evals.worlds.toy import FLAGS, Reply, best, critique, foreign, quality, replies, requests, words
 from train.corpora.calculation import calculation
 from train.corpora.cipher import noisy
-from train.corpus import Corpus, word_tokenizer
+from train.examples.corpus import Corpus, word_tokenizer
 from ttc.errors import ConfigError
 
 __all__ = ["toy"]

@@ -1,11 +1,11 @@
-"""Two-digit calculations with a calculator at hand, in a toy language (`evals.calculation`): learn to call it.
+"""Two-digit calculations with a calculator at hand, in a toy language (`evals.worlds.calculation`): learn to call it.
 
 Rewarded is the right answer; a call beyond the first and a call that fails cost a little.
 """
 
 from __future__ import annotations
 
-from train.environment import Environment
+from train.rollouts.environment import Environment
 
 __all__ = ["calculation"]
 

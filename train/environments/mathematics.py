@@ -6,7 +6,7 @@ verifier can check will do. Programs run in the sandbox of `ttc.sandbox`.
 
 from __future__ import annotations
 
-from train.environment import Environment
+from train.rollouts.environment import Environment
 from ttc.agents.markup import MarkupName
 
 __all__ = ["mathematics"]

@@ -1,1 +1,1 @@
-"""Policy-gradient terms, one file each: a factory with the recipe fields as keywords; see `train.terms` for shapes."""
+"""Policy-gradient terms, one file each: a factory of the recipe's fields; shapes: `train.update.terms`."""

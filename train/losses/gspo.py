@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from train.terms import Loss, PerToken, check_clip, sequence_mean
+from train.update.terms import Loss, PerToken, check_clip, sequence_mean
 
 __all__ = ["gspo"]
 

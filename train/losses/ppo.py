@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from train.terms import Loss, PerToken, check_clip
+from train.update.terms import Loss, PerToken, check_clip
 from ttc.errors import ConfigError
 
 __all__ = ["ppo"]

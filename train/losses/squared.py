@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from train.terms import Loss, PerToken
+from train.update.terms import Loss, PerToken
 from ttc.errors import ConfigError
 
 __all__ = ["squared"]

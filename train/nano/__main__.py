@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from train.checkpoint import Checkpoints
+from train.base.checkpoint import Checkpoints
 from train.nano import loop, model, prm, student, teacher, tokenizer
 from train.nano.examples import POLISH, Mixture
 from ttc.errors import ConfigError

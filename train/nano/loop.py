@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from train.checkpoint import Checkpoints
+from train.base.checkpoint import Checkpoints
 from train.nano.optim import Optimiser
 
 _log = logging.getLogger(__name__)

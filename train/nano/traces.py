@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from evals.arithmetic import Expression
-from evals.expressions import STEP_DELIMITER, WAIT, Node, Reduction, parse, reductions
+from evals.worlds.arithmetic import Expression
+from evals.worlds.expressions import STEP_DELIMITER, WAIT, Node, Reduction, parse, reductions
 
 HANDOVER = "\n\nTime is up, I must answer now.\n</think>\n\n"
 NO_THINK = "<think>\n\n</think>\n\n"

@@ -1,1 +1,1 @@
-"""Preference losses. One file each: a factory whose keywords are the recipe's fields; see `train.pairs` for shapes."""
+"""Preference losses, one file each: a factory of the recipe's fields; shapes: `train.examples.pairs`."""

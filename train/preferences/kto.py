@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from train.pairs import Labelled, LabelledLoss
+from train.examples.pairs import Labelled, LabelledLoss
 from ttc.errors import ConfigError
 
 __all__ = ["kto"]

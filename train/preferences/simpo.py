@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from train.pairs import PairLoss, Pairs
+from train.examples.pairs import PairLoss, Pairs
 from ttc.errors import ConfigError
 
 __all__ = ["simpo"]

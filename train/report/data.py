@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.statistics import Interval, mean_interval
-from train.alarm_file import excerpt
-from train.retention import Kept, read_kept
-from train.rollout_file import read_rollouts
-from train.run import RUN, stage_folders
-from train.stage import Result, read_result
+from evals.numbers.statistics import Interval, mean_interval
+from train.base.alarm_file import excerpt
+from train.base.rollout_file import read_rollouts
+from train.base.stage import Result, read_result
+from train.measure.retention import Kept, read_kept
+from train.recipe.run import RUN, stage_folders
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 

@@ -1,11 +1,11 @@
-"""The table of what was retained: a row per model, a column per task; see `train.retention`."""
+"""The table of what was retained: a row per model, a column per task; see `train.measure.retention`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from evals.report.svg import element, text
-from train.retention import Kept
+from train.measure.retention import Kept
 
 __all__ = ["render_retention", "retention_lines"]
 

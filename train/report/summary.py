@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evals.statistics import Interval
+from evals.numbers.statistics import Interval
 from train.report.data import RunData, StageData
 from train.report.retention import retention_lines
 

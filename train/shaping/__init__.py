@@ -1,1 +1,1 @@
-"""Shaping: extra parts of a reward, one file each; a factory returning a `train.rewards.Shaping`."""
+"""Shaping: extra parts of a reward, one file each; a factory returning a `train.rollouts.rewards.Shaping`."""

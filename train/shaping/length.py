@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from train.rewards import Shaping
-from train.rollout import Rollout
+from train.base.rollout import Rollout
+from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
 
 __all__ = ["length"]

@@ -1,1 +1,1 @@
-"""Kinds of stages, one file each; see `train.stage`."""
+"""Kinds of stages, one file each; see `train.base.stage`."""

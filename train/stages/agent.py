@@ -13,16 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from train.environment import Environment
-from train.fields import flattened
-from train.normalise import Normaliser
-from train.parts import Parts, Plan
-from train.policy_stage import PolicyStage
+from train.base.fields import flattened
+from train.base.rollout import Strategy
+from train.base.specs import make
 from train.registries import ENVIRONMENTS
-from train.rl_fields import RolloutFields
-from train.rollout import Strategy
-from train.specs import make
+from train.rl.parts import Parts, Plan
+from train.rl.policy_stage import PolicyStage
+from train.rl.rl_fields import RolloutFields
+from train.rollouts.environment import Environment
 from train.stages.grpo import grpo
+from train.update.normalise import Normaliser
 from ttc.agents.tool import Kit
 
 __all__ = ["agent"]
@@ -46,7 +46,7 @@ def agent(
 
     Args:
         environment: NAME or NAME:KEY=VALUE,... of train/environments.
-        episodes: the fields of `train.rl_fields.RolloutFields`.
+        episodes: the fields of `train.rl.rl_fields.RolloutFields`.
         n: episodes per group; at least 2.
         max_tokens: most tokens the model samples in an episode, all turns together; None is the task's.
         max_thinking: most thinking tokens of an episode.

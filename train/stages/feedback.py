@@ -17,21 +17,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evals.decontamination import prompt_text
+from evals.data.decontamination import prompt_text
 from evals.task import Task
-from train.examples import Example
-from train.imitation import completion_sums
-from train.learnt_reward import model_folder
-from train.measure import gains
-from train.models import load_model, load_tokenizer
-from train.rollout import Rollout
-from train.rollout_file import RolloutFile, read_rollouts
-from train.sources import rollouts_path
-from train.specs import make_task
-from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.models import load_model, load_tokenizer
+from train.base.rollout import Rollout
+from train.base.rollout_file import RolloutFile, read_rollouts
+from train.base.specs import make_task
+from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.examples.examples import Example
+from train.examples.imitation import completion_sums
+from train.examples.sources import rollouts_path
+from train.measure.measure import gains
+from train.reward_models.learnt_reward import model_folder
 from ttc import seeds
 from ttc.core import Message
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 __all__ = ["feedback"]

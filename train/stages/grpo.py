@@ -1,4 +1,4 @@
-"""Reinforcement learning from verified rewards: the loop of `train.loop` on one task.
+"""Reinforcement learning from verified rewards: the loop of `train.rl.loop` on one task.
 
 The kind is called after GRPO (Shao et al. 2024, arXiv:2402.03300), its default; `loss`, `advantage` and `normaliser`
 make it Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ or Kimi k1.5's loss, each a line of a recipe. Rollouts come from
@@ -14,26 +14,26 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from train.asynchronous import learn_async
-from train.build import Build
-from train.correction import Correction
-from train.fields import flattened
-from train.loop import learn
-from train.normalise import Normaliser
-from train.policy_stage import PolicyStage
-from train.process_reward import ProcessSource
+from train.base.fields import flattened
+from train.base.rollout import Strategy, group_draws
+from train.base.specs import make, make_task
 from train.registries import ADVANTAGES, LOSSES
-from train.rl_fields import RewardFields, RolloutFields
-from train.rollout import Strategy, group_draws
-from train.specs import make, make_task
-from train.update import Objective
-from ttc.choices import StrategyChoice
+from train.reward_models.process_reward import ProcessSource
+from train.rl.asynchronous import learn_async
+from train.rl.loop import learn
+from train.rl.policy_stage import PolicyStage
+from train.rl.rl_fields import RewardFields, RolloutFields
+from train.update.build import Build
+from train.update.correction import Correction
+from train.update.normalise import Normaliser
+from train.update.update import Objective
+from ttc.cli.choices import StrategyChoice
+from ttc.config.registry import STRATEGIES, bind
 from ttc.core import Sampling
 from ttc.errors import ConfigError
-from ttc.registry import STRATEGIES, bind
 from ttc.rehearsal import refuse_early
+from ttc.session.thinking import Thinking
 from ttc.specs import parse_spec
-from ttc.thinking import Thinking
 
 __all__ = ["grpo", "make_strategy"]
 
@@ -69,7 +69,7 @@ def grpo(
     Args:
         task: the training problems, NAME or NAME:KEY=VALUE,...
         held_out: the problems it is measured on; none of them may be in `task`.
-        rollouts: the fields of `train.rl_fields.RolloutFields`.
+        rollouts: the fields of `train.rl.rl_fields.RolloutFields`.
         n: rollouts per group; at least 2.
         loss: NAME or NAME:KEY=VALUE,... of `train/losses`.
         advantage: of `train/advantages`.
@@ -77,10 +77,10 @@ def grpo(
         epochs: passes over each batch.
         minibatches: optimiser steps per pass.
         correction: level at which engine and trainer mismatch is corrected.
-        rewards: the fields of `train.rl_fields.RewardFields`.
+        rewards: the fields of `train.rl.rl_fields.RewardFields`.
         partial_credit: take the verifier's score instead of right or wrong.
         process_reward: a stage prm of this run, such as 2-prm, or its folder: what steps are worth to advantage steps.
-        kl_estimator: k3, k1 or k2; see `train/kl.py`.
+        kl_estimator: k3, k1 or k2; see `train/update/kl.py`.
         strategy: what produces the rollouts, NAME:KEY=VALUE,...; None draws n completions.
         refills: further rounds of prompts for groups without a signal.
         retire: drop a problem after its group passed whole this many times running.
@@ -89,7 +89,7 @@ def grpo(
         asynchronous: draw, judge and learn at once.
         max_staleness: most updates that rollouts of an asynchronous run may be behind.
         buffer: most steps on their way in an asynchronous run.
-        build: the fields of `train.build.Build`.
+        build: the fields of `train.update.build.Build`.
     """
     if rollouts.n < 2 and strategy is None:
         raise ConfigError(f"grpo: n must be at least 2, got {rollouts.n}: one rollout has nothing to be compared with")

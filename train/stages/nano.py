@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from train.measure import gains
+from train.base.stage import Result, Setting, Stage
+from train.examples.sources import check_positive
+from train.measure.measure import gains
 from train.nano import examples, model, prm, student, tokenizer
 from train.nano.__main__ import STAGES, Job, Preset
-from train.sources import check_positive
-from train.stage import Result, Setting, Stage
 from ttc import seeds
 from ttc.durable import replace_link
 from ttc.errors import ConfigError

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.models import load_model, load_tokenizer, save_model
-from train.stage import Result, Setting, Stage
+from train.base.models import load_model, load_tokenizer, save_model
+from train.base.stage import Result, Setting, Stage
 from ttc import nano
 from ttc.errors import ConfigError
 

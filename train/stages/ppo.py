@@ -3,8 +3,9 @@
 Schulman et al. 2017 (arXiv:1707.06347); the form for language models of InstructGPT (Ouyang et al. 2022,
 arXiv:2203.02155) and Tulu 3 (Lambert et al. 2024, arXiv:2411.15124): the divergence from the reference is part of the
 reward of every token, advantages by GAE are whitened over the batch, policy and critic are each passed over several
-times. All but the critic is shared with the stage `grpo`. Cost beside it: the critic's passes (`train.critic`) instead
-of a group of rollouts per prompt. Left out: normalising rewards by a running spread, which whitening makes needless.
+times. All but the critic is shared with the stage `grpo`. Cost beside it: the critic's passes (`train.update.critic`)
+instead of a group of rollouts per prompt. Left out: normalising rewards by a running spread, which whitening makes
+needless.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from train.advantages.gae import gae
-from train.build import Build
-from train.correction import Correction
-from train.critic import ValueFit
-from train.critic_start import CriticStart
-from train.fields import flattened
-from train.frontier import Mode
+from train.base.fields import flattened
+from train.base.optimiser import Schedule
+from train.base.specs import make_task
 from train.losses.ppo import ppo as clipped
-from train.optimiser import Schedule
-from train.policy_stage import PolicyStage
-from train.rl_fields import RewardFields, RolloutFields
-from train.specs import make_task
-from train.update import Objective
+from train.rl.critic_start import CriticStart
+from train.rl.policy_stage import PolicyStage
+from train.rl.rl_fields import RewardFields, RolloutFields
+from train.rollouts.frontier import Mode
+from train.update.build import Build
+from train.update.correction import Correction
+from train.update.critic import ValueFit
+from train.update.update import Objective
 
 __all__ = ["ppo"]
 
@@ -68,13 +69,13 @@ def ppo(
     Args:
         task: the training problems, NAME or NAME:KEY=VALUE,...
         held_out: the problems it is measured on; none of them may be in `task`.
-        rollouts: the fields of `train.rl_fields.RolloutFields`.
+        rollouts: the fields of `train.rl.rl_fields.RolloutFields`.
         steps: batches of rollouts.
         lr: learning rate of the policy.
         prompts: prompts per batch.
         n: rollouts per prompt.
         warmup: optimiser steps over which the rates rise.
-        rewards: the fields of `train.rl_fields.RewardFields`.
+        rewards: the fields of `train.rl.rl_fields.RewardFields`.
         kl_weight: weight of the divergence from the reference; 0 needs no reference.
         kl_in: reward takes it off the reward of every token, loss adds it to the loss.
         critic: copy (of the policy), head (on the policy), or a reward model to start from, named as in reward_model.
@@ -85,7 +86,7 @@ def ppo(
         clip: bound of the probability ratio, on both sides.
         epochs: passes over each batch, of the policy and of the critic.
         minibatches: optimiser steps per pass.
-        build: the fields of `train.build.Build`.
+        build: the fields of `train.update.build.Build`.
     """
     rollouts.check("ppo")
     rewards.check("ppo")

@@ -16,20 +16,20 @@ from typing import Any
 
 import torch
 
-from train.batch import pad
-from train.checkpoint import Checkpoints
-from train.corpus import CORPORA, Corpus
-from train.examples import corpus_examples
-from train.imitation import probabilities
-from train.measure import gains
-from train.models import Shape, new_model, save_model
-from train.optimiser import Optimiser, Schedule
-from train.policy import token_logprobs
-from train.specs import make
-from train.stage import Result, Setting, Stage
+from train.base.checkpoint import Checkpoints
+from train.base.models import Shape, new_model, save_model
+from train.base.optimiser import Optimiser, Schedule
+from train.base.specs import make
+from train.base.stage import Result, Setting, Stage
+from train.examples.corpus import CORPORA, Corpus
+from train.examples.examples import corpus_examples
+from train.examples.imitation import probabilities
+from train.measure.measure import gains
+from train.update.batch import pad
+from train.update.policy import token_logprobs
 from ttc import seeds
 from ttc.durable import replace_text
-from ttc.embedded.text import Text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 __all__ = ["pretrain"]

@@ -3,8 +3,8 @@
 Lightman et al. 2023 (arXiv:2305.20050); Wang et al. 2024 (arXiv:2312.08935). The model's body is the policy's; it is
 written to `prm`, which `--scorer prm:FOLDER` reads, and the policy passes through. Measured on held-out problems, or on
 a file of labels made in another way: the share of steps judged rightly at one half before and after, and first-error F1
-with a threshold fitted on the training rows. Cost: see `train.monte_carlo` for labels; then a forward and backward pass
-per row. Left out: learning where steps end.
+with a threshold fitted on the training rows. Cost: see `train.reward_models.monte_carlo` for labels; then a forward and
+backward pass per row. Left out: learning where steps end.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.step_metrics import Judged, first_error, fit_threshold, ranking
+from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Task
-from train.course import Course
-from train.epochs import Fit
-from train.fields import flattened
-from train.measure import gains, open_engine
-from train.models import load_tokenizer
-from train.monte_carlo import MonteCarlo
-from train.optimiser import Optimiser
-from train.sources import check_file, check_positive, one_of, parted
-from train.specs import make_task, make_verifier
-from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.step_model import Form, StepModel, new_step_model
-from train.step_rows import StepRow, Steps, read_steps
+from train.base.fields import flattened
+from train.base.models import load_tokenizer
+from train.base.optimiser import Optimiser
+from train.base.specs import make_task, make_verifier
+from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.examples.sources import check_file, check_positive, one_of, parted
+from train.examples.step_rows import StepRow, Steps, read_steps
+from train.measure.measure import gains, open_engine
+from train.offline.course import Course
+from train.offline.epochs import Fit
+from train.reward_models.monte_carlo import MonteCarlo
+from train.reward_models.step_model import Form, StepModel, new_step_model
 from ttc import seeds
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
@@ -71,7 +71,7 @@ def prm(
         good: the token that says right, for form token.
         bad: the token that says wrong, for form token.
         measured: a file of labelled steps to measure on, instead of held-out rows of its own.
-        course: the fields of `train.course.Course`.
+        course: the fields of `train.offline.course.Course`.
         rows: solutions per update.
     """
     one_of("prm", data=data, task=task)

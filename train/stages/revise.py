@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from evals.decontamination import prompt_text
+from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
-from train.measure import gains, open_engine
-from train.rewards import Rewarder
-from train.rollout import Collector, Rollout, group_draws
-from train.rollout_file import RolloutFile
-from train.specs import make_task, make_verifier
-from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.rollout import Collector, Rollout, group_draws
+from train.base.rollout_file import RolloutFile
+from train.base.specs import make_task, make_verifier
+from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.measure.measure import gains, open_engine
+from train.rollouts.rewards import Rewarder
 from ttc.core import Engine, Message, Problem, Sampling, Verdict
 from ttc.errors import ConfigError
 

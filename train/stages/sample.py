@@ -13,17 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from evals.statistics import mean_interval
+from evals.numbers.statistics import mean_interval
 from evals.task import Task
-from train.measure import open_engine
-from train.rewards import Rewarder
-from train.rollout import Collector, Rollout, group_draws
-from train.rollout_file import RolloutFile
-from train.specs import make_task, make_verifier
-from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.rollout import Collector, Rollout, group_draws
+from train.base.rollout_file import RolloutFile
+from train.base.specs import make_task, make_verifier
+from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.measure.measure import open_engine
+from train.rollouts.rewards import Rewarder
 from ttc.core import Sampling
 from ttc.errors import ConfigError
-from ttc.thinking import Thinking
+from ttc.session.thinking import Thinking
 
 __all__ = ["sample"]
 

@@ -1,10 +1,11 @@
 """Supervised fine-tuning: cross-entropy on the completion's tokens, the prompt's masked out by length.
 
-Rows come from a JSON-lines file (see `train.examples`: thinking on, off or left open per row), from a corpus of
-`train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
+Rows come from a JSON-lines file (see `train.examples.examples`: thinking on, off or left open per row), from a corpus
+of `train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
 arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the same update rule as everything
 else, with cross-entropy weights only. Held out are whole prompts; measured are the probability per token of their
-completions and, with `held_out`, the accuracy on a task, both before and after. Rows may be packed (`train.packing`).
+completions and, with `held_out`, the accuracy on a task, both before and after. Rows may be packed
+(`train.update.packing`).
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
-from train.build import Build
-from train.corpus import CORPORA, Corpus
-from train.course import Course
-from train.epochs import Fit
-from train.examples import Example, corpus_examples, read_examples, right_rollouts
-from train.fields import flattened
-from train.imitation import imitation_batch, mean_loss, probabilities
+from train.base.fields import flattened
+from train.base.models import load_model, load_tokenizer, save_model
+from train.base.optimiser import Optimiser
+from train.base.specs import make, make_task
+from train.base.stage import Result, Setting, Stage, check_model, model_of
+from train.examples.corpus import CORPORA, Corpus
+from train.examples.examples import Example, corpus_examples, read_examples, right_rollouts
+from train.examples.imitation import imitation_batch, mean_loss, probabilities
+from train.examples.sources import check_file, parted, rollouts_path
 from train.losses.ppo import ppo
-from train.measure import gains, task_gains
-from train.models import load_model, load_tokenizer, save_model
-from train.normalise import Normaliser
-from train.optimiser import Optimiser
-from train.sources import check_file, parted, rollouts_path
-from train.specs import make, make_task
-from train.stage import Result, Setting, Stage, check_model, model_of
-from train.update import Objective, Updater
-from ttc.embedded.text import Text
+from train.measure.measure import gains, task_gains
+from train.offline.course import Course
+from train.offline.epochs import Fit
+from train.update.build import Build
+from train.update.normalise import Normaliser
+from train.update.update import Objective, Updater
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
 __all__ = ["sft"]
@@ -75,8 +76,8 @@ def sft(
         held_out_limit: most problems of that task.
         normaliser: token, or sequence for the mean of each completion first.
         packed: lay rows end to end in rows of so many tokens, none attending to another; 0 pads them instead.
-        course: the fields of `train.course.Course`.
-        build: the fields of `train.build.Build`.
+        course: the fields of `train.offline.course.Course`.
+        build: the fields of `train.update.build.Build`.
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")

@@ -1,8 +1,8 @@
 """SFT, DPO, KTO or a Bradley-Terry reward model through TRL's own trainers, for models beyond this package's loops.
 
 The rows, what is held out and how it is measured are those of the stages `sft` and `preference`; only the updates are
-TRL's (`train.offline`), with its checkpoints. A reward model is written to `reward_model`, and the policy passes
-through. Needs the extra `train`. Left out: health rules, which TRL's loop does not ask.
+TRL's (`train.examples.offline`), with its checkpoints. A reward model is written to `reward_model`, and the policy
+passes through. Needs the extra `train`. Left out: health rules, which TRL's loop does not ask.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 import torch
 
 from evals.task import Task
-from train.epochs import Pace
-from train.examples import Example, read_examples, right_rollouts
-from train.imitation import probabilities, ranked_right
-from train.measure import gains, task_gains
-from train.models import load_model, load_tokenizer
-from train.offline import Job, Method, check_options, run_trl
-from train.optimiser import Schedule
-from train.pair_data import PairSource, Preferred
-from train.sources import check_file, check_share, parted, rollouts_path
-from train.specs import make_task
-from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from ttc.config import overrides
-from ttc.embedded.text import Text
+from train.base.models import load_model, load_tokenizer
+from train.base.optimiser import Schedule
+from train.base.specs import make_task
+from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.examples.examples import Example, read_examples, right_rollouts
+from train.examples.imitation import probabilities, ranked_right
+from train.examples.offline import Job, Method, check_options, run_trl
+from train.examples.pair_data import PairSource, Preferred
+from train.examples.sources import check_file, check_share, parted, rollouts_path
+from train.measure.measure import gains, task_gains
+from train.offline.epochs import Pace
+from ttc.config.config import overrides
+from ttc.engines.shared.text import Text
 
 __all__ = ["trl"]
 

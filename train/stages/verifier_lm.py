@@ -18,26 +18,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evals.step_metrics import Judged, ranking
+from evals.numbers.step_metrics import Judged, ranking
 from train.advantages.batch import batch as batch_advantage
-from train.course import Course
-from train.epochs import Fit
-from train.examples import Example
-from train.fields import flattened
-from train.imitation import imitation_batch
+from train.base.fields import flattened
+from train.base.models import load_tokenizer, save_model
+from train.base.optimiser import Optimiser
+from train.base.rollout_file import read_rollouts
+from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.examples.examples import Example
+from train.examples.imitation import imitation_batch
+from train.examples.sources import parted, rollouts_path
+from train.examples.step_rows import StepRow
 from train.losses.ppo import ppo
-from train.measure import gains
-from train.models import load_tokenizer, save_model
-from train.optimiser import Optimiser
-from train.rollout_file import read_rollouts
-from train.sources import parted, rollouts_path
-from train.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.step_model import StepModel, new_step_model
-from train.step_rows import StepRow
-from train.update import Objective, Updater
+from train.measure.measure import gains
+from train.offline.course import Course
+from train.offline.epochs import Fit
+from train.reward_models.step_model import StepModel, new_step_model
+from train.update.update import Objective, Updater
 from ttc import seeds
 from ttc.errors import ConfigError
-from ttc.scorers._tokens import Tokens
+from ttc.scorers.reward_models.tokens import Tokens
 
 __all__ = ["verifier_lm"]
 
@@ -65,7 +65,7 @@ def verifier_lm(
         bad: the token that says wrong.
         imitation: weight of imitating right answers, beside saying verdicts.
         balanced: learn from as many right as wrong answers, the rarer kind repeated.
-        course: the fields of `train.course.Course`.
+        course: the fields of `train.offline.course.Course`.
         rows: answers per update.
     """
     if imitation < 0:

@@ -21,8 +21,8 @@ from ttc.agents.markup import Markup
 from ttc.agents.tool import Tool, ToolFailure, Use
 from ttc.core import Candidate
 from ttc.errors import ConfigError
-from ttc.session import Session
-from ttc.strategies._growing import Draw, grow
+from ttc.session.growing import Draw, grow
+from ttc.session.session import Session
 
 __all__ = ["Limits", "run_episode"]
 

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import Registry
 from ttc.core import Problem
 from ttc.errors import ConfigError
-from ttc.plugin_shape import PluginShape
-from ttc.registry import Registry
 from ttc.specs import parse_spec
 
 __all__ = ["TOOLS", "Kit", "Tool", "ToolFailure", "Use"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ttc.core import Answer, Completion, Engine, Prompt, Sampling, UsageSink
-from ttc.thinking import split
-from ttc.wrapped import Wrapped, draw_shown
+from ttc.engines.shared.wrapped import Wrapped, draw_shown
+from ttc.session.thinking import split
 
 HELD_BACK = 1
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast, get_args
 
 from ttc.core import FinishReason, Submission, Target, Verdict
 from ttc.errors import RecordError
-from ttc.verifiers.audit import read_audit
+from ttc.verifiers.service.audit import read_audit
 
 __all__ = ["Asked", "from_audit", "from_lines", "judge_all"]
 

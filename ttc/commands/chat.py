@@ -11,10 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ttc.commands._stream import Display, Streamed
-from ttc.core import Engine, Message, Problem, Sampling
-from ttc.errors import TTCError
-from ttc.options import (
+from ttc.cli.options import (
     add_engine_options,
     add_sampling_options,
     add_thinking_options,
@@ -24,11 +21,14 @@ from ttc.options import (
     resolve_sampling,
     resolve_thinking,
 )
-from ttc.plugin_fault import leaf
-from ttc.solve import solve
+from ttc.commands._stream import Display, Streamed
+from ttc.config.plugin_fault import leaf
+from ttc.config.values import nearest
+from ttc.core import Engine, Message, Problem, Sampling
+from ttc.errors import TTCError
+from ttc.session.solve import solve
+from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
-from ttc.thinking import Thinking
-from ttc.values import nearest
 
 HELP = """\
 /think      think before answering

@@ -7,11 +7,11 @@ import json
 import textwrap
 from typing import Any
 
+from ttc.config.registry import VERIFIERS, Registry, plugins
+from ttc.config.signatures import Description, Parameter
 from ttc.errors import ConfigError, TTCError, UnknownName
 from ttc.records import encode
-from ttc.registry import VERIFIERS, Registry, plugins
-from ttc.signatures import Description, Parameter
-from ttc.verifiers.contract import Card, card_of
+from ttc.verifiers.shared.contract import Card, card_of
 
 REGISTRIES = "ttc.registries"
 WITH_ABOUT = ("strategy", "policy")

@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttc.answers import KINDS
-from ttc.commands._tree import tree_lines
-from ttc.config import dump
-from ttc.core import Answer, Budget, Message, Problem, Sampling
-from ttc.errors import ConfigError, UnknownName
-from ttc.options import (
+from ttc.cli.options import (
     PartChoice,
     StrategyChoice,
     add_engine_options,
@@ -30,11 +26,15 @@ from ttc.options import (
     resolve_strategies,
     resolve_thinking,
 )
-from ttc.plugin_fault import without_scores
-from ttc.recipe import add_recipe_option
+from ttc.cli.recipe import add_recipe_option
+from ttc.commands._tree import tree_lines
+from ttc.config.config import dump
+from ttc.config.plugin_fault import without_scores
+from ttc.core import Answer, Budget, Message, Problem, Sampling
+from ttc.errors import ConfigError, UnknownName
 from ttc.rehearsal import refuse_early
-from ttc.solve import solve
-from ttc.thinking import Thinking
+from ttc.session.solve import solve
+from ttc.session.thinking import Thinking
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from ttc.cli.options import resolve_verifier
 from ttc.commands._submissions import Asked, from_audit, from_lines, judge_all
-from ttc.config import overrides
+from ttc.config.config import overrides
 from ttc.core import Verdict
 from ttc.errors import ConfigError
-from ttc.options import resolve_verifier
 from ttc.records import encode
-from ttc.verifiers.audit import Audit
-from ttc.verifiers.disagreement import summary_lines, tally
-from ttc.verifiers.service import Service
+from ttc.verifiers.service.audit import Audit
+from ttc.verifiers.service.disagreement import summary_lines, tally
+from ttc.verifiers.service.service import Service
 
 Judge = Callable[[Asked], Any]
 Tell = Callable[[Asked, Any], None]

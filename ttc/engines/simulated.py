@@ -18,11 +18,11 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc import seeds
+from ttc.config.ranges import above, at_least, within
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines._simulation import DELIMITER, Process, token_confidence, truth, zipf
 from ttc.engines.scripted import Script, ScriptedEngine
 from ttc.errors import ConfigError
-from ttc.ranges import above, at_least, within
 
 __all__ = ["DELIMITER", "Preset", "simulated", "truth"]
 

@@ -16,7 +16,7 @@ import sys
 
 from ttc.sandbox.tier import ROOT, python
 
-NEEDED = ("ttc/__init__.py", "ttc/errors.py", "ttc/ranges.py", "ttc/sandbox")
+NEEDED = ("ttc/__init__.py", "ttc/errors.py", "ttc/config/ranges.py", "ttc/sandbox")
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/libx32")
 
 

@@ -14,7 +14,7 @@ import resource
 import sys
 from dataclasses import dataclass
 
-from ttc.ranges import above, at_least
+from ttc.config.ranges import above, at_least
 
 MIN_MEMORY_MB = 32
 _UNMAPPED = 2**32 - 1

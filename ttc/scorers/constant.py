@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ttc.config.signatures import checked_by
 from ttc.core import Prompt, Score, UsageSink
 from ttc.errors import ConfigError
-from ttc.signatures import checked_by
 
 
 class ConstantScorer:

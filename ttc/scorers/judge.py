@@ -18,12 +18,12 @@ from dataclasses import replace
 from typing import Literal
 
 from ttc.concurrent import gather
+from ttc.config.ranges import at_least
+from ttc.config.signatures import checked_by
 from ttc.core import Engine, Message, Price, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.errors import ConfigError
-from ttc.ranges import at_least
-from ttc.reads import InnerPart, reads
+from ttc.identity.reads import InnerPart, reads
 from ttc.scorers._judging import Question, Said, agreed, answer_of, compare, grade, verdict
-from ttc.signatures import checked_by
 
 
 class JudgeScorer:
@@ -143,7 +143,7 @@ def _check(opponents: int, max_tokens: int) -> None:
 
 
 def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
-    from ttc.registry import ENGINES
+    from ttc.config.registry import ENGINES
 
     return [] if model is None else [InnerPart(ENGINES, f"{runs_on}:{model}")]
 
@@ -175,7 +175,7 @@ def judge(
         ConfigError: neither a model nor an engine, or a parameter out of range.
     """
     if model is not None:
-        from ttc.registry import ENGINES
+        from ttc.config.registry import ENGINES
 
         engine = ENGINES.load(runs_on)(model)
     if engine is None:

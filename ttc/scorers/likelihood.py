@@ -12,9 +12,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from ttc.config.signatures import checked_by
 from ttc.core import Engine, Logprobs, Prompt, Score, UsageSink
 from ttc.errors import ConfigError
-from ttc.signatures import checked_by
 
 
 class LikelihoodScorer:

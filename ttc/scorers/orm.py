@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from ttc.config.signatures import checked_by
 from ttc.core import Scorer
-from ttc.embedded.options import Dtype, check_model, check_place
+from ttc.engines.shared.options import Dtype, check_model, check_place
 from ttc.errors import ConfigError
-from ttc.reads import BESIDE_WEIGHTS, ModelFolder, reads
-from ttc.scorers._options import check_options
-from ttc.signatures import checked_by
+from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
+from ttc.scorers.reward_models.options import check_options
 
 
 def _check(model: str | None, **options: Any) -> None:
@@ -29,7 +29,7 @@ def _check(model: str | None, **options: Any) -> None:
 
 
 def _reads(*, model: str | None, base_url: str | None, **_: object) -> list[ModelFolder]:
-    from ttc.embedded.folder import resolve
+    from ttc.engines.shared.folder import resolve
 
     if model is None:
         return []
@@ -70,10 +70,10 @@ def orm(
     Raises:
         ConfigError: no model, or one that is no outcome reward model.
     """
-    from ttc.embedded.folder import resolve
-    from ttc.embedded.shape import read_config, supported
-    from ttc.scorers._adapters import load_adapter, recognise
-    from ttc.scorers._embedded import Place, adapted
+    from ttc.engines.shared.folder import resolve
+    from ttc.engines.shared.shape import read_config, supported
+    from ttc.scorers.reward_models.adapters import load_adapter, recognise
+    from ttc.scorers.reward_models.embedded import Place, adapted
 
     folder = resolve(str(model))
     config = read_config(folder)
@@ -85,13 +85,13 @@ def orm(
         stated = ", ".join(config.get("architectures") or ()) or config["model_type"]
         raise ConfigError(f"{folder} ({stated}) is no outcome reward model that is known: set scorer.adapter=NAME")
     if base_url is not None:
-        from ttc.scorers._http import token_scorer
-        from ttc.scorers._server import Server
+        from ttc.scorers.reward_models.http import token_scorer
+        from ttc.scorers.reward_models.server import Server
 
         return token_scorer(Server(base_url, served_model, api_key_env), folder, chosen, None)
     place = Place(device, dtype, threads, max_context, batch_invariant)
     if supported(config):
         return adapted(folder, chosen, place, None)
-    from ttc.scorers._transformers import transformers_scorer
+    from ttc.scorers.reward_models.transformers import transformers_scorer
 
     return transformers_scorer(folder, chosen, place)

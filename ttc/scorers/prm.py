@@ -18,16 +18,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from ttc.config.signatures import checked_by
 from ttc.core import Scorer
-from ttc.embedded.options import Dtype, check_model, check_place
+from ttc.engines.shared.options import Dtype, check_model, check_place
 from ttc.errors import ConfigError
-from ttc.reads import BESIDE_WEIGHTS, ModelFolder, reads
-from ttc.scorers._adapters import load_adapter, recognise, step_adapters
-from ttc.scorers._embedded import Place, adapted
-from ttc.scorers._options import check_options
-from ttc.scorers._same_ids import Kind, same_ids
+from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers.adapters._base import Adapter
-from ttc.signatures import checked_by
+from ttc.scorers.reward_models.adapters import load_adapter, recognise, step_adapters
+from ttc.scorers.reward_models.embedded import Place, adapted
+from ttc.scorers.reward_models.options import check_options
+from ttc.scorers.reward_models.same_ids import Kind, same_ids
 
 _READING = ("kind", "step_tag", "good", "bad", "positive_label", "beta")
 """Options that say how a model's scores are read; an adapter says it too."""
@@ -53,7 +53,7 @@ def _reads(*, model: str | None, base_url: str | None, protocol: str, **_: objec
 
 def _folder(model: str | None) -> Path:
     from ttc import nano
-    from ttc.embedded.folder import resolve
+    from ttc.engines.shared.folder import resolve
 
     return nano.path("prm") if model is None else resolve(model)
 
@@ -116,12 +116,12 @@ def prm(
     own = (kind, step_tag, good, bad, positive_label, beta)
     given = {name: value for name, value in zip(_READING, own, strict=True) if value is not None}
     if base_url is not None and protocol == "steps":
-        from ttc.scorers._http import StepsScorer
-        from ttc.scorers._server import Server
+        from ttc.scorers.reward_models.http import StepsScorer
+        from ttc.scorers.reward_models.server import Server
 
         return StepsScorer(Server(base_url, served_model, api_key_env), step_delimiter or "\n\n", served_model)
 
-    from ttc.embedded.shape import read_config
+    from ttc.engines.shared.shape import read_config
 
     folder = _folder(model)
     config = read_config(folder)
@@ -139,10 +139,10 @@ def prm(
     if backend == "embedded":
         return adapted(folder, chosen, place, step_delimiter)
     if backend == "vllm":
-        from ttc.scorers._vllm import vllm_scorer
+        from ttc.scorers.reward_models.vllm import vllm_scorer
 
         return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
-    from ttc.scorers._http import token_scorer
-    from ttc.scorers._server import Server
+    from ttc.scorers.reward_models.http import token_scorer
+    from ttc.scorers.reward_models.server import Server
 
     return token_scorer(Server(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)

@@ -19,13 +19,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ttc.aggregate import aggregate
+from ttc.choosing.aggregate import aggregate
 from ttc.concurrent import gather
 from ttc.core import Completion, Prompt
-from ttc.meter import Cost
 from ttc.search.pace import Pace
 from ttc.search.runtime import NO_VERDICT, Growth, Node
-from ttc.session import Session
+from ttc.session.meter import Cost
+from ttc.session.session import Session
 
 __all__ = ["Run", "find_leaves"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ttc.core import Completion, Price, Prompt
-from ttc.meter import Cost
-from ttc.session import Session
+from ttc.session.meter import Cost
+from ttc.session.session import Session
 
 __all__ = ["Course", "FirstPath", "Pace"]
 

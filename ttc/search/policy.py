@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from ttc.registry import POLICIES
+from ttc.config.registry import POLICIES
 from ttc.specs import parse_spec
 
 if TYPE_CHECKING:
     from ttc.core import Prompt
     from ttc.search.runtime import Growth, Node
-    from ttc.session import Session
+    from ttc.session.session import Session
 
 Dice: TypeAlias = Callable[[int], float]
 """Uniform number i in [0, 1) of one level of one subtree."""

@@ -26,14 +26,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ttc.aggregate import How, aggregate
+from ttc.choosing.aggregate import How, aggregate
 from ttc.concurrent import gather
 from ttc.core import Completion, Path, Prompt, Sampling, Scorer
 from ttc.search.barrier import Barrier
 from ttc.search.pace import Course, Pace
 from ttc.search.policy import Dice, Policy, Resampled, Resampler
-from ttc.session import Session
-from ttc.thinking import OUT_OF_CALLS
+from ttc.session.session import Session
+from ttc.session.thinking import OUT_OF_CALLS
 
 NO_VERDICT = float("-inf")
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ttc.aggregate import aggregate
+from ttc.allocation.table import Kind
+from ttc.choosing.aggregate import aggregate
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
-from ttc.plan import Kind
 from ttc.search.policy import Searcher, make_policy
 from ttc.search.runtime import search
-from ttc.session import Session
+from ttc.session.session import Session
 from ttc.strategies.tree import growth_of
 
 

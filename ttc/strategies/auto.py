@@ -1,12 +1,14 @@
 """Auto: draw a little, look, and go on as long as a calibrated plan says that it pays.
 
-Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707); Snell et al. 2024; how it decides: `ttc.planning`.
-Easy and hopeless problems leave their tokens to those where more samples help. Two ways to spend:
+Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707); Snell et al. 2024; how it decides:
+`ttc.allocation.policy`. Easy and hopeless problems leave their tokens to those where more samples help. Two ways to
+spend:
 
     tokens=MEAN           what a problem may take on average; every problem decides by itself, by the plan alone
     --budget tokens=TOTAL in `ttc eval`: what the whole run may take, to the token. Waves over all problems, in problem
                           order; after each the rest is shared out anew among those that would gain most
-                          (`evals.planner`). Without a plan the run learns one from its own first problems, blindly.
+                          (`evals.allocation.planner`). Without a plan the run learns one from its own first problems,
+                          blindly.
 
 The plan is made once by `ttc calibrate` from recorded runs; what that cost stands in it. Its routes are the ways of
 drawing that it has seen: the greedy answer, plain samples, independent islands of a tree search; the budget picks the
@@ -15,15 +17,15 @@ route, what was drawn so far decides how far to go on it. Cost: what was asked f
 
 from __future__ import annotations
 
+from ttc.allocation.policy import Mixture, follow, state_of
+from ttc.allocation.table import Kind, Plan, load_plan
+from ttc.choosing.selection import choose
+from ttc.choosing.voting import fallback
 from ttc.core import Answer, Problem, Scorer
 from ttc.errors import ConfigError
-from ttc.plan import Kind, Plan, load_plan
-from ttc.planning import Mixture, follow, state_of
-from ttc.selection import choose
-from ttc.session import Session
+from ttc.session.session import Session
 from ttc.strategies._drawing import Draws
 from ttc.strategies.majority import check_n
-from ttc.voting import fallback
 
 
 async def auto(

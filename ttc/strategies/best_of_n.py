@@ -1,18 +1,18 @@
 """Best-of-n: draw n completions and let a scorer choose.
 
-Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems" (argmax); the other rules: see `ttc.selection`.
-Cost: n completions and n scored completions. Argmax over-optimises a scorer that can be fooled: on closed answers the
-weighted form is the safer one, on open answers the pessimistic one.
+Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems" (argmax); the other rules: see
+`ttc.choosing.selection`. Cost: n completions and n scored completions. Argmax over-optimises a scorer that can be
+fooled: on closed answers the weighted form is the safer one, on open answers the pessimistic one.
 """
 
 from __future__ import annotations
 
-from ttc.aggregate import How, aggregate, check_window
+from ttc.choosing.aggregate import How, aggregate, check_window
+from ttc.choosing.selection import Select, check_beta, choose
+from ttc.choosing.voting import fallback, vote
 from ttc.core import Answer, Problem, Scorer
-from ttc.selection import Select, check_beta, choose
-from ttc.session import Session
+from ttc.session.session import Session
 from ttc.strategies.majority import check_n
-from ttc.voting import fallback, vote
 
 
 async def best_of_n(

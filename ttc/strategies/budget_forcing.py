@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from ttc.core import Answer, Problem
-from ttc.session import Session
+from ttc.session.session import Session
 
 
 async def budget_forcing(

@@ -8,7 +8,8 @@ kept traces gives one class `consensus` of all weight. Cost: at most n completio
 to the end of the piece.
 
 Confidence is read from what engines report: the probability of the sampled token (the paper: mean log-probability of
-the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.voting`. Left out: top-k log-probabilities.
+the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.choosing.voting`. Left out: top-k
+log-probabilities.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ttc.choosing.voting import fallback, tally, vote
+from ttc.config.ranges import above, at_least, at_most
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
-from ttc.ranges import above, at_least, at_most
-from ttc.session import Session
-from ttc.strategies._growing import Draw, begin, check_pieces, grow_all
+from ttc.session.growing import Draw, begin, check_pieces, grow_all
+from ttc.session.session import Session
 from ttc.strategies.majority import check_n
-from ttc.voting import fallback, tally, vote
 
 
 async def confidence(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ttc.core import Answer, Problem
-from ttc.session import Session
+from ttc.session.session import Session
 
 
 async def direct(problem: Problem, session: Session, *, temperature: float | None = None) -> Answer:

@@ -19,14 +19,14 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc import answers
+from ttc.config.ranges import above, at_least, at_most
 from ttc.core import Answer, Candidate, Problem, Prompt
 from ttc.errors import ConfigError
-from ttc.meter import Cost
-from ttc.ranges import above, at_least, at_most
-from ttc.session import Session
-from ttc.strategies._growing import Draw, check_pieces, grow
+from ttc.session.growing import Draw, check_pieces, grow
+from ttc.session.meter import Cost
+from ttc.session.session import Session
+from ttc.session.thinking import handover_of, split_prompt
 from ttc.strategies._stopping import unanimous
-from ttc.thinking import handover_of, split_prompt
 
 Rule: TypeAlias = Literal["confidence", "stable"]
 

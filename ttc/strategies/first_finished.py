@@ -9,12 +9,12 @@ within a round, which would make the ledger depend on the schedule.
 
 from __future__ import annotations
 
+from ttc.choosing.voting import by_length, fallback, vote
+from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Problem
-from ttc.ranges import at_least, at_most
-from ttc.session import Session
-from ttc.strategies._growing import begin, check_pieces, grow_all
+from ttc.session.growing import begin, check_pieces, grow_all
+from ttc.session.session import Session
 from ttc.strategies.majority import check_n
-from ttc.voting import by_length, fallback, vote
 
 
 async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: int = 3, chunk: int = 64) -> Answer:

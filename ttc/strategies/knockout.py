@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ttc import answers
+from ttc.choosing.voting import by_length, fallback
 from ttc.concurrent import gather
+from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
-from ttc.ranges import at_least, at_most
 from ttc.scorers._judging import compare, verdict
-from ttc.session import Session
+from ttc.session.session import Session
 from ttc.strategies.majority import MAX_SAMPLES, check_n
-from ttc.voting import by_length, fallback
 
 _POINTS = {"A": 1.0, "B": -1.0}
 

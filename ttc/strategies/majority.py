@@ -2,16 +2,16 @@
 
 Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning in Language Models". Cost: n completions, no
 scorer; the prompt is computed once where the engine caches prefixes. Abstentions never win. A tie goes to the class
-with the shortest path, then to the first in path order (`ttc.voting`).
+with the shortest path, then to the first in path order (`ttc.choosing.voting`).
 """
 
 from __future__ import annotations
 
+from ttc.choosing.voting import fallback, vote
+from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Problem
 from ttc.errors import ConfigError
-from ttc.ranges import at_least, at_most
-from ttc.session import Session
-from ttc.voting import fallback, vote
+from ttc.session.session import Session
 
 
 async def majority(problem: Problem, session: Session, *, n: int = 16) -> Answer:

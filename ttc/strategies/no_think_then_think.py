@@ -3,19 +3,19 @@
 Ma et al. 2025, "Reasoning Models Can Be Effective Without Thinking" (arXiv 2504.09858) for the cheap half; escalation
 on disagreement as in cascades (Yue et al. 2023, "Large Language Model Cascades with Mixture of Thought", arXiv
 2310.03094). Cost: n short completions, and m long ones for the problems that escalate; all are on the ledger. When
-thinking gives no answer at all, the cheap vote stands. Ties, abstentions: see `ttc.voting`.
+thinking gives no answer at all, the cheap vote stands. Ties, abstentions: see `ttc.choosing.voting`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ttc.choosing.voting import fallback, tally, vote
+from ttc.config.ranges import above, at_most
 from ttc.core import Answer, Candidate, Problem
-from ttc.ranges import above, at_most
-from ttc.session import Session
+from ttc.session.session import Session
+from ttc.session.thinking import Thinking
 from ttc.strategies.majority import check_n
-from ttc.thinking import Thinking
-from ttc.voting import fallback, tally, vote
 
 
 async def no_think_then_think(

@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from ttc.choosing.voting import fallback
+from ttc.config.ranges import at_least
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
 from ttc.errors import ConfigError
-from ttc.ranges import at_least
-from ttc.session import Session
+from ttc.session.session import Session
 from ttc.strategies._sums import wrong_sums
-from ttc.voting import fallback
 
 Feedback: TypeAlias = Literal["sums", "scorer", "self"]
 

@@ -14,12 +14,12 @@ from ttc import answers
 from ttc.agents.episode import Limits, run_episode
 from ttc.agents.markup import MARKUPS, MarkupName
 from ttc.agents.tool import Kit
+from ttc.choosing.voting import fallback, vote
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Message, Problem
-from ttc.session import Session
-from ttc.strategies._growing import Draw, check_pieces
+from ttc.session.growing import Draw, check_pieces
+from ttc.session.session import Session
 from ttc.strategies.majority import check_n
-from ttc.voting import fallback, vote
 
 
 async def tools(

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.aggregate import How, check_window
+from ttc.choosing.aggregate import How, check_window
+from ttc.choosing.selection import choose
+from ttc.choosing.voting import fallback, vote
+from ttc.config.ranges import at_least
 from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
-from ttc.ranges import at_least
 from ttc.search.anytime import find_leaves
 from ttc.search.barrier import Barrier
 from ttc.search.policy import Searcher, make_policy
 from ttc.search.runtime import Growth, Node, population_weights, search
-from ttc.selection import choose
-from ttc.session import Session
+from ttc.session.session import Session
 from ttc.strategies.majority import check_n
-from ttc.voting import fallback, vote
 
 Boundary: TypeAlias = Literal["text", "tokens", "sentence"]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttc.agents.tool import ToolFailure, Use
+from ttc.config.ranges import at_least
 from ttc.core import Problem
 from ttc.errors import ConfigError
-from ttc.ranges import at_least
 
 __all__ = ["Search", "search"]
 

@@ -13,8 +13,8 @@ from ttc.answers import extract
 from ttc.answers.choice import choice_key, choice_letter
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.reading import MAX_S, PLAIN_LIMITS, Clock, decided, read_answer, read_gold
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
+from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, Clock, decided, read_answer, read_gold
 
 VERSION = "1"
 

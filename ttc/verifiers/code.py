@@ -39,16 +39,16 @@ import asyncio
 import dataclasses
 import time
 
+from ttc.config.ranges import above, at_least
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, VerifierError
-from ttc.ranges import above, at_least
 from ttc.sandbox.limits import MIN_MEMORY_MB
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
 from ttc.verifiers._code.target import Exercise, defines, read_target
 from ttc.verifiers._code.trial import Outcome, Trial
-from ttc.verifiers.contract import Canary, Card
-from ttc.verifiers.reading import Clock, read_answer
+from ttc.verifiers.shared.contract import Canary, Card
+from ttc.verifiers.shared.reading import Clock, read_answer
 
 VERSION = "1"
 _GRACE_S = 5.0

@@ -36,15 +36,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ttc.config import build, load_toml
+from ttc.cli.options import resolve_verifier
+from ttc.config.config import build, load_toml
+from ttc.config.registry import VERIFIERS
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, RecordError
-from ttc.options import resolve_verifier
-from ttc.reads import InnerPart, reads
+from ttc.identity.reads import InnerPart, reads
 from ttc.records import decode
-from ttc.registry import VERIFIERS
-from ttc.verifiers.contract import Canary, Card, card_of
-from ttc.verifiers.reading import Clock
+from ttc.verifiers.shared.contract import Canary, Card, card_of
+from ttc.verifiers.shared.reading import Clock
 
 VERSION = "1"
 Schedule: TypeAlias = tuple[tuple[float, float], ...]

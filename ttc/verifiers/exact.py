@@ -15,8 +15,8 @@ import unicodedata
 from ttc.answers import Extraction, extract
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.reading import MAX_S, PLAIN_LIMITS, Clock, decided, read_answer, read_gold
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
+from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, Clock, decided, read_answer, read_gold
 
 VERSION = "1"
 

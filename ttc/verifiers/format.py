@@ -27,14 +27,14 @@ from ttc.answers import extract
 from ttc.answers.extract import answer_start, boxes
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers._repetition import repetition
-from ttc.verifiers._schema import check_schema, json_part, schema_of
-from ttc.verifiers._targets import naming
-from ttc.verifiers._text_pool import text_pool, without_reply
-from ttc.verifiers._versions import library
-from ttc.verifiers.contract import Canary, Card
-from ttc.verifiers.pool import Pool
-from ttc.verifiers.reading import MAX_S, PLAIN_LIMITS, Clock, unfinished
+from ttc.verifiers.shared._repetition import repetition
+from ttc.verifiers.shared._schema import check_schema, json_part, schema_of
+from ttc.verifiers.shared._targets import naming
+from ttc.verifiers.shared._versions import library
+from ttc.verifiers.shared.contract import Canary, Card
+from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, Clock, unfinished
+from ttc.verifiers.workers._text_pool import text_pool, without_reply
+from ttc.verifiers.workers.pool import Pool
 
 VERSION = "1"
 Thinking: TypeAlias = Literal["required", "forbidden", "either"]

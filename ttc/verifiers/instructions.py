@@ -18,15 +18,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from ttc.config.values import nearest
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.values import nearest
 from ttc.verifiers._instructions import INSTRUCTIONS, Arguments, Check
-from ttc.verifiers._part import answer_part
-from ttc.verifiers._targets import known_fields, naming
-from ttc.verifiers._versions import library
-from ttc.verifiers.contract import Canary, Card
-from ttc.verifiers.reading import Clock
+from ttc.verifiers.shared._part import answer_part
+from ttc.verifiers.shared._targets import known_fields, naming
+from ttc.verifiers.shared._versions import library
+from ttc.verifiers.shared.contract import Canary, Card
+from ttc.verifiers.shared.reading import Clock
 
 VERSION = "1"
 MAX_CHARS = 100_000

@@ -33,13 +33,13 @@ from typing import Literal, TypeAlias
 
 from ttc.answers.extract import answer_start
 from ttc.concurrent import gather
+from ttc.config.ranges import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
-from ttc.ranges import above, at_least
-from ttc.reads import InnerPart, reads
+from ttc.identity.reads import InnerPart, reads
 from ttc.scorers._judging import Question, Said, agreed, harmless, verdict
-from ttc.verifiers.contract import Canary, Card
-from ttc.verifiers.reading import Clock, unfinished
+from ttc.verifiers.shared.contract import Canary, Card
+from ttc.verifiers.shared.reading import Clock, unfinished
 
 VERSION = "1"
 Switch: TypeAlias = Literal["on", "off", "auto"]
@@ -55,7 +55,7 @@ Say {first} (A) or {second} (B). Think it through briefly, then end with one lin
 
 
 def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
-    from ttc.registry import ENGINES
+    from ttc.config.registry import ENGINES
 
     return [] if model is None else [InnerPart(ENGINES, f"{runs_on}:{model}")]
 
@@ -79,7 +79,7 @@ def judge(
     above("judge", 0, timeout_s=timeout_s)
     own = model is not None
     if model is not None:
-        from ttc.registry import ENGINES
+        from ttc.config.registry import ENGINES
 
         engine = ENGINES.load(runs_on)(model)
     if engine is None:

@@ -23,13 +23,13 @@ from typing import Literal, TypeAlias
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers._languages import check_code, shares
-from ttc.verifiers._part import answer_part
-from ttc.verifiers._prose import prose
-from ttc.verifiers._targets import known_fields, naming
-from ttc.verifiers._versions import library
-from ttc.verifiers.contract import Canary, Card
-from ttc.verifiers.reading import Clock
+from ttc.verifiers.shared._languages import check_code, shares
+from ttc.verifiers.shared._part import answer_part
+from ttc.verifiers.shared._prose import prose
+from ttc.verifiers.shared._targets import known_fields, naming
+from ttc.verifiers.shared._versions import library
+from ttc.verifiers.shared.contract import Canary, Card
+from ttc.verifiers.shared.reading import Clock
 
 VERSION = "1"
 MAX_CHARS = 200_000

@@ -33,13 +33,13 @@ from ttc.answers.nodes import Node
 from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import TooLarge, Unparsed
+from ttc.config.ranges import at_least
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.ranges import at_least
-from ttc.verifiers.comparing import Comparison, Decide, Percent, Policy, Ternary
-from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.pool import Pool, Reply
-from ttc.verifiers.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, read_answer, read_gold
+from ttc.verifiers.maths.comparing import Comparison, Decide, Percent, Policy, Ternary
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
+from ttc.verifiers.shared.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, read_answer, read_gold
+from ttc.verifiers.workers.pool import Pool, Reply
 
 VERSION = "1"
 LONG_TEXT = 50_000

@@ -26,12 +26,12 @@ from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, MissingExtra, UnknownName, VerifierError
 from ttc.verifiers._procedural.methods import REFUSED, needs_worker
 from ttc.verifiers._procedural.ours import same
-from ttc.verifiers._targets import jsonable, known_fields, naming
-from ttc.verifiers._text_pool import without_reply
-from ttc.verifiers._versions import library
-from ttc.verifiers.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.pool import Pool
-from ttc.verifiers.reading import Clock, decided, read_answer
+from ttc.verifiers.shared._targets import jsonable, known_fields, naming
+from ttc.verifiers.shared._versions import library
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
+from ttc.verifiers.shared.reading import Clock, decided, read_answer
+from ttc.verifiers.workers._text_pool import without_reply
+from ttc.verifiers.workers.pool import Pool
 
 VERSION = "1"
 MEMORY_MB = 2048

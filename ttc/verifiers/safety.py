@@ -28,14 +28,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers.extract import answer_start
-from ttc.config import build, load_toml
+from ttc.config.config import build, load_toml
+from ttc.config.ranges import at_least
+from ttc.config.values import parse
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.ranges import at_least
-from ttc.values import parse
-from ttc.verifiers._phrases import compiled, plain_words
-from ttc.verifiers.contract import Canary, Card
-from ttc.verifiers.reading import MAX_S, Clock, unfinished
+from ttc.verifiers.shared._phrases import compiled, plain_words
+from ttc.verifiers.shared.contract import Canary, Card
+from ttc.verifiers.shared.reading import MAX_S, Clock, unfinished
 
 VERSION = "1"
 Refusal: TypeAlias = Literal["required", "forbidden", "either"]

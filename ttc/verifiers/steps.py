@@ -3,7 +3,8 @@
 A step checker holds the target and says of every step whether the path is right up to and including it: 1, 0, or a
 share in between, or None where it cannot tell. `RolloutChecker` estimates by rollouts (Wang et al. 2024,
 "Math-Shepherd", arXiv:2312.08935): from each prefix it samples `rollouts` completions and takes the share that the
-verifier finds correct; `hard` turns any correct one into a 1. Exact checkers know a domain (`evals.worked_steps`).
+verifier finds correct; `hard` turns any correct one into a 1. Exact checkers know a domain
+(`evals.worlds.worked_steps`).
 
 Cost of rollouts: steps * rollouts completions, all on the session's ledger (`StepLabels.usage`); a prefix is computed
 once per step where the engine caches. Left out: binary search for the first error (OmegaPRM), which labels fewer steps.
@@ -18,8 +19,8 @@ from typing import Protocol, TypeAlias
 from ttc.concurrent import gather
 from ttc.core import Engine, Problem, Prompt, Sampling, Submission, Target, Usage, Verdict, Verifier
 from ttc.errors import ConfigError
-from ttc.session import Session
-from ttc.thinking import Thinking
+from ttc.session.session import Session
+from ttc.session.thinking import Thinking
 
 __all__ = ["RolloutChecker", "StepChecker", "StepLabels", "prefixes"]
 

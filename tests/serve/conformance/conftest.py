@@ -20,7 +20,7 @@ def url() -> Iterator[str]:
         yield given
         return
     from tests.serve.running import running, served
-    from ttc.engines.embedded import embedded
+    from ttc.engines.embedded.engine import embedded
     from ttc.scorers.prm import prm
 
     with running(served(embedded(), "nano-teacher", scorers={"prm": prm()})) as server:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttc.commands._doctor.check import Check
 from ttc.commands._doctor.machine import has_gpu
-from ttc.registry import DISTRIBUTION
+from ttc.config.registry import DISTRIBUTION
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -11,13 +11,13 @@ import time
 from collections.abc import Awaitable
 from dataclasses import replace
 
+from ttc.cli.options import DEFAULT_ENGINE, PartChoice
 from ttc.commands._doctor.check import Check, State
 from ttc.commands._doctor.foreign import FOREIGN
 from ttc.commands._doctor.packages import install, reinstall
+from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Message, Prompt, Sampling
 from ttc.errors import ConfigError, MissingExtra
-from ttc.options import DEFAULT_ENGINE, PartChoice
-from ttc.registry import ENGINES, SCORERS
 
 __all__ = ["engines", "scorers"]
 

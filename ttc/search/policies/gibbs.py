@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ttc.choosing.selection import pick
 from ttc.concurrent import gather
 from ttc.core import Path, Prompt
 from ttc.errors import ConfigError
@@ -23,8 +24,7 @@ from ttc.search.policies.particle import Weight, check, log_weight
 from ttc.search.policy import Searcher
 from ttc.search.resampling import log_sum, normalise
 from ttc.search.runtime import Branch, Growth, Node, ended, grow
-from ttc.selection import pick
-from ttc.session import Session
+from ttc.session.session import Session
 
 Way: TypeAlias = tuple[Node, ...]
 """The nodes of a path, from its first step."""

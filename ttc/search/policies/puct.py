@@ -19,7 +19,7 @@ from ttc.core import Prompt
 from ttc.errors import ConfigError
 from ttc.search.policy import Searcher
 from ttc.search.runtime import Branch, Growth, Node, ended, grow
-from ttc.session import Session
+from ttc.session.session import Session
 
 
 @dataclass(slots=True)

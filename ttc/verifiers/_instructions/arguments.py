@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from ttc.config.values import nearest
 from ttc.errors import ConfigError
-from ttc.values import nearest
 
 Check: TypeAlias = Callable[[str], bool]
 """Whether a response follows one instruction."""
@@ -70,4 +70,3 @@ class Arguments:
         if name not in self._values:
             raise ConfigError(f"{self._where}.{name} is missing: {what} is needed")
         return self._values[name]
-

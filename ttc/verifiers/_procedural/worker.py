@@ -16,7 +16,7 @@ from typing import Any
 
 from ttc.verifiers._procedural.methods import REFUSED, THEIRS, needs_worker
 from ttc.verifiers._procedural.ours import SCORERS
-from ttc.verifiers.worker import serve
+from ttc.verifiers.workers.worker import serve
 
 SIZE = 10_000
 """Problems of one dataset. Some tasks depend on it, so it is the same for every request."""

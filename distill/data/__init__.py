@@ -1,0 +1,1 @@
+"""From answers to a data set: filters, selection, prompts, vocabulary."""

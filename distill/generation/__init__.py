@@ -1,0 +1,1 @@
+"""Buying answers of teachers: units, the ledger that pays once, shards, judging."""

@@ -1,0 +1,174 @@
+"""Fill the ledger: ask teachers for the units that are missing, bounded, resumable, one failure costing one sample.
+
+    Generator.answer(units) -> (unit, answer or failure), as they end
+
+The local generator opens the teacher in this process and solves each unit in a session of its own, at most
+`concurrency` at once; another one (see `distill.generation.shards`) has the same interface, and only this module writes
+to the ledger. A call that fails is a failure on the ledger, its siblings go on; so many in a row mean that the engine
+is gone, and stop the job, which goes on at the next run. Cost: the teacher's; the ledger adds well under a millisecond
+a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol, TypeAlias
+
+from distill.generation.ledger import Failure, Ledger, Outcome
+from distill.generation.units import Unit
+from distill.spec.teacher import Teacher
+from evals.folder.run import innermost
+from ttc.config.plugin_fault import described
+from ttc.core import Engine
+from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
+from ttc.session.session import Shared
+from ttc.session.solve import Strategy, solve, spent
+
+__all__ = ["MAX_STREAK", "Done", "Generator", "LocalGenerator", "Opener", "fill", "made", "open_local"]
+
+MAX_STREAK = 8
+"""So many failures in a row, however different their problems, mean that the engine is gone."""
+
+
+class Generator(Protocol):
+    """Answers units of one teacher."""
+
+    def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+        """Yield every unit with its outcome, in any order.
+
+        Raises:
+            ConfigError, Unsupported: what would fail every unit alike.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free the teacher."""
+        ...
+
+
+Opener = Callable[[Teacher, int], Generator]
+"""(teacher, most units at once) -> its generator."""
+Progress = Callable[[int, int], None]
+"""(units written now, units that were missing)."""
+
+
+Done: TypeAlias = asyncio.Queue[tuple[Unit, Outcome] | Exception]
+"""Where workers put outcomes, or the error that ends them all."""
+
+
+class LocalGenerator:
+    """A teacher in this process."""
+
+    def __init__(self, engine: Engine, strategy: Strategy, concurrency: int) -> None:
+        self._engine, self._strategy, self._concurrency = engine, strategy, concurrency
+        self._shared: Shared = {}
+
+    async def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+        """See `Generator.answer`."""
+        todo: Iterator[Unit] = iter(units)
+        done: Done = asyncio.Queue()
+
+        async def work() -> None:
+            for unit in todo:
+                done.put_nowait((unit, await self._one(unit)))
+
+        async with aclosing(made([work() for _ in units[: self._concurrency]], done, len(units))) as outcomes:
+            async for found in outcomes:
+                yield found
+
+    async def close(self) -> None:
+        """See `Generator.close`."""
+        await self._engine.close()
+
+    async def _one(self, unit: Unit) -> Outcome:
+        began = time.perf_counter()
+        try:
+            return await solve(
+                unit.problem,
+                engine=self._engine,
+                strategy=self._strategy,
+                seed=unit.seed,
+                sampling=unit.sampling,
+                thinking=unit.thinking,
+                shared=self._shared,
+            )
+        except (ConfigError, Unsupported):
+            raise
+        except Exception as raised:  # whatever goes wrong with one sample is data; its siblings go on
+            error = innermost(raised)
+            if isinstance(error, ConfigError | Unsupported):
+                raise error from None
+            return Failure(described(error)[:500], spent(raised), time.perf_counter() - began)
+
+
+async def made(
+    workers: Sequence[Coroutine[Any, Any, None]], done: Done, num: int
+) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    """Run workers that put outcomes into `done`; yield `num` of them, raise what a worker raises, end the workers."""
+
+    async def run(worker: Coroutine[Any, Any, None]) -> None:
+        try:
+            await worker
+        except Exception as error:
+            await done.put(error)
+
+    tasks = [asyncio.create_task(run(worker)) for worker in workers]
+    try:
+        for _ in range(num):
+            found = await done.get()
+            if isinstance(found, Exception):
+                raise found
+            yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def open_local(teacher: Teacher, concurrency: int) -> Generator:
+    """Load the teacher into this process."""
+    engine, strategy = teacher.open()
+    return LocalGenerator(engine, strategy, min(concurrency, engine.capabilities.max_concurrency))
+
+
+async def fill(
+    ledger: Ledger,
+    teacher: Teacher,
+    units: Sequence[Unit],
+    *,
+    concurrency: int,
+    opener: Opener = open_local,
+    progress: Progress = lambda written, missing: None,
+) -> int:
+    """Make what is missing of `units`, all of `teacher`; returns how many were asked for. Opens nothing for none.
+
+    Raises:
+        EngineError: `MAX_STREAK` units in a row failed.
+        TTCError: what would fail every unit alike.
+    """
+    todo = ledger.missing(units)
+    if not todo:
+        return 0
+    generator, streak, written = opener(teacher, concurrency), 0, 0
+    try:
+        async with aclosing(generator.answer(todo)) as outcomes:
+            async for unit, outcome in outcomes:
+                ledger.record(unit, outcome)
+                written += 1
+                progress(written, len(todo))
+                streak = streak + 1 if _engine_failed(outcome) else 0
+                if isinstance(outcome, Failure) and streak >= MAX_STREAK:
+                    raise EngineError(
+                        f"{streak} answers of {teacher.name} in a row failed, the last with {outcome.error}; the job "
+                        "is stopped and nothing is lost: run it again to go on"
+                    )
+    finally:
+        await generator.close()
+    return len(todo)
+
+
+def _engine_failed(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and not outcome.error.startswith(PromptTooLong.__name__)

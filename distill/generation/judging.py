@@ -1,0 +1,117 @@
+"""From ledger entries to samples: verdicts are asked once, kept beside the entries, and joined with what was asked.
+
+A verifier holds the targets; its name and version key its verdicts, so a newer version judges anew. Cost: one verdict
+per entry and version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distill.generation.ledger import Entry, Ledger
+from distill.generation.units import Unit, units_of
+from distill.spec.digests import name_of
+from distill.spec.method import Assignment
+from distill.spec.sample import Sample
+from evals.task import Item, Task
+from ttc.cli.options import PartChoice, resolve_verifier
+from ttc.config.config import dump
+from ttc.core import Answer, Submission, Verdict, Verifier
+from ttc.identity.contents import part_contents
+from ttc.specs import parse_spec
+from ttc.verifiers.service.service import Service
+
+__all__ = ["Gathered", "gather", "verifier_label", "verifier_of"]
+
+_PASSING = ("timeout", "error")
+"""No verdict yet: asked again at the next run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The samples of some assignments, the errors of units that failed, and how many units are not there yet."""
+
+    samples: Sequence[Sample]
+    failed: Sequence[str]
+    missing: int
+
+
+def verifier_of(task: Task, override: str | None) -> PartChoice:
+    """The verifier of a task, or the one that a spec names instead."""
+    if override is not None:
+        return resolve_verifier(*parse_spec(override))
+    return resolve_verifier(task.check.verifier, task.check.params)
+
+
+def verifier_label(choice: PartChoice, verifier: Verifier) -> str:
+    """Name, version, and a digest of parameters and files: what keys a verdict."""
+    settings = [dump(choice.params), list(part_contents(choice).values())]
+    return f"{verifier.name} {verifier.version} {name_of(settings)}"
+
+
+async def gather(
+    ledger: Ledger, assignments: Sequence[Assignment], seed: int, override: str | None, first: int | None = None
+) -> Gathered:
+    """Join units with their entries and verdicts; `first` looks at that many problems of each assignment only."""
+    samples: list[Sample] = []
+    failed: list[str] = []
+    missing = 0
+    for assignment in assignments:
+        pairs = list(units_of(assignment, seed))
+        if first is not None:
+            wanted = {item.problem.id for item in assignment.items[:first]}
+            pairs = [pair for pair in pairs if pair[0].problem.id in wanted]
+        entries = {unit.key: entry for unit, entry in ledger.entries(unit for _, unit in pairs)}
+        there = [(item, unit, entries[unit.key]) for item, unit in pairs if unit.key in entries]
+        missing += len(pairs) - len(there)
+        failed += [entry.error for _, _, entry in there if entry.answer is None]
+        answered = [(item, unit, entry, entry.answer) for item, unit, entry in there if entry.answer is not None]
+        verdicts = await _judged(ledger, assignment.domain.task, override, answered)
+        samples += [
+            _sample(assignment, item, unit, answer, verdict)
+            for (item, unit, _, answer), verdict in zip(answered, verdicts, strict=True)
+        ]
+    return Gathered(samples, failed, missing)
+
+
+async def _judged(
+    ledger: Ledger, task: Task, override: str | None, answered: Sequence[tuple[Item, Unit, Entry, Answer]]
+) -> list[Verdict]:
+    """A verdict per answer; new ones are written down, unless asking again may change them."""
+    if not answered:
+        return []
+    choice = verifier_of(task, override)
+    verifier = Service(choice.create_verifier())
+    label = verifier_label(choice, verifier)
+    try:
+        targets = [name_of([item.target]) for item, *_ in answered]
+        known = [ledger.verdict(row[2], label, target) for row, target in zip(answered, targets, strict=True)]
+        asked = [place for place, verdict in enumerate(known) if verdict is None]
+        new = await asyncio.gather(*(_ask(verifier, answered[place][0], answered[place][3]) for place in asked))
+    finally:
+        await verifier.close()
+    found = dict(zip(asked, new, strict=True))
+    ledger.add_verdicts([(answered[i][2], label, targets[i], v) for i, v in found.items() if v.status not in _PASSING])
+    return [verdict or found[place] for place, verdict in enumerate(known)]
+
+
+async def _ask(verifier: Verifier, item: Item, answer: Answer) -> Verdict:
+    return await verifier.verify(item.target, Submission(answer.text, answer.thinking, answer.finish_reason))
+
+
+def _sample(assignment: Assignment, item: Item, unit: Unit, answer: Answer, verdict: Verdict) -> Sample:
+    template = assignment.thinking.template
+    return Sample(
+        key=unit.key,
+        item=item,
+        domain=assignment.domain.name,
+        teacher=assignment.teacher.name,
+        index=unit.index,
+        seed=unit.seed,
+        answer=answer,
+        verdict=verdict,
+        label=assignment.label,
+        mode="auto" if template is None else ("on" if template else "off"),
+    )

@@ -1,0 +1,265 @@
+"""The ledger of generation: every answer is paid for once, whatever kills the job in between.
+
+One SQLite file. A row is (unit, max_tokens): done with its answer, or failed with its error. A unit is finished when
+some row of it ended by itself, or was cut at the cap that is wanted now. So a higher cap makes only the cut ones anew
+and keeps their old rows, and a higher n asks only for units that are not there. A failed unit is tried again at the
+next run; its row is replaced, and keeps what the failures had cost. Verdicts stand beside, by verifier and version.
+
+A row is written in a transaction of its own as soon as its answer ends. A killed process loses what was in flight (its
+tokens are spent, and on no row), a loss of power perhaps the last rows, which are then made again. What the ledger
+exports, and its digest, are in the order of keys: independent of who finished first. Left out: several writers.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from distill.generation.units import Unit
+from distill.spec.digests import name_of
+from ttc.core import Answer, Usage, Verdict
+from ttc.errors import ConfigError, RecordError
+from ttc.records import decode, encode
+
+__all__ = ["Entry", "Failure", "Ledger", "Line", "Outcome"]
+
+SCHEMA = 1
+_TABLES = """
+CREATE TABLE IF NOT EXISTS units (
+    key TEXT NOT NULL, max_tokens INTEGER NOT NULL, prompt TEXT NOT NULL, teacher TEXT NOT NULL,
+    sample INTEGER NOT NULL, seed INTEGER NOT NULL, state TEXT NOT NULL CHECK (state IN ('done', 'failed')),
+    finish_reason TEXT NOT NULL, answer BLOB, usage TEXT NOT NULL, seconds REAL NOT NULL, error TEXT NOT NULL,
+    attempts INTEGER NOT NULL, PRIMARY KEY (key, max_tokens)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS verdicts (
+    key TEXT NOT NULL, max_tokens INTEGER NOT NULL, verifier TEXT NOT NULL, target TEXT NOT NULL, verdict TEXT NOT NULL,
+    PRIMARY KEY (key, max_tokens, verifier, target)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that gave no answer: why, and what it had cost."""
+
+    error: str
+    usage: Usage = Usage()
+    seconds: float = 0.0
+
+
+Outcome = Answer | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row: what one unit gave at one cap."""
+
+    key: str
+    max_tokens: int
+    state: Literal["done", "failed"]
+    answer: Answer | None
+    usage: Usage
+    seconds: float
+    error: str
+    attempts: int
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the answer was cut by a limit."""
+        return self.answer is not None and self.answer.finish_reason != "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row as a trace shows it; `verdicts` are (verifier, status and reason)."""
+
+    teacher: str
+    sample: int
+    seed: int
+    max_tokens: int
+    state: str
+    finish_reason: str
+    error: str
+    tokens: int
+    verdicts: tuple[tuple[str, str], ...]
+
+
+class Ledger:
+    """One job's ledger, open for this process. Raises RecordError when the file is no ledger."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._base = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.execute("PRAGMA synchronous=NORMAL")
+            (found,) = self._base.execute("PRAGMA user_version").fetchone()
+            if found not in (0, SCHEMA):
+                raise RecordError(f"{path} is a ledger of schema {found}; this version reads {SCHEMA}")
+            if found == 0:
+                self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
+        except sqlite3.Error as exc:
+            raise RecordError(f"{path} is not a ledger ({exc}); move it away to start anew") from exc
+
+    def missing(self, units: Iterable[Unit]) -> list[Unit]:
+        """Units that have to be made, in their order: absent, failed, or cut at a lower cap than they want now."""
+        finished = {key for (key,) in self._base.execute(
+            "SELECT DISTINCT key FROM units WHERE state = 'done' AND finish_reason = 'stop'"
+        )}  # fmt: skip
+        caps: dict[str, int] = dict(
+            self._base.execute("SELECT key, MAX(max_tokens) FROM units WHERE state = 'done' GROUP BY key")
+        )
+        return [u for u in units if u.key not in finished and caps.get(u.key, 0) < u.max_tokens]
+
+    def record(self, unit: Unit, outcome: Outcome) -> None:
+        """Write what a unit gave, durably. Raises ConfigError when it was already paid for."""
+        before = self._base.execute(
+            "SELECT attempts, usage FROM units WHERE key = ? AND max_tokens = ?", (unit.key, unit.max_tokens)
+        ).fetchone()
+        attempts, usage = (0, Usage()) if before is None else (before[0], Usage(**json.loads(before[1])))
+        lost = isinstance(outcome, Failure)
+        row = (
+            unit.key, unit.max_tokens, unit.problem.id, unit.teacher, unit.index, unit.seed,
+            "failed" if lost else "done",
+            "" if isinstance(outcome, Failure) else outcome.finish_reason,
+            None if isinstance(outcome, Failure) else _pack(outcome),
+            json.dumps(asdict(usage + outcome.usage)), outcome.seconds,
+            outcome.error if isinstance(outcome, Failure) else "", attempts + 1,
+        )  # fmt: skip
+        marks = ", ".join("?" * len(row))
+        done = self._base.execute(
+            f"INSERT INTO units VALUES ({marks}) ON CONFLICT (key, max_tokens) DO UPDATE SET state = excluded.state, "
+            "finish_reason = excluded.finish_reason, answer = excluded.answer, usage = excluded.usage, "
+            "seconds = excluded.seconds, error = excluded.error, attempts = excluded.attempts "
+            "WHERE units.state = 'failed'",
+            row,
+        )
+        if done.rowcount != 1:
+            raise ConfigError(f"unit {unit.key} is on the ledger already; it was asked for twice")
+
+    def entries(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Entry]]:
+        """(unit, its row) in the order of `units`, for those that are there: the row that finished, else the last."""
+        for unit in units:
+            found = self._base.execute(
+                "SELECT max_tokens, state, answer, usage, seconds, error, attempts FROM units WHERE key = ? "
+                "ORDER BY state = 'done' DESC, finish_reason = 'stop' DESC, max_tokens DESC LIMIT 1",
+                (unit.key,),
+            ).fetchone()
+            if found is not None:
+                yield unit, _entry(unit.key, found)
+
+    def usages(self, keys: Container[str]) -> list[Usage]:
+        """What the answers of these units cost, in the order of keys; answers themselves are not read."""
+        rows = self._base.execute("SELECT key, usage FROM units WHERE state = 'done' ORDER BY key, max_tokens")
+        return [Usage(**json.loads(usage)) for key, usage in rows if key in keys]
+
+    def verdict(self, entry: Entry, verifier: str, target: str) -> Verdict | None:
+        """What a verifier (name and version) said of an entry held to a target (its digest); None: not asked yet."""
+        found = self._base.execute(
+            "SELECT verdict FROM verdicts WHERE key = ? AND max_tokens = ? AND verifier = ? AND target = ?",
+            (entry.key, entry.max_tokens, verifier, target),
+        ).fetchone()
+        return None if found is None else decode(Verdict, json.loads(found[0]))
+
+    def add_verdicts(self, found: Sequence[tuple[Entry, str, str, Verdict]]) -> None:
+        """Write verdicts (entry, verifier, digest of the target, verdict) in one transaction; seconds are left out."""
+        rows = [
+            (entry.key, entry.max_tokens, verifier, target, json.dumps(encode(replace(verdict, seconds=0.0))))
+            for entry, verifier, target, verdict in found
+        ]
+        with self._base:
+            self._base.execute("BEGIN")
+            self._base.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", rows)
+
+    def story(self, key: str) -> list[Line]:
+        """All rows of a unit, the lowest cap first, with what verifiers said of them."""
+        rows = self._base.execute(
+            "SELECT teacher, sample, seed, max_tokens, state, finish_reason, error, usage FROM units WHERE key = ? "
+            "ORDER BY max_tokens",
+            (key,),
+        ).fetchall()
+        return [
+            Line(
+                teacher,
+                sample,
+                seed,
+                cap,
+                state,
+                finish,
+                error,
+                Usage(**json.loads(usage)).tokens,
+                self._said(key, cap),
+            )
+            for teacher, sample, seed, cap, state, finish, error, usage in rows
+        ]
+
+    def _said(self, key: str, max_tokens: int) -> tuple[tuple[str, str], ...]:
+        rows = self._base.execute(
+            "SELECT verifier, verdict FROM verdicts WHERE key = ? AND max_tokens = ? ORDER BY verifier",
+            (key, max_tokens),
+        )
+        told = [(verifier, json.loads(text)) for verifier, text in rows]
+        return tuple((verifier, f"{found['status']} {found['reason']}".strip()) for verifier, found in told)
+
+    def digest(self) -> str:
+        """Digest of what was generated, independent of order, time and attempts."""
+        rows = self._base.execute(
+            "SELECT key, max_tokens, prompt, teacher, sample, seed, state, answer FROM units ORDER BY key, max_tokens"
+        )
+        return name_of([*row[:-1], _content(row[-1])] for row in rows)
+
+    def totals(self) -> dict[str, Any]:
+        """Rows by state, cut ones, attempts, seconds, and usage by teacher digest."""
+        states = dict(self._base.execute("SELECT state, COUNT(*) FROM units GROUP BY state"))
+        cut, attempts, seconds = self._base.execute(
+            "SELECT COALESCE(SUM(finish_reason NOT IN ('stop', '')), 0), COALESCE(SUM(attempts), 0), "
+            "COALESCE(SUM(seconds), 0) FROM units"
+        ).fetchone()
+        spent: dict[str, Usage] = {}
+        for teacher, text in self._base.execute("SELECT teacher, usage FROM units ORDER BY key, max_tokens"):
+            spent[teacher] = spent.get(teacher, Usage()) + Usage(**json.loads(text))
+        return {
+            "done": states.get("done", 0),
+            "failed": states.get("failed", 0),
+            "cut": cut,
+            "attempts": attempts,
+            "seconds": seconds,
+            "usage": {teacher: asdict(usage) for teacher, usage in spent.items()},
+        }
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
+
+    def __enter__(self) -> Self:
+        """Return the ledger."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close."""
+        self.close()
+
+
+def _pack(answer: Answer) -> bytes:
+    """The answer without its trace, which is large, and without seconds, which differ from run to run."""
+    kept = replace(answer, trace=(), seconds=0.0)
+    return zlib.compress(json.dumps(encode(kept), sort_keys=True, separators=(",", ":")).encode(), 6)
+
+
+def _content(packed: bytes | None) -> Mapping[str, Any] | None:
+    """What of an answer counts in the digest: not the tokens that a cache saved, which depend on the schedule."""
+    if packed is None:
+        return None
+    answer: dict[str, Any] = json.loads(zlib.decompress(packed))
+    return {key: value for key, value in answer.items() if key != "usage"}
+
+
+def _entry(key: str, row: tuple[Any, ...]) -> Entry:
+    max_tokens, state, packed, usage, seconds, error, attempts = row
+    answer = None if packed is None else decode(Answer, json.loads(zlib.decompress(packed)))
+    return Entry(key, max_tokens, state, answer, Usage(**json.loads(usage)), seconds, error, attempts)

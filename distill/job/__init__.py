@@ -1,0 +1,1 @@
+"""A job: its stages, manifest, status, spending, data set and trace."""

@@ -1,0 +1,155 @@
+"""The data of a job on the disk: rows that are learnt, where each came from, and what happened to the others.
+
+    data/train.jsonl       rows as `train.examples.examples` reads them
+    data/lineage.jsonl     per row its parents in the ledger, in the same order
+    data/samples.jsonl     per answer its teacher, draw, verdict and length, without its text
+    data/decisions.jsonl   per dropped answer the stage and the reason
+    data/prompts.jsonl     per dropped problem the reason
+    data/funnel.json       counts by stage and kind of reason
+
+Every file is a function of the ledger, the verdicts and the spec, so it is written anew at every run and comes out the
+same. Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from distill.data.filtering import kind_of
+from distill.data.pipeline import Funnel
+from distill.plan.resolve import Plan
+from distill.spec.sample import Row, Sample
+from distill.spec.spec import MixSpec
+from train.examples.examples import rows_of
+from ttc import seeds
+from ttc.core import Message
+from ttc.durable import replace_text
+from ttc.errors import ConfigError, RecordError
+from ttc.records import iterate
+
+__all__ = [
+    "DATA",
+    "DECISIONS",
+    "FUNNEL",
+    "LINEAGE",
+    "PROMPTS",
+    "SAMPLES",
+    "TRAIN",
+    "funnel_of",
+    "mixed_in",
+    "read_lines",
+    "write_data",
+    "write_json",
+    "write_lines",
+]
+
+DATA, TRAIN, LINEAGE, SAMPLES = "data", "train.jsonl", "lineage.jsonl", "samples.jsonl"
+DECISIONS, PROMPTS, FUNNEL = "decisions.jsonl", "prompts.jsonl", "funnel.json"
+
+
+def write_data(
+    plan: Plan, samples: Sequence[Sample], funnel: Funnel, rows: Sequence[Row], failed: Sequence[str]
+) -> Path:
+    """Write everything and return the file of rows."""
+    folder = plan.job.folder / DATA
+    folder.mkdir(parents=True, exist_ok=True)
+    write_lines(folder / TRAIN, (row.to_json() for row in rows))
+    write_lines(
+        folder / LINEAGE,
+        ({"row": i, "prompt": row.key, "parents": list(row.parents), **row.notes} for i, row in enumerate(rows)),
+    )
+    write_lines(folder / SAMPLES, map(_line_of, samples))
+    write_lines(
+        folder / DECISIONS,
+        ({"key": key, **asdict(decision)} for key, decision in sorted(funnel.dropped.items())),
+    )
+    write_lines(
+        folder / PROMPTS,
+        (
+            {"domain": name, "problem": problem, "reason": reason}
+            for name, prompts in plan.prompts.items()
+            for problem, reason in prompts.dropped
+        ),
+    )
+    write_json(folder / FUNNEL, funnel_of(plan, funnel, len(rows), failed))
+    return folder / TRAIN
+
+
+def funnel_of(plan: Plan, funnel: Funnel, num_rows: int, failed: Sequence[str]) -> dict[str, Any]:
+    """Counts from problems to rows; every stage's `came` is the `kept` of the one before."""
+    lost = [reason for prompts in plan.prompts.values() for _, reason in prompts.dropped]
+    left = sum(len(prompts.items) for prompts in plan.prompts.values())
+    answered = funnel.stages[0].came if funnel.stages else len(funnel.kept)
+    prompts = {"name": "prompts", "came": left + len(lost), "kept": left, "reasons": _counted(lost)}
+    calls = {"name": "answers", "came": answered + len(failed), "kept": answered, "reasons": _counted(failed)}
+    return {"prompts": [prompts], "answers": [calls, *map(asdict, funnel.stages)], "rows": num_rows}
+
+
+def mixed_in(mix: MixSpec, num_rows: int, seed: int) -> list[Row]:
+    """Rows from the files of [mix], as many as their share of all rows allows; the seed decides which.
+
+    Raises:
+        ConfigError, RecordError: a file is missing or broken.
+    """
+    found = [
+        (seeds.derive(seed, "mix", where.rpartition("/")[2]), _foreign(row, where))
+        for path in mix.data
+        for where, row in rows_of(Path(path).expanduser(), {"completion", "thinking", "weight"})
+    ]
+    most = int(mix.share / (1 - mix.share) * num_rows)
+    return [row for _, row in sorted(found, key=lambda entry: entry[0])[:most]]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of the job; raises ConfigError when it is not there yet."""
+    if not path.is_file():
+        raise ConfigError(f"{path} is not there; run the job first")
+    return [row for _, row in iterate(path)]
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON lines in one step."""
+    replace_text(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a JSON file in one step."""
+    replace_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def _counted(reasons: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(map(kind_of, reasons)).items()))
+
+
+def _line_of(sample: Sample) -> dict[str, Any]:
+    return {
+        "key": sample.key,
+        "prompt": sample.prompt,
+        "difficulty": sample.item.difficulty,
+        "teacher": sample.teacher,
+        "label": sample.label,
+        "mode": sample.mode,
+        "index": sample.index,
+        "tokens": sample.num_tokens,
+        "spent": sample.answer.usage.tokens,
+        "finish": sample.answer.finish_reason,
+        "status": None if sample.verdict is None else sample.verdict.status,
+    }
+
+
+def _foreign(row: Mapping[str, Any], where: str) -> Row:
+    turns = row.get("messages", [{"role": "user", "content": row.get("prompt")}])
+    try:
+        messages = tuple(Message(turn["role"], turn["content"]) for turn in turns)
+        name = f"mix/{row.get('id', where.rpartition('/')[2])}"
+        return Row(
+            name, messages, row["completion"], row.get("thinking"), row.get("mode", "auto"),
+            float(row.get("weight", 1.0)), (where.rpartition("/")[2],),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as exc:
+        raise RecordError(f"{where}: not a row of examples ({exc!r})") from exc

@@ -1,0 +1,159 @@
+"""The generation stage of a job: a smoke gate on the first problems, then the whole spend, teacher by teacher.
+
+The gate asks for all answers to the first few problems of every assignment and refuses the job when more than
+`smoke_failures` of them get none that passes the filters that judge an answer by itself, saying what those said. What
+it generated stays on the ledger and is not paid again. A teacher is opened once where there is only one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from distill.data.filtering import kind_of
+from distill.data.pipeline import PER_ANSWER, run_pipeline
+from distill.generation.generate import Generator, Opener, fill
+from distill.generation.judging import gather
+from distill.generation.ledger import Ledger, Outcome
+from distill.generation.units import Unit, distinct, units_of
+from distill.plan.resolve import PROBE, Plan
+from distill.spec.method import Assignment
+from distill.spec.teacher import Teacher
+from ttc.errors import ConfigError
+
+__all__ = ["expected_cost", "spend", "units_by_teacher"]
+
+Log = Callable[[str], None]
+
+
+async def spend(plan: Plan, ledger: Ledger, opener: Opener, log: Log) -> None:
+    """Bring every unit of the plan onto the ledger.
+
+    Raises:
+        ConfigError: the smoke gate, or what would fail every unit alike.
+        EngineError: the engine is gone; run the job again to go on.
+    """
+    kept = _Kept(opener)
+    missing = {teacher.digest: len(ledger.missing(units)) for teacher, units in units_by_teacher(plan)}
+    try:
+        if plan.spec.smoke:
+            for assignment in plan.assignments:
+                if assignment.gated and assignment.label != PROBE:
+                    await _smoke(plan, assignment, ledger, kept, log)
+        told = expected_cost(plan, ledger)
+        if told:
+            log(told)
+        for teacher, units in units_by_teacher(plan):
+            ticks = _Ticks(log, teacher)
+            await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=kept.open, progress=ticks)
+            made = missing[teacher.digest]
+            log(f"{teacher.name}: {len(units) - made} answers were on the ledger, {made} made now")
+    finally:
+        await kept.close()
+
+
+def units_by_teacher(plan: Plan) -> list[tuple[Teacher, list[Unit]]]:
+    """Every teacher with its units, each once."""
+    by_digest: dict[str, tuple[Teacher, list[Assignment]]] = {}
+    for assignment in plan.assignments:
+        by_digest.setdefault(assignment.teacher.digest, (assignment.teacher, []))[1].append(assignment)
+    return [
+        (teacher, distinct(pair for assignment in several for pair in units_of(assignment, plan.spec.seed)))
+        for teacher, several in by_digest.values()
+    ]
+
+
+def expected_cost(plan: Plan, ledger: Ledger) -> str:
+    """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left."""
+    lines = []
+    for teacher, units in units_by_teacher(plan):
+        there = ledger.usages({unit.key for unit in units})
+        missing = len(ledger.missing(units))
+        if there and missing:
+            tokens = sum(usage.tokens for usage in there) / len(there)
+            flops = sum(usage.flops for usage in there) / len(there)
+            cost = f"{missing:,} answers to make, about {missing * tokens:,.0f} tokens"
+            lines.append(f"{teacher.name}: {cost}" + (f", {missing * flops:.2g} FLOPs" if flops else ""))
+    return "; ".join(lines)
+
+
+async def _smoke(plan: Plan, assignment: Assignment, ledger: Ledger, kept: _Kept, log: Log) -> None:
+    spec = plan.spec
+    first = assignment.items[: spec.smoke]
+    wanted = {item.problem.id for item in first}
+    units = distinct(pair for pair in units_of(assignment, spec.seed) if pair[0].problem.id in wanted)
+    if not ledger.missing(units) and not ledger.missing(distinct(units_of(assignment, spec.seed))):
+        return  # all of it is paid for
+    await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=kept.open)
+    found = await gather(ledger, [assignment], spec.seed, spec.verifier, first=spec.smoke)
+    filters = {name: judge for name, judge in plan.filters.items() if name in PER_ANSWER}
+    passed = run_pipeline(found.samples, filters, plan.context, None, spec.seed)
+    lost = len(first) - len({sample.prompt for sample in passed.kept})
+    name = assignment.teacher.name
+    log(f"smoke gate: {len(first) - lost} of {len(first)} problems got an accepted answer from {name}")
+    if lost > spec.smoke_failures:
+        kinds = Counter(f"{d.stage}: {kind_of(d.reason)}" for d in passed.dropped.values())
+        kinds.update(f"failed: {error[:80]}" for error in found.failed)
+        reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
+        raise ConfigError(
+            f"smoke gate: {lost} of the first {len(first)} problems got no answer of {name} that is "
+            f"accepted ({reasons}); nothing more was spent. Take a better teacher, more answers (n), more tokens "
+            f"(sampling.max_tokens), or accept it: smoke_failures = {lost}"
+        )
+
+
+class _Ticks:
+    """Says now and then how far a teacher has come."""
+
+    def __init__(self, log: Log, teacher: Teacher) -> None:
+        self._log, self._name = log, teacher.name
+
+    def __call__(self, written: int, missing: int) -> None:
+        if written % max(1, missing // 10) == 0 and missing >= 100:
+            self._log(f"{self._name}: {written:,} of {missing:,} answers")
+
+
+class _Kept:
+    """Keeps the last teacher open between two uses; opening another one closes it."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self._digest = ""
+        self._inner: Generator | None = None
+        self._stale: list[Generator] = []
+
+    def open(self, teacher: Teacher, concurrency: int) -> Generator:
+        """The teacher's generator, whose `close` leaves it open."""
+        if self._inner is None or self._digest != teacher.digest:
+            if self._inner is not None:
+                self._stale.append(self._inner)
+            self._inner, self._digest = self._opener(teacher, concurrency), teacher.digest
+        return _Borrowed(self, self._inner)
+
+    async def close_stale(self) -> None:
+        """Close what is no longer used."""
+        while self._stale:
+            await self._stale.pop().close()
+
+    async def close(self) -> None:
+        """Close everything."""
+        if self._inner is not None:
+            self._stale.append(self._inner)
+            self._inner = None
+        await self.close_stale()
+
+
+class _Borrowed:
+    """A generator that somebody else will close."""
+
+    def __init__(self, owner: _Kept, inner: Generator) -> None:
+        self._owner, self._inner = owner, inner
+
+    async def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+        """See `Generator.answer`."""
+        await self._owner.close_stale()
+        async for found in self._inner.answer(units):
+            yield found
+
+    async def close(self) -> None:
+        """Leave it open."""

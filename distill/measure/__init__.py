@@ -1,0 +1,1 @@
+"""Measuring teacher and student: evaluation, comparison, obedience."""

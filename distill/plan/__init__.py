@@ -1,0 +1,1 @@
+"""What a job will do and cost: resolved parts, the lock, gates."""

@@ -1,0 +1,147 @@
+"""A method: what teachers are asked, which rows their answers make, and which stages of `train` learn from them.
+
+    factory(**the method's table of the spec) -> Method
+
+A method is a function in `distill/methods/` (or an entry point of `ttc.methods`); its keywords are the fields of the
+table of its name in a spec. It plans and rearranges: generation and the ledger, filters, training (only by `train`'s
+stages), measuring and promotion are the job's, the same for every method.
+
+    check(spec)           refuse what cannot work, before anything is loaded
+    assignments(job)      who answers what, how often       -> units of the ledger
+    filters(job)          filters it needs besides the usual ones, by name (a spec may change or drop them)
+    rows(samples, job)    kept samples to training rows
+    stages(job, data)     (kind, fields) of `train`'s stages, in order; `data` is the file of rows, None without any
+    measure(job, model)   numbers of its own about a model folder, such as mode obedience; asked before and after
+    about(job)            one sentence for the plan: what happens, in which direction
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from distill.spec.sample import Row, Sample
+from distill.spec.spec import JobSpec
+from distill.spec.teacher import Teacher
+from evals.task import Item, Task
+from train.base.stage import Setting
+from ttc.core import Sampling
+from ttc.session.thinking import Thinking
+
+__all__ = ["Assignment", "Data", "Domain", "Job", "Method"]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A task to learn: its training problems, and the task that measures it (None: not measured)."""
+
+    name: str
+    task: Task
+    items: Sequence[Item]
+    held_out: Task | None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`teacher` answers every one of `items` `n` times. What it costs is the strategy's cost, n times each.
+
+    `label` is the method's name for these answers; samples carry it. `gated` False leaves them out of the smoke gate:
+    several teachers may compete for a domain, and one of them be bad at it.
+    """
+
+    teacher: Teacher
+    domain: Domain
+    items: Sequence[Item]
+    n: int
+    sampling: Sampling
+    thinking: Thinking
+    label: str = ""
+    gated: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The training rows of a job: their file, how many, and the tokens learnt from one pass over them."""
+
+    path: Path
+    num_rows: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A spec with everything in it resolved: checked, digested, and no model loaded."""
+
+    spec: JobSpec
+    folder: Path
+    student: Path
+    teachers: Sequence[Teacher]
+    domains: Sequence[Domain]
+
+    @property
+    def setting(self) -> Setting:
+        """What measuring and training need to know of this machine; they log nothing."""
+        spec = self.spec
+        return Setting(self.folder, self.student, spec.seed, spec.device, spec.threads, lambda text: None)
+
+    def sampling(self, domain: Domain) -> Sampling:
+        """How answers of a domain are drawn: the spec's [sampling] over the task's own."""
+        return self.spec.sampling_of(domain.task.sampling)
+
+    def pairs(self) -> list[tuple[Teacher, Domain]]:
+        """Every teacher with every domain it teaches."""
+        return [
+            (teacher, domain)
+            for teacher in self.teachers
+            for domain in self.domains
+            if not teacher.domains or domain.name in teacher.domains
+        ]
+
+    def assign(
+        self,
+        teacher: Teacher,
+        domain: Domain,
+        *,
+        n: int | None = None,
+        thinking: Thinking | None = None,
+        label: str = "",
+        gated: bool = True,
+    ) -> Assignment:
+        """All problems of a domain to a teacher, by the spec's own n, sampling and thinking where none is given."""
+        wanted = self.spec.n if n is None else n
+        mind = thinking or self.spec.thinking
+        return Assignment(teacher, domain, domain.items, wanted, self.sampling(domain), mind, label, gated)
+
+
+class Method(Protocol):
+    """See the module docstring."""
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise ConfigError for what cannot work."""
+        ...
+
+    def about(self, job: Job) -> str:
+        """One sentence: who learns what from whom."""
+        ...
+
+    def assignments(self, job: Job) -> Sequence[Assignment]:
+        """What teachers are asked; empty for a method that generates while it trains."""
+        ...
+
+    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any] | bool]:
+        """Filters by name and their parameters, laid over the usual ones; False drops one."""
+        ...
+
+    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+        """Training rows of the selected samples."""
+        ...
+
+    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Kinds and fields of training stages, `spec.train` over the method's own."""
+        ...
+
+    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+        """Further numbers about a model folder; empty for most methods."""
+        ...

@@ -1,0 +1,263 @@
+"""A job's specification: a TOML file, or flags, that says who learns what from whom and what counts as good enough.
+
+    method = "rejection"                 a function of distill/methods or of the entry-point group ttc.methods
+    student = "runs/base/model"          a model folder
+    teacher = "runs/teacher/model"       a folder; or a table, or several:
+    [[teacher]]                          name, model, engine, options, strategy, scorer, domains
+    task = "cipher:split=train"          what is learnt; held_out = "cipher:split=eval" measures it; or several:
+    [domain.walks]                       task and held_out of one of them
+    n = 4                                answers per problem and teacher
+    seed = 1
+    [rejection]                          the method's own fields
+    [sampling]                           temperature, top_p, top_k, max_tokens, over the task's
+    [thinking]                           see `ttc.session.thinking.Thinking`
+    [filters.repetition]                 a filter's fields; `repetition = false` drops it
+    [select]                             rule, and its fields
+    [mix]                                data: files of further rows; share: how much of the rows they may be
+    [train]                              fields of the training stage, and epochs
+    [eval]                               limit, retention: tasks that must not get worse
+    [gates]                              what the student must show to be promoted: see `distill.plan.gates`
+
+Reading refuses unknown keys by name and loads nothing. A student as its own teacher is a `teacher` without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from distill.spec.registries import METHODS
+from ttc.config.config import build, load_toml
+from ttc.config.registry import bind
+from ttc.config.values import nearest
+from ttc.core import Sampling
+from ttc.engines.shared.options import check_threads
+from ttc.errors import ConfigError
+from ttc.session.thinking import Thinking
+
+__all__ = ["DomainSpec", "EvalSpec", "JobSpec", "MixSpec", "Scalars", "TeacherSpec", "parse_spec", "read_spec"]
+
+_TABLES = ("sampling", "filters", "select", "train", "gates")
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherSpec:
+    """Who answers. `model` None is the student itself; `domains` empty is all; `options` are the engine's."""
+
+    name: str = "teacher"
+    model: str | None = None
+    engine: str = "embedded"
+    strategy: str = "direct"
+    scorer: str | None = None
+    domains: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    scorer_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainSpec:
+    """What is learnt and where it is measured, both NAME or NAME:KEY=VALUE,..."""
+
+    name: str
+    task: str
+    held_out: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MixSpec:
+    """Rows from elsewhere: files as `train.examples.examples` reads them, and the share of all rows they may be."""
+
+    data: tuple[str, ...] = ()
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse shares that leave nothing of the teacher."""
+        if not 0 < self.share < 1:
+            raise ConfigError(f"mix.share must be in (0, 1), got {self.share}")
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSpec:
+    """How the student is measured: most problems per task, and tasks that training must not have hurt.
+
+    `teachers`: measure them too, on the held-out tasks of their domains and under their strategies.
+    """
+
+    limit: int = 256
+    teachers: bool = True
+    retention: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a limit below 1."""
+        if self.limit < 1:
+            raise ConfigError(f"eval.limit must be at least 1, got {self.limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """The keys of a spec that are single values.
+
+    `limit` is the most problems per domain. `smoke` problems are asked first, and all but `smoke_failures` of them must
+    get an answer that passes the filters. `shards` 0 generates in this process, more in so many Ray actors. `waive`
+    names pre-flight checks that only warn.
+    """
+
+    name: str
+    method: str
+    student: str
+    seed: int
+    n: int = 4
+    limit: int | None = None
+    verifier: str | None = None
+    smoke: int = 16
+    smoke_failures: int = 1
+    device: str = "cpu"
+    threads: int = 1
+    concurrency: int = 64
+    shards: int = 0
+    waive: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        check_threads("spec", self.threads)
+        for name, low in (
+            ("n", 1),
+            ("smoke", 0),
+            ("concurrency", 1),
+            ("limit", 1),
+            ("shards", 0),
+            ("smoke_failures", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} must be at least {low}, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec(Scalars):
+    """See the module docstring. `options` is the method's own table."""
+
+    teachers: tuple[TeacherSpec, ...]
+    domains: tuple[DomainSpec, ...]
+    thinking: Thinking = field(default_factory=Thinking)
+    mix: MixSpec = field(default_factory=MixSpec)
+    eval: EvalSpec = field(default_factory=EvalSpec)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    select: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
+    gates: Mapping[str, Any] = field(default_factory=dict)
+
+    def sampling_of(self, task: Sampling) -> Sampling:
+        """The task's sampling with the spec's fields laid over it; no seed, since every draw has its own."""
+        if "seed" in self.sampling:
+            raise ConfigError("sampling.seed: every draw has its own, made from the job's seed; set seed instead")
+        return replace(build(Sampling, {**_plain(task), **self.sampling}, where="sampling."), seed=None)
+
+
+def read_spec(path: Path | None, settings: Mapping[str, object]) -> JobSpec:
+    """Read a file (None: none) with dotted `settings` from the command line laid over it; see `parse_spec`."""
+    from ttc.config.config import merge
+
+    table = {} if path is None else load_toml(path)
+    table.setdefault("name", "distillation" if path is None else path.stem)
+    if isinstance(table.get("teacher"), str):
+        table["teacher"] = {"model": table["teacher"]}
+    return parse_spec(merge(table, settings))
+
+
+def parse_spec(table: Mapping[str, Any]) -> JobSpec:
+    """Check a table and return it as a spec.
+
+    Raises:
+        ConfigError: an unknown or missing key, or a value that does not fit; names it.
+    """
+    method = table.get("method")
+    if not isinstance(method, str):
+        raise ConfigError(f"key 'method' is required (one of {', '.join(METHODS.names())})")
+    factory = METHODS.load(method)
+    own = method.replace("-", "_").rpartition(":")[2]
+    _refuse_unknown(table, own)
+    options = _table(table, own)
+    bind(factory, options, supply={})
+    tables: dict[str, Any] = {name: dict(_table(table, name)) for name in _TABLES}
+    plain = {
+        key: value
+        for key, value in table.items()
+        if key not in {own, "teacher", "domain", "task", "held_out", "thinking", "mix", "eval", *_TABLES}
+    }
+    nested: dict[str, Any] = {
+        "thinking": build(Thinking, _table(table, "thinking"), where="thinking."),
+        "mix": build(MixSpec, _table(table, "mix"), where="mix."),
+        "eval": build(EvalSpec, _table(table, "eval"), where="eval."),
+        "teachers": _teachers(table.get("teacher")),
+        "domains": _domains(table),
+    }
+    spec = JobSpec(**_plain(build(Scalars, plain)), **nested, **tables, options=dict(options))
+    spec.sampling_of(Sampling())
+    _check_names(spec)
+    factory(**bind(factory, options, supply={})).check(spec)
+    return spec
+
+
+def _refuse_unknown(table: Mapping[str, Any], own: str) -> None:
+    known = [item.name for item in fields(Scalars)]
+    known += [own, "teacher", "domain", "task", "held_out", "thinking", "mix", "eval", *_TABLES]
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+
+
+def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = table.get(name, {})
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{name} must be a table [{name}], got {found!r}")
+    return found
+
+
+def _teachers(given: Any) -> tuple[TeacherSpec, ...]:
+    """One folder, one table or several; none at all is an empty tuple."""
+    if given is None:
+        return ()
+    tables = given if isinstance(given, list) else [{"model": given} if isinstance(given, str) else given]
+    alone = len(tables) == 1
+    return tuple(_teacher(table, "teacher" if alone else f"teacher-{i}") for i, table in enumerate(tables, start=1))
+
+
+def _teacher(table: Any, name: str) -> TeacherSpec:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{name} must be a model folder or a table, got {table!r}")
+    free: dict[str, Any] = {key: dict(_table(table, key)) for key in ("options", "scorer_options")}
+    plain = {key: value for key, value in table.items() if key not in free}
+    return replace(build(TeacherSpec, {"name": name, **plain}, where="teacher."), **free)
+
+
+def _domains(table: Mapping[str, Any]) -> tuple[DomainSpec, ...]:
+    several = _table(table, "domain")
+    if ("task" in table) == bool(several):
+        raise ConfigError("give either task (and held_out), or a table [domain.NAME] for each of several")
+    if not several:
+        return (build(DomainSpec, {"name": "task", **{k: table[k] for k in ("task", "held_out") if k in table}}),)
+    if "held_out" in table:
+        raise ConfigError("held_out belongs into the tables [domain.NAME]")
+    return tuple(
+        build(DomainSpec, {"name": name, **_table(several, name)}, where=f"domain.{name}.") for name in several
+    )
+
+
+def _check_names(spec: JobSpec) -> None:
+    names = [teacher.name for teacher in spec.teachers]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two teachers have the same name ({', '.join(names)})")
+    domains = [domain.name for domain in spec.domains]
+    for teacher in spec.teachers:
+        for name in teacher.domains:
+            if name not in domains:
+                raise ConfigError(f"teacher {teacher.name}: no domain {name!r} (known: {', '.join(domains)})")
+
+
+def _plain(values: Sampling | Scalars) -> dict[str, Any]:
+    return {item.name: getattr(values, item.name) for item in fields(values)}

@@ -1,0 +1,144 @@
+"""A teacher: a model on an engine under a strategy, checked and digested, opened only to generate.
+
+Any strategy of the toolkit is a teacher: `direct` draws once, `majority`, `best_of_n` or `tree` search first. The
+digest is over everything that may change an answer: weights, tokenizer, template and generation settings, engine and
+its options (a server's address among them), strategy, scorer, their parameters and files. Left out of it: what only
+moves the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distill.spec.digests import name_of
+from distill.spec.spec import JobSpec, TeacherSpec
+from evals.runs.experiment import all_params
+from ttc.cli.options import PartChoice, StrategyChoice
+from ttc.config.config import dump
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
+from ttc.core import Engine, Sampling, Scorer
+from ttc.errors import ConfigError
+from ttc.identity.contents import part_contents, strategy_contents
+from ttc.identity.digests import model_digests, named
+from ttc.rehearsal import refuse_early
+from ttc.session.solve import Strategy
+from ttc.specs import label_of, parse_spec, split_model
+
+__all__ = ["Teacher", "resolve_teacher"]
+
+_SCHEDULE = frozenset({
+    "threads", "processes", "max_batch", "batch_bytes", "cache_bytes", "max_concurrency", "max_num_seqs",
+    "kv_cache_bytes", "max_requests", "gpu_memory_utilization", "mem_fraction_static", "max_total_tokens",
+    "max_in_flight", "attempts", "max_attempts", "retry_s", "connect_s", "idle_s", "answer_s", "api_key_env",
+    "admin_key_env",
+})  # fmt: skip
+"""Options of engines that change when something is computed, never what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """A teacher that was named and checked, but not yet loaded.
+
+    `folder` is its model folder, None where it has none (a server). `digests` are those of the folder's roles,
+    `contents` those of all that it is made of, by what people call them.
+    """
+
+    name: str
+    engine: PartChoice
+    strategy: StrategyChoice
+    scorer: PartChoice | None
+    folder: Path | None
+    digests: Mapping[str, str]
+    contents: Mapping[str, str]
+    domains: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Names what may change an answer; 16 hex digits."""
+        what = {
+            "model": self.engine.model if self.folder is None else None,
+            "contents": list(self.contents.values()),
+            "engine": self.engine.name,
+            "options": {k: dump(v) for k, v in self.engine.params.items() if k not in _SCHEDULE},
+            "strategy": self.strategy.name,
+            "params": all_params(self.strategy),
+            "scorer": None if self.scorer is None else self.scorer.name,
+            "scorer_params": dump(self.scorer.params) if self.scorer else {},
+        }
+        return name_of(what)
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether an answer costs more than one draw."""
+        return self.strategy.name != "direct"
+
+    def open(self) -> tuple[Engine, Strategy]:
+        """Load the engine and bind the strategy; the caller closes the engine."""
+        engine = self.engine.create_engine()
+        scorer: Scorer | None = self.scorer.create_scorer(engine) if self.scorer else None
+        return engine, self.strategy.bind(scorer)
+
+
+def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:
+    """Check a teacher of a spec: names, parameters, and that its folder is there. Loads nothing.
+
+    Raises:
+        ConfigError: an unknown engine, strategy, scorer or parameter, or a folder that is no model.
+    """
+    model = spec.student if given.model is None else given.model
+    factory = ENGINES.load(given.engine)
+    options = {**_exact(given.engine, spec), **given.options}
+    engine = PartChoice("engine", given.engine, model, factory, _bound(factory, options, {"model": model}))
+    name, inline = parse_spec(given.strategy)
+    function = STRATEGIES.load(name)
+    params = _bound(function, inline, {"scorer": None})
+    strategy = StrategyChoice(name, label_of(name, inline), function, params)
+    scorer = _scorer(given)
+    if strategy.needs_scorer and scorer is None:
+        raise ConfigError(f'teacher {given.name}: strategy {name} needs a scorer: scorer = "prm:FOLDER"')
+    if scorer is not None and not strategy.takes_scorer:
+        raise ConfigError(f"teacher {given.name}: strategy {name} takes no scorer, so {scorer.label} has no effect")
+    try:
+        refuse_early([strategy], has_scorer=scorer is not None, sampling=Sampling(), thinking=spec.thinking)
+    except ConfigError as exc:
+        raise ConfigError(f"teacher {given.name}: {exc}") from exc
+    folder = Path(model).expanduser()
+    here = (folder / "config.json").is_file()
+    if given.engine == "embedded" and not here:
+        raise ConfigError(f"teacher {given.name}: {model} is not a model folder: it has no config.json")
+    digests = model_digests(folder) if here else {}
+    parts = {
+        **part_contents(engine),
+        **strategy_contents(strategy),
+        **({} if scorer is None else part_contents(scorer)),
+    }
+    # the folder's roles are named without its place, so that a teacher that was moved is the same
+    own = named(digests, after=f" of model {model}")
+    beside = {name: digest for name, digest in parts.items() if name not in own}
+    contents = named({**digests, **beside}, after=f" of teacher {given.name}")
+    return Teacher(given.name, engine, strategy, scorer, folder if here else None, digests, contents, given.domains)
+
+
+def _exact(engine: str, spec: JobSpec) -> Mapping[str, Any]:
+    """The embedded engine runs in fp32 and in the mode whose bits do not depend on load: the ledger is then exact."""
+    if engine != "embedded":
+        return {}
+    return {"dtype": "float32", "device": spec.device, "threads": spec.threads, "batch_invariant": True}
+
+
+def _bound(factory: Any, params: Mapping[str, Any], supply: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in bind(factory, params, supply=supply).items() if key not in supply}
+
+
+def _scorer(given: TeacherSpec) -> PartChoice | None:
+    if given.scorer is None:
+        if given.scorer_options:
+            raise ConfigError(f"teacher {given.name}: scorer_options without a scorer")
+        return None
+    name, model = split_model(given.scorer)
+    factory = SCORERS.load(name)
+    supply = {"engine": None, **({} if model is None else {"model": model})}
+    return PartChoice("scorer", name, model, factory, _bound(factory, given.scorer_options, supply))

@@ -1,0 +1,1 @@
+"""Spending one budget over a run: calibration, pools of samples, the planner."""

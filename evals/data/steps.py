@@ -1,0 +1,207 @@
+"""Labelled steps: read from a file or sampled and labelled here, and scored by any scorer, blind to the labels.
+
+A line of a file is {"id", "problem", "steps": [text, ...]} with one kind of label: "labels" (per step 1, 0, a share, or
+null), "mistake_index" (first wrong step from 0, null for none) or "label" (the same with -1 for none, as in
+ProcessBench), or none yet; behind a first wrong step nothing is known. "group" or "task" names its part of the data,
+"target" is for checkers that need one.
+
+Process reward models score all steps of a solution at once; scorers without step scores (outcome models, judges,
+ensembles of them) are asked about every prefix. Every token is on the ledger of the row's session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evals.data.sources import json_lines
+from evals.numbers.step_metrics import Judged
+from evals.task import Item
+from ttc.concurrent import gather
+from ttc.core import Engine, Message, Problem, Prompt, Sampling, Scorer, Target, Usage
+from ttc.durable import replaced_file
+from ttc.errors import ConfigError, PromptTooLong, RecordError
+from ttc.session.session import Session
+from ttc.verifiers.steps import STEP_DELIMITER, StepChecker, prefixes
+
+__all__ = ["Labelled", "label_rows", "read_labelled", "sample_labelled", "score_rows", "write_labelled"]
+
+AT_ONCE = 32
+"""Solutions that are sampled or scored at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One solution with its labels; `path` is the sampled prompt where it was sampled here.
+
+    Only step checkers are handed the `target`; scorers see the problem and the steps.
+    """
+
+    problem: Problem
+    steps: tuple[str, ...]
+    labels: tuple[float | None, ...]
+    cluster: str
+    group: str = ""
+    target: Target = None
+    path: Prompt | None = None
+
+
+def read_labelled(file: Path, limit: int | None = None) -> list[Labelled]:
+    """Read the first `limit` lines; raises RecordError naming line and field, ConfigError when there is no row."""
+    rows: list[Labelled] = []
+    for data, where, number in json_lines(file):
+        if limit is not None and len(rows) == limit:
+            break
+        rows.append(_row(data, where, number))
+    if not rows:
+        raise ConfigError(f"{file} has no rows")
+    return rows
+
+
+def write_labelled(file: Path, rows: Sequence[Labelled], version: str) -> None:
+    """Write rows that `read_labelled` reads; `version` says who labelled."""
+    with replaced_file(file) as scratch, scratch.open("w", encoding="utf-8") as out:
+        for row in rows:
+            data: dict[str, Any] = {
+                "id": row.problem.id,
+                "problem": row.problem.messages[-1].content,
+                "steps": list(row.steps),
+            }
+            data |= {
+                "target": row.target,
+                "labels": row.labels,
+                "cluster": row.cluster,
+                "group": row.group,
+                "checker": version,
+            }
+            out.write(json.dumps(data) + "\n")
+
+
+async def sample_labelled(
+    engine: Engine, items: Sequence[Item], checker: StepChecker, *, n: int, sampling: Sampling, seed: int
+) -> tuple[list[Labelled], Usage]:
+    """Sample `n` solutions of each problem, cut them into steps and label them; returns what it cost as well."""
+    rows: list[Labelled] = []
+    usage = Usage()
+    for start in range(0, len(items), AT_ONCE):
+        parts = await gather(
+            _sample(engine, item, checker, n, sampling, seed) for item in items[start : start + AT_ONCE]
+        )
+        for found, spent in parts:
+            rows += found
+            usage += spent
+    return rows, usage
+
+
+async def label_rows(rows: Sequence[Labelled], checker: StepChecker) -> tuple[list[Labelled], Usage]:
+    """Label the steps of every row anew; returns what it cost as well."""
+    labelled: list[Labelled] = []
+    usage = Usage()
+    for start in range(0, len(rows), AT_ONCE):
+        part = rows[start : start + AT_ONCE]
+        told = await gather(checker.check(row.problem, row.target, row.steps) for row in part)
+        for row, found in zip(part, told, strict=True):
+            labelled.append(replace(row, labels=found.labels))
+            usage += found.usage
+    return labelled, usage
+
+
+async def score_rows(
+    rows: Sequence[Labelled], engine: Engine, scorer: Scorer, *, seed: int
+) -> tuple[list[Judged], Usage]:
+    """Score the steps of every row; one that is too long for the scorer, or has no verdict, has no scores."""
+    judged: list[Judged] = []
+    usage = Usage()
+    for start in range(0, len(rows), AT_ONCE):
+        parts = await gather(_score(row, engine, scorer, seed) for row in rows[start : start + AT_ONCE])
+        for row, (scores, spent) in zip(rows[start : start + AT_ONCE], parts, strict=True):
+            judged.append(Judged(row.problem.id, row.cluster, row.labels, scores))
+            usage += spent
+    return judged, usage
+
+
+async def _sample(
+    engine: Engine, item: Item, checker: StepChecker, n: int, sampling: Sampling, seed: int
+) -> tuple[list[Labelled], Usage]:
+    session = Session(item.problem, engine, seed=seed, sampling=sampling)
+    prompt = session.render()
+    rows: list[Labelled] = []
+    usage = Usage()
+    for completion in await session.generate(prompt, n):
+        whole = prompt.then(completion)
+        steps = whole.generated_text.split(STEP_DELIMITER)
+        steps = steps[:-1] if steps[-1] == "" else steps
+        told = await checker.check(item.problem, item.target, steps)
+        usage += told.usage
+        name = f"{item.problem.id}/{completion.path[-1]}"
+        problem, path = replace(item.problem, id=name), replace(whole, problem_id=name)
+        group = item.difficulty or ""
+        rows.append(Labelled(problem, tuple(steps), told.labels, item.problem.id, group, item.target, path))
+    return rows, usage + session.usage
+
+
+async def _score(row: Labelled, engine: Engine, scorer: Scorer, seed: int) -> tuple[tuple[float, ...] | None, Usage]:
+    session = Session(row.problem, engine, seed=seed, sampling=Sampling(temperature=0.0))
+    try:
+        ends = prefixes(session.render(), session.encode, row.steps)
+        # Nothing here was injected by thinking control: a likelihood has to count every token.
+        ends = [replace(end, logprobs=None, certainty=None) for end in ends]
+        whole = ends[-1] if row.path is None else row.path
+        (score,) = await session.score(scorer, [whole])
+        if score.steps or len(row.steps) == 1:
+            steps = score.steps or ((score.value,) if score.value is not None else ())
+            return (steps if len(steps) == len(row.steps) else None), session.usage
+        values = [each.value for each in await session.score(scorer, ends)]
+        known = tuple(value for value in values if value is not None)
+        return (known if len(known) == len(values) else None), session.usage
+    except PromptTooLong:
+        return None, session.usage
+    finally:
+        session.close()
+
+
+def _row(data: Mapping[str, Any], where: str, number: int) -> Labelled:
+    steps, problem = data.get("steps"), data.get("problem")
+    if not isinstance(problem, str) or not problem.strip():
+        raise RecordError(f"{where}: problem: expected a non-empty string, got {problem!r}")
+    if not isinstance(steps, list) or not steps or not all(isinstance(step, str) for step in steps):
+        raise RecordError(f"{where}: steps: expected a list of texts")
+    name = str(data.get("id", number))
+    # An empty line inside a step would be read as the end of it.
+    bare = tuple("\n".join(line for line in step.split("\n") if line.strip()) or step for step in steps)
+    return Labelled(
+        Problem(name, (Message("user", problem),)),
+        bare,
+        tuple(_labels(data, len(steps), where)),
+        str(data.get("cluster", name)),
+        str(data.get("group", data.get("task", ""))),
+        data.get("target"),
+    )
+
+
+def _labels(data: Mapping[str, Any], num: int, where: str) -> Iterator[float | None]:
+    given = [name for name in ("labels", "mistake_index", "label") if name in data]
+    if len(given) > 1:
+        raise RecordError(f"{where}: give one of labels, mistake_index and label, got {', '.join(given)}")
+    if not given:
+        yield from (None,) * num
+        return
+    value = data[given[0]]
+    if given[0] == "labels":
+        right = isinstance(value, list) and len(value) == num
+        if not right or not all(each is None or (_is_number(each) and 0 <= each <= 1) for each in value):
+            raise RecordError(f"{where}: labels: expected {num} numbers in [0, 1] or null, got {value!r}")
+        yield from (None if each is None else float(each) for each in value)
+        return
+    first = num if value is None or value == -1 else value
+    if not isinstance(first, int) or not 0 <= first <= num:
+        raise RecordError(f"{where}: {given[0]}: expected the index of a step, got {value!r}")
+    for index in range(num):
+        yield 1.0 if index < first else 0.0 if index == first else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,1 @@
+"""The folder of a run: its lock, its configuration, its records."""

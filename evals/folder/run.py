@@ -1,0 +1,320 @@
+"""Resumable runs: every problem is solved, verified and recorded once, whatever kills the process in between.
+
+A run is a folder. `run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per
+problem, synced to the disk before the next one. Starting again with the same configuration goes on where the file ends;
+another configuration is refused by the name of what differs. What decided the results stands in it by content
+(`contents`, made by `evals.runs.contents`), so other weights under the same path are another run. Problems are keyed by
+id and seeds by (run seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a
+deterministic engine.
+
+A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
+problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's
+own that fails on each of the first `MAX_STREAK` problems) stops the run.
+
+What a failed problem had cost is in its record's provenance (`spent`) and counts in every total. While a run goes on
+its records are nowhere but on the disk, so memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.folder.stored import stored
+from evals.task import Item
+from ttc import records as store
+from ttc.config.config import differences
+from ttc.config.plugin_fault import described
+from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
+from ttc.durable import replace_text
+from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported
+from ttc.identity.digests import differing
+from ttc.session.solve import spent
+
+__all__ = [
+    "CONFIG",
+    "CONTENTS",
+    "RECORDS",
+    "SERVED",
+    "Run",
+    "check_folder",
+    "claim",
+    "digest",
+    "evaluate",
+    "innermost",
+    "read_run",
+]
+
+CONFIG = "run.json"
+RECORDS = "records.jsonl"
+CONTENTS = "contents"
+"""The key of a configuration that holds digests by name; None where they are not known yet."""
+SERVED = "served"
+"""The key that holds what a server says of its model; None until it is connected to."""
+MAX_STREAK = 8
+"""So many problems in a row that fail in the engine mean that the engine is gone; of the first ones, in a plug-in, that
+it never works."""
+
+Solve = Callable[[Problem], Awaitable[Answer]]
+OnRecord = Callable[[Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder as read from disk: its configuration and one record per problem, by problem id."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    records: tuple[Record, ...]
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """Return the hash that tells two configurations apart."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder; raises ConfigError when it is none and RecordError when a record is broken."""
+    config = _stored_config(folder)
+    if config is None:
+        raise ConfigError(f"{folder} is not a run: it has no {CONFIG}")
+    path = folder / RECORDS
+    found = _latest(store.read(path), path) if path.is_file() else {}
+    return Run(folder, config, tuple(found[name] for name in sorted(found, key=_natural)))
+
+
+async def evaluate(
+    folder: Path,
+    config: Mapping[str, Any],
+    items: Sequence[Item],
+    solve: Solve,
+    verifier: Verifier,
+    *,
+    concurrency: int,
+    retry_errors: bool = False,
+    on_kept: Callable[[int], None] = lambda count: None,
+    on_record: OnRecord = lambda record: None,
+) -> Sequence[Record]:
+    """Solve and verify what `folder` does not hold yet; return all records in the order of `items`.
+
+    They are read from the folder, and where they are many not before they are looked at (`evals.folder.stored`).
+    `on_kept` is told how many records are kept, `on_record` each new one. Cancelling leaves a folder that can be
+    continued.
+
+    Raises:
+        ConfigError: the folder holds another run, or its records belong to other data.
+        EngineError: the engine failed `MAX_STREAK` problems in a row.
+        PluginError: a strategy or scorer of the user's own failed each of the first `MAX_STREAK` problems.
+        VerifierError: the verifier itself is broken.
+    """
+    claim(folder, config)
+    with store.RecordFile(folder / RECORDS) as file:
+        places, sessions = _found(file.path, items, folder, retry_errors)
+        on_kept(sum(place >= 0 for place in places))
+        labels = {"run": digest(config), "strategy": config.get("strategy"), "session": sessions + 1}
+        writer = _Writer(file, labels, places, on_record)
+        todo = ((index, item) for index, item in enumerate(items) if places[index] < 0)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(_work(todo, solve, verifier, writer))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+    return stored(folder / RECORDS, places)
+
+
+def _found(path: Path, items: Sequence[Item], folder: Path, retry_errors: bool) -> tuple[MutableSequence[int], int]:
+    """Return where the record of each item stands (-1: it is to be made), and how many sessions there were."""
+    places = array("q", [-1]) * len(items)
+    failed: dict[str, bool] = {}
+    numbers: dict[str, int] = {}
+    sessions = 0
+    for place, record in store.scan(path):
+        numbers = numbers or {item.problem.id: index for index, item in enumerate(items)}
+        name = record.problem.id
+        _check_once(failed, record, path)
+        _check_same_data(record, items[numbers[name]] if name in numbers else None, folder)
+        places[numbers[name]] = -1 if retry_errors and record.error else place
+        sessions = max(sessions, int(record.provenance.get("session", 0)))
+    return places, sessions
+
+
+class _Writer:
+    """Appends records, remembers where they stand, and stops the run when engine or plug-in keep failing."""
+
+    def __init__(
+        self, file: store.RecordFile, labels: Mapping[str, Any], places: MutableSequence[int], on_record: OnRecord
+    ) -> None:
+        self._file, self._labels, self._places, self._on_record = file, labels, places, on_record
+        self._started = time.monotonic()
+        self._streak = self._num_written = self._num_faults = 0
+
+    def write(
+        self, index: int, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: Exception | None
+    ) -> None:
+        """Store the outcome of problem `index`; `verdicts` are the answer's and then those of its candidates."""
+        provenance = {
+            **self._labels,
+            "at_s": round(time.monotonic() - self._started, 3),
+            "cluster": item.cluster or item.problem.id,
+            "difficulty": item.difficulty,
+        }
+        if error is not None:
+            provenance["spent"] = asdict(spent(error))
+        record = Record(
+            problem=item.problem,
+            target=item.target,
+            answer=answer,
+            verdict=verdicts[0] if verdicts else None,
+            verdicts=tuple(verdicts[1:]),
+            error=None if error is None else described(error),
+            provenance=provenance,
+        )
+        self._places[index] = self._file.append(record)
+        self._on_record(record)
+        self._num_written += 1
+        self._num_faults += isinstance(error, PluginError)
+        if self._num_faults == self._num_written >= MAX_STREAK:
+            raise PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
+        self._streak = self._streak + 1 if _engine_failed(error) else 0
+        if error is not None and self._streak >= MAX_STREAK:
+            raise EngineError(
+                f"{self._streak} problems in a row failed in the engine, the last with: {error}; "
+                "the run is stopped, retry them with --retry-errors"
+            ) from error
+
+
+def _engine_failed(error: Exception | None) -> bool:
+    return isinstance(error, EngineError) and not isinstance(error, PromptTooLong)
+
+
+async def _work(todo: Iterator[tuple[int, Item]], solve: Solve, verifier: Verifier, writer: _Writer) -> None:
+    """Take problems from the shared iterator until it is empty."""
+    for index, item in todo:
+        try:
+            answer = await solve(item.problem)
+        except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
+            error = innermost(raised)
+            if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
+                raise error from None
+            writer.write(index, item, None, (), error)
+            continue
+        writer.write(index, item, answer, await _verify(item, answer, verifier), None)
+
+
+def innermost(error: Exception) -> Exception:
+    """Return the first failure inside exception groups."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _verify(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:
+    """Return the verdicts of the answer and of its candidates; equal submissions are verified once."""
+    judges_form = item.problem.kind == "format"  # only then the thinking matters, and hardly two are equal
+    paths: list[Answer | Candidate] = [answer, *answer.candidates]
+    submissions = [Submission(path.text, path.thinking if judges_form else "", path.finish_reason) for path in paths]
+    unique = list(dict.fromkeys(submissions))
+    verdicts = await asyncio.gather(*(verifier.verify(item.target, submission) for submission in unique))
+    known = dict(zip(unique, verdicts, strict=True))
+    return [known[submission] for submission in submissions]
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key under which problem 2 comes before problem 10."""
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
+
+
+def check_folder(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> None:
+    """Refuse a folder that holds another run, naming what differs; a new folder is fine.
+
+    What is None of `contents` and `served` in `config` is not known yet, and not compared. Among `items` a problem that
+    changed is looked for, to be named.
+    """
+    stored = _stored_config(folder)
+    if stored is None:
+        if (folder / RECORDS).exists():
+            raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
+        return
+    if CONTENTS in config and CONTENTS not in stored:
+        raise ConfigError(
+            f"{folder} was made before runs recorded what they measured (weights, user files, data), so it can be read "
+            "but not continued; choose another --out"
+        )
+    apart = {CONTENTS: None} if config.get(SERVED) is not None else {CONTENTS: None, SERVED: None}
+    settings = json.loads(json.dumps({**config, **apart}))
+    for name, there, here in differences({**stored, **apart}, settings):
+        raise ConfigError(
+            f"{folder} holds another run: {name} is {there} there and {here} here; choose another --out, or remove it"
+        )
+    if config.get(CONTENTS) is not None:
+        _check_contents(folder, stored[CONTENTS], config[CONTENTS], items)
+
+
+def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Sequence[Item]) -> None:
+    if not isinstance(there, Mapping):
+        raise ConfigError(f"{folder / CONFIG}: {CONTENTS}: expected an object; choose another folder")
+    names = differing(there, here)
+    if not names:
+        return
+    if items and (folder / RECORDS).is_file():
+        _found(folder / RECORDS, items, folder, False)  # names the first problem that changed, if it is recorded
+    raise ConfigError(
+        f"{folder} holds another run: it was made with other {', '.join(names)}; "
+        "choose another --out, or restore what it was made with"
+    )
+
+
+def claim(folder: Path, config: Mapping[str, Any]) -> None:
+    """Check the folder, and create it with its run.json where it is new."""
+    check_folder(folder, config)
+    if not (folder / CONFIG).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_text(folder / CONFIG, json.dumps({"digest": digest(config), "config": config}, indent=2) + "\n")
+
+
+def _stored_config(folder: Path) -> Mapping[str, Any] | None:
+    path = folder / CONFIG
+    if not path.is_file():
+        return None
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise ConfigError(f"{path} cannot be read ({type(exc).__name__}: {exc}); choose another folder") from exc
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path}: config: expected an object; choose another folder")
+    return config
+
+
+def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:
+    """Return one record per problem: a retried error is replaced by what came after it."""
+    found: dict[str, Record] = {}
+    failed: dict[str, bool] = {}
+    for record in records:
+        _check_once(failed, record, path)
+        found[record.problem.id] = record
+    return found
+
+
+def _check_once(failed: dict[str, bool], record: Record, path: Path) -> None:
+    """Note whether a problem has failed; only then another record of it may follow."""
+    name = record.problem.id
+    if failed.get(name) is False:
+        raise RecordError(f"{path}: problem {name!r} is recorded twice")
+    failed[name] = record.error is not None
+
+
+def _check_same_data(record: Record, item: Item | None, folder: Path) -> None:
+    if item is None or item.target != record.target or item.problem.messages != record.problem.messages:
+        raise ConfigError(
+            f"{folder} was made from other data: problem {record.problem.id!r} "
+            f"{'is gone' if item is None else 'changed'}; choose another --out"
+        )

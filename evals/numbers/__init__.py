@@ -1,0 +1,1 @@
+"""The numbers of a run: metrics, intervals, summaries, comparisons."""

@@ -1,0 +1,166 @@
+"""Paired comparison of runs on the problems they share.
+
+Every pair (first, second) is compared as second minus first: difference of accuracy with a paired, clustered bootstrap
+interval, exact McNemar on the problems that only one of them solved, and Holm's correction over all pairs of the
+comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). A comparison at equal FLOPs sets the cheaper side higher
+first: the baseline's vote is taken at the smallest k of its pool that costs at least as much as the other run.
+
+Cost: milliseconds. Left out: equivalence tests, comparisons across different problems.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evals.numbers.pools import exchangeable, votes
+from evals.numbers.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
+from evals.numbers.summary import cluster_of, curve_values, is_correct, total_usage
+from ttc.core import Record
+from ttc.errors import ConfigError
+
+__all__ = ["Comparison", "EqualFlops", "Side", "compare_all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One run of a comparison: what it is called and its records."""
+
+    label: str
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class EqualFlops:
+    """Second minus the vote of k of the first's candidates, where k costs at least the second's FLOPs."""
+
+    k: int
+    flops_ratio: float
+    difference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Second minus first on their shared problems; ratios are second over first, None where the first is free."""
+
+    first: str
+    second: str
+    problems: int
+    accuracy_first: float
+    accuracy_second: float
+    difference: float
+    low: float
+    high: float
+    only_first: int
+    only_second: int
+    p_value: float
+    p_holm: float
+    detectable: float
+    tokens_ratio: float | None
+    flops_ratio: float | None
+    equal_flops: EqualFlops | None
+    needed_n: int | None
+    """Samples that the first would need to reach the second's FLOPs, where its pool is too small for `equal_flops`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return asdict(self)
+
+
+def compare_all(sides: Sequence[Side], *, seed: int) -> list[Comparison]:
+    """Compare every later run with every earlier one, Holm-corrected over all of them.
+
+    Raises:
+        ConfigError: fewer than two runs, or two that share no problem.
+    """
+    if len(sides) < 2:
+        raise ConfigError("a comparison needs at least two runs")
+    pairs = [(first, second) for i, second in enumerate(sides) for first in sides[:i]]
+    tests = [_Paired(first, second) for first, second in pairs]
+    adjusted = holm([test.p_value for test in tests])
+    return [test.result(p_holm, seed) for test, p_holm in zip(tests, adjusted, strict=True)]
+
+
+class _Paired:
+    """The shared problems of two runs, in one order."""
+
+    def __init__(self, first: Side, second: Side) -> None:
+        self.first, self.second = first, second
+        ours, theirs = ({record.problem.id: record for record in side.records} for side in (first, second))
+        shared = [name for name in ours if name in theirs]
+        if not shared:
+            raise ConfigError(
+                f"{first.label} and {second.label} share no problem; run them on the same task and problems seed"
+            )
+        _check_same_targets(ours, theirs, shared, first.label, second.label)
+        self.rows_first = [ours[name] for name in shared]
+        self.rows_second = [theirs[name] for name in shared]
+        self.clusters = [cluster_of(record) for record in self.rows_first]
+        self.right_first = [float(is_correct(record)) for record in self.rows_first]
+        self.right_second = [float(is_correct(record)) for record in self.rows_second]
+        pairs = list(zip(self.right_first, self.right_second, strict=True))
+        self.only_first = sum(a > b for a, b in pairs)
+        self.only_second = sum(b > a for a, b in pairs)
+        self.p_value = mcnemar(self.only_first, self.only_second)
+        self.pool_size, self.flops_per_draw = _pool(self.rows_first)
+
+    def result(self, p_holm: float, seed: int) -> Comparison:
+        interval = paired_interval(self.right_first, self.right_second, self.clusters, seed=seed)
+        differences = [b - a for a, b in zip(self.right_first, self.right_second, strict=True)]
+        count = len(self.clusters)
+        cost_first, cost_second = total_usage(self.rows_first), total_usage(self.rows_second)
+        k = math.ceil(cost_second.flops / self.flops_per_draw) if self.flops_per_draw else 0
+        fits = 0 < k <= self.pool_size
+        return Comparison(
+            first=self.first.label,
+            second=self.second.label,
+            problems=count,
+            accuracy_first=sum(self.right_first) / count,
+            accuracy_second=sum(self.right_second) / count,
+            difference=interval.value,
+            low=interval.low,
+            high=interval.high,
+            only_first=self.only_first,
+            only_second=self.only_second,
+            p_value=self.p_value,
+            p_holm=p_holm,
+            detectable=minimum_detectable(standard_error(differences, self.clusters)),
+            tokens_ratio=_ratio(cost_second.tokens, cost_first.tokens),
+            flops_ratio=_ratio(cost_second.flops, cost_first.flops),
+            equal_flops=self._equal_flops(k, cost_second.flops / (self.flops_per_draw * k), seed) if fits else None,
+            needed_n=k if k and not fits else None,
+        )
+
+    def _equal_flops(self, k: int, ratio: float, seed: int) -> EqualFlops:
+        vote = curve_values([votes(record) for record in self.rows_first], "majority", k, seed)
+        interval = paired_interval(vote, self.right_second, self.clusters, seed=seed)
+        return EqualFlops(k, ratio, interval.value, interval.low, interval.high)
+
+
+def _pool(records: Sequence[Record]) -> tuple[int, float]:
+    """Return (draws that every solved problem has, FLOPs of one draw on all problems); zeros where none can be split.
+
+    A scored pool is left out: the price of its draws is not known apart from the scorer's.
+    """
+    solved = [record.answer for record in records if record.answer is not None]
+    size = min((len(answer.candidates) for answer in solved), default=0)
+    if size < 2 or any(answer.usage.scored for answer in solved) or not exchangeable(records):
+        return 0, 0.0
+    draws = sum(len(answer.candidates) for answer in solved)
+    return size, total_usage(records).flops / draws * len(solved)
+
+
+def _check_same_targets(
+    ours: Mapping[str, Record], theirs: Mapping[str, Record], shared: Sequence[str], first: str, second: str
+) -> None:
+    for name in shared:
+        if ours[name].target != theirs[name].target:
+            raise ConfigError(f"{first} and {second} have different targets for problem {name!r}: not the same task")
+
+
+def _ratio(above: float, below: float) -> float | None:
+    return above / below if below else None

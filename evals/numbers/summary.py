@@ -1,0 +1,219 @@
+"""One run as numbers: the entry of `summary.json` that tables, reports and comparisons read.
+
+Accuracy is over all problems: a problem that failed, or got no verdict, is not right, and both are counted beside it.
+Where the candidates are exchangeable, `curve` holds the expected accuracy at every smaller k from the same pool, with
+clustered intervals, by kind:
+
+    pass        any of k is right: needs the answer key, so it is a ceiling and not a strategy
+    majority    the vote among k; costs the generated tokens only
+    best_of_n   the best-scored of k; weighted: the score-weighted vote; both cost the scorer's tokens as well
+
+The cost at k is k/n of the run's: exact for generated tokens, and for a scorer but for the prompt it reads once. FLOPs
+of a vote within a scored pool are not known apart from the scorer's and are null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
+from evals.numbers.pools import votes
+from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
+from evals.numbers.tally import Tally, cluster_of, is_correct, tally, usage_of
+from ttc import seeds
+from ttc.core import Record, Usage
+from ttc.durable import replace_text
+from ttc.errors import ConfigError, RecordError
+
+__all__ = [
+    "IDENTITY",
+    "SUMMARY",
+    "cluster_of",
+    "curve_values",
+    "is_correct",
+    "read_summary",
+    "summarise",
+    "total_usage",
+    "write_summary",
+]
+
+SUMMARY = "summary.json"
+
+IDENTITY = (
+    "strategy", "params", "settings", "engine", "engine_params", "model", "scorer", "scorer_params", "task", "level",
+    "seed", "problems_seed", "sampling", "thinking", "budget", "version",
+)  # fmt: skip
+"""Keys of a run's configuration that its summary repeats."""
+
+
+def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary entry of one run; `config` is its run.json configuration and gives the bootstrap's seed.
+
+    The records are read once, and once more where there is a curve.
+    """
+    seed = seeds.derive(int(config["seed"]), "summary")
+    found = tally(records)
+    accuracy = mean_interval(found.right, found.clusters, seed=seed)
+    usage, count, seconds = found.usage, max(found.problems, 1), found.seconds
+    curve = _curve(records, found, seed)
+    coverage = found.covered / count
+    spread = len(set(found.clusters)) > 1
+    return {
+        **{name: config.get(name) for name in IDENTITY},
+        "n": _width(found, config),
+        "problems": found.problems,
+        "accuracy": accuracy.value,
+        "low": accuracy.low,
+        "high": accuracy.high,
+        "coverage": coverage,
+        "selection_regret": coverage - accuracy.value,
+        **{name: _by_k(curve, kind) for name, kind in _AT_K.items()},
+        "truncated": found.truncated / count,
+        "no_answer": found.no_answer / count,
+        "errors": found.errors,
+        "verdicts": dict(found.verdicts),
+        "stop_causes": dict(found.stop_causes),
+        "tokens_per_problem": usage.tokens / count,
+        "flops_per_problem": usage.flops / count,
+        "usage": dataclasses.asdict(usage),
+        "seconds": seconds,
+        "seconds_per_problem": seconds / count,
+        "tokens_per_second": usage.tokens / seconds if seconds else None,
+        "curve": curve,
+        "by_difficulty": _by_difficulty(found, seed),
+        "temperature": config.get("sampling", {}).get("temperature"),
+        "mde": minimum_detectable(2**0.5 * standard_error(found.right, found.clusters)) if spread else None,
+    }
+
+
+_AT_K = {"pass_at_k": "pass", "maj_at_k": "majority", "best_of_k": "best_of_n", "weighted_at_k": "weighted"}
+
+
+def total_usage(records: Sequence[Record]) -> Usage:
+    """Return the sum of what all problems cost, the failed ones too."""
+    return sum(map(usage_of, records), Usage())
+
+
+def curve_values(pools: Sequence[Sequence[Vote]], kind: str, k: int, seed: int) -> list[float]:
+    """Return per problem the expected accuracy of `kind` with k of its candidates; without any it is 0."""
+    rng = np.random.default_rng(seed)
+    return [_KINDS[kind](pool, k, rng) if pool else 0.0 for pool in pools]
+
+
+_KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]] = {
+    "pass": lambda pool, k, rng: pass_at_k(len(pool), sum(vote.correct for vote in pool), k),
+    "majority": lambda pool, k, rng: majority_at_k(pool, k),
+    "best_of_n": lambda pool, k, rng: best_at_k(pool, k),
+    "weighted": lambda pool, k, rng: weighted_at_k(pool, k, rng)[0],
+}
+
+
+def _width(found: Tally, config: Mapping[str, Any]) -> int:
+    """Return the strategy's n, or where it has none the most candidates that a problem had."""
+    n = (config.get("params") or {}).get("n")
+    if n is not None:
+        return int(n)
+    return 1 if found.most is None else found.most
+
+
+def _curve(records: Sequence[Record], found: Tally, seed: int) -> list[dict[str, Any]]:
+    ladder = powers_of_two(found.pool_size)
+    if len(ladder) < 2:
+        return []
+    kinds = _kinds_of(found)
+    wanted = [(kind, k) for kind in kinds for k in ladder]
+    dice = [np.random.default_rng(seed) for _ in wanted]
+    values = np.zeros((len(wanted), found.problems))
+    for column, record in enumerate(records):
+        pool = votes(record)
+        for row, (kind, k) in enumerate(wanted):
+            values[row, column] = _KINDS[kind](pool, k, dice[row]) if pool else 0.0
+    points = []
+    for start, kind in zip(range(0, len(wanted), len(ladder)), kinds, strict=True):
+        intervals = mean_intervals(values[start : start + len(ladder)].T, found.clusters, seed=seed)
+        points += [_point(kind, k, interval, found) for k, interval in zip(ladder, intervals, strict=True)]
+    return points
+
+
+def _kinds_of(found: Tally) -> tuple[str, ...]:
+    if found.lowest is None:
+        return ("pass", "majority")
+    return ("pass", "majority", "best_of_n") if found.lowest < 0 else ("pass", "majority", "best_of_n", "weighted")
+
+
+def _point(kind: str, k: int, interval: Interval, found: Tally) -> dict[str, Any]:
+    usage, draws, blind = found.usage, found.candidates, kind in ("pass", "majority")
+    flops = None if blind and usage.scored else usage.flops / draws * k
+    return {
+        "kind": kind,
+        "k": k,
+        "accuracy": interval.value,
+        "low": interval.low,
+        "high": interval.high,
+        "tokens": (usage.generated if blind else usage.tokens) / draws * k,
+        "flops": flops,
+    }
+
+
+def _by_k(curve: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+    return {str(point["k"]): point["accuracy"] for point in curve if point["kind"] == kind}
+
+
+def _by_difficulty(found: Tally, seed: int) -> dict[str, dict[str, Any]]:
+    """Return accuracy per difficulty; empty where there are fewer than two."""
+    groups: dict[str, tuple[list[float], list[str]]] = {}
+    for right, cluster, name in zip(found.right, found.clusters, found.difficulties, strict=True):
+        rights, clusters = groups.setdefault(name, ([], []))
+        rights.append(right)
+        clusters.append(cluster)
+    if len(groups) < 2:
+        return {}
+    return {name: _group(*groups[name], seed) for name in sorted(groups)}
+
+
+def _group(right: Sequence[float], clusters: Sequence[str], seed: int) -> dict[str, Any]:
+    interval = mean_interval(right, clusters, seed=seed)
+    return {"problems": len(right), "accuracy": interval.value, "low": interval.low, "high": interval.high}
+
+
+def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:
+    """Write `summary.json` into `folder`: {"schema", "runs": [entry, ...]}, replacing it in one step."""
+    path = folder / SUMMARY
+    replace_text(path, json.dumps({"schema": 1, "runs": _finite(list(entries))}, indent=2) + "\n")
+    return path
+
+
+def read_summary(folder: Path) -> list[dict[str, Any]]:
+    """Read the entries of `folder`; raises ConfigError without a summary and RecordError for a broken one.
+
+    Each entry's `records` names its run folder relative to `folder` ("." for the same one).
+    """
+    path = folder / SUMMARY
+    if not path.is_file():
+        raise ConfigError(f"{folder} has no {SUMMARY}; finish the run with ttc eval --out {folder}")
+    try:
+        runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    except (ValueError, KeyError, TypeError) as exc:
+        raise RecordError(f"{path}: {type(exc).__name__}: {exc}; run ttc eval again to rewrite it") from exc
+    if not isinstance(runs, list) or not all(isinstance(entry, dict) for entry in runs):
+        raise RecordError(f"{path}: runs: expected a list of objects")
+    for number, entry in enumerate(runs):
+        if not isinstance(entry.get("strategy"), str):
+            raise RecordError(f"{path}: runs[{number}].strategy: expected a name; run ttc eval again to rewrite it")
+    return runs
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot hold (a figure without data) by null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,111 @@
+"""One pass over the records of a run: its sums, and the few numbers of each problem that intervals are made of.
+
+About a hundred bytes are kept for each problem, whatever its record holds, so a run of any length fits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from evals.numbers.pools import independent
+from ttc.core import Answer, Record, Usage
+
+__all__ = ["Tally", "cluster_of", "is_correct", "tally", "usage_of"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """See the module docstring. `right`, `clusters` and `difficulties` have one entry per problem, in order."""
+
+    right: list[float] = field(default_factory=list)
+    clusters: list[str] = field(default_factory=list)
+    difficulties: list[str] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    stop_causes: Counter[str] = field(default_factory=Counter)
+    errors: int = 0
+    truncated: int = 0
+    no_answer: int = 0
+    covered: int = 0
+    """Problems with a right candidate."""
+    candidates: int = 0
+    fewest: int | None = None
+    """Candidates of the solved problem that has the fewest; `most` of the one that has the most."""
+    most: int | None = None
+    lowest: float | None = None
+    """The lowest score of any candidate; None without scores."""
+    independent: bool = True
+    """Whether no problem forbids to sub-sample its candidates."""
+    ends: dict[int, float] = field(default_factory=dict)
+    """Seconds at which the last record of each session was written."""
+
+    @property
+    def problems(self) -> int:
+        """How many there are."""
+        return len(self.right)
+
+    @property
+    def pool_size(self) -> int:
+        """The largest k that every solved problem can give; 0 where sub-sampling would not be a smaller run."""
+        return self.fewest or 0 if self.independent and self.candidates else 0
+
+    @property
+    def seconds(self) -> float:
+        """The time of all sessions: a run that was resumed did not work in between."""
+        return sum(self.ends.values())
+
+    def add(self, record: Record) -> None:
+        """Count one record in."""
+        self.right.append(float(is_correct(record)))
+        self.clusters.append(cluster_of(record))
+        self.difficulties.append(str(record.provenance.get("difficulty")))
+        self.usage += usage_of(record)
+        self.errors += record.error is not None
+        self.independent = self.independent and independent(record)
+        if record.verdict is not None:
+            self.verdicts[record.verdict.status] += 1
+        if record.answer is not None:
+            self._add_answer(record.answer)
+            pairs = zip(record.answer.candidates, record.verdicts, strict=True)
+            self.covered += any(candidate.final is not None and verdict.correct for candidate, verdict in pairs)
+        session = int(record.provenance.get("session", 1))
+        self.ends[session] = max(self.ends.get(session, 0.0), float(record.provenance.get("at_s", 0.0)))
+
+    def _add_answer(self, answer: Answer) -> None:
+        self.stop_causes[answer.stop_cause] += 1
+        self.truncated += answer.finish_reason == "length"
+        self.no_answer += answer.final is None
+        count = len(answer.candidates)
+        self.candidates += count
+        self.fewest = count if self.fewest is None else min(self.fewest, count)
+        self.most = count if self.most is None else max(self.most, count)
+        scores = [candidate.score for candidate in answer.candidates if candidate.score is not None]
+        if scores:
+            self.lowest = min(scores) if self.lowest is None else min(self.lowest, *scores)
+
+
+def tally(records: Iterable[Record]) -> Tally:
+    """Read every record once."""
+    found = Tally()
+    for record in records:
+        found.add(record)
+    return found
+
+
+def is_correct(record: Record) -> bool:
+    """Whether the chosen answer is right; a failed problem is not."""
+    return record.verdict is not None and record.verdict.correct
+
+
+def cluster_of(record: Record) -> str:
+    """Return what the problem is resampled with: its cluster, by default itself."""
+    return str(record.provenance.get("cluster") or record.problem.id)
+
+
+def usage_of(record: Record) -> Usage:
+    """Return what one problem cost; a failed one carries it in its provenance."""
+    if record.answer is not None:
+        return record.answer.usage
+    return Usage(**record.provenance.get("spent", {}))

@@ -1,0 +1,338 @@
+"""An evaluation: one task and one engine, several strategies (arms), a resumable run folder for each.
+
+The arms run one after the other, so that each has its own honest seconds; the engine batches across the problems of an
+arm. Golds are checked against themselves, and run folders against their configurations and contents (weights, user
+files, data), before the engine is loaded.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import ttc
+from evals.runs.contents import arm_contents, shared_contents
+from evals.runs.labels import settings_of
+from evals.allocation.planner import Planner
+from evals.folder.run import CONTENTS, SERVED, check_folder, claim, evaluate
+from evals.numbers.summary import summarise, write_summary
+from evals.task import Item, Task
+from ttc.config.config import dump
+from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
+from ttc.errors import ConfigError
+from ttc.cli.options import PartChoice, StrategyChoice, fit_to_context
+from ttc.allocation.table import Kind
+from ttc.rehearsal import rehearse
+from ttc.session.session import Shared
+from ttc.session.solve import Strategy, solve
+from ttc.strategies._drawing import draw_wave
+from ttc.strategies.auto import kind_without_plan, read_plan
+from ttc.session.thinking import Thinking
+from ttc.verifiers.service.service import Service
+
+__all__ = ["Arm", "Experiment", "Result", "Watcher", "all_params", "arm_config", "check_golds", "execute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One strategy of an evaluation and its run folder; a `baseline` was added for comparison."""
+
+    choice: StrategyChoice
+    folder: Path
+    baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Everything that decides the outcome, checked and not yet loaded.
+
+    `fit`: nobody asked for `sampling.max_tokens`, it is the task's, and where a problem's prompt leaves less of the
+    model's context, it is lowered to what is left. `problems_seed`: None where the task's problems do not depend on
+    one. `task_file`: the user's file that defines the task, if one does.
+    """
+
+    task: Task
+    items: Sequence[Item]
+    engine: PartChoice
+    scorer: PartChoice | None
+    verifier: PartChoice
+    sampling: Sampling
+    fit: bool
+    thinking: Thinking
+    budget: Budget | None
+    seed: int
+    limit: int | None
+    arms: Sequence[Arm]
+    problems_seed: int | None = None
+    task_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one arm gave: its summary entry and its records."""
+
+    arm: Arm
+    entry: Mapping[str, Any]
+    records: Sequence[Record]
+
+
+class Watcher(Protocol):
+    """Who is told how an evaluation goes on."""
+
+    def resumed(self, arm: Arm, count: int) -> None:
+        """`count` problems of `arm` were found finished."""
+        ...
+
+    def add(self, arm: Arm, record: Record) -> None:
+        """One more problem of `arm` is finished."""
+        ...
+
+
+def arm_config(
+    experiment: Experiment,
+    arm: Arm,
+    contents: Mapping[str, str] | None = None,
+    served: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return what run.json holds: whatever may change a result, and nothing else (not the concurrency).
+
+    `contents` are the digests of what decides it, `served` what a server says of its model; None is not known yet.
+    """
+    scorer = experiment.scorer if arm.choice.takes_scorer else None
+    return {
+        "task": experiment.task.name,
+        "task_params": dump(experiment.task.params),
+        "level": experiment.task.params.get("level"),
+        "limit": experiment.limit,
+        "strategy": arm.choice.name,
+        "params": all_params(arm.choice),
+        "settings": settings_of(arm.choice, experiment.sampling.temperature, experiment.task.sampling.temperature),
+        "engine": experiment.engine.name,
+        "engine_params": dump(experiment.engine.params),
+        "model": experiment.engine.model,
+        "scorer": scorer.label if scorer else None,
+        "scorer_params": dump(scorer.params) if scorer else {},
+        "verifier": experiment.verifier.name,
+        "verifier_params": dump(experiment.verifier.params),
+        "sampling": dump(experiment.sampling),
+        "fit": experiment.fit,
+        "thinking": dump(experiment.thinking),
+        "budget": dump(limits(experiment, arm)),
+        "seed": experiment.seed,
+        "problems_seed": experiment.problems_seed,
+        "version": ttc.__version__,
+        CONTENTS: contents,
+        SERVED: served,
+    }
+
+
+async def execute(
+    experiment: Experiment,
+    *,
+    concurrency: int,
+    retry_errors: bool = False,
+    watcher: Watcher,
+) -> list[Result]:
+    """Run all arms and return their results in order; cancelling leaves every folder resumable.
+
+    Raises:
+        ConfigError: a gold that does not verify, a folder that holds another run, a part that cannot be made, or a
+            parameter that a strategy refuses; all before any token is spent.
+        TTCError: the engine or the verifier is broken.
+    """
+    for arm in experiment.arms:
+        check_folder(arm.folder, arm_config(experiment, arm))
+    async with AsyncExitStack() as stack:
+        # One that hangs or raises costs its verdict, not the run. Golds stand in for its known cases.
+        verifier = Service(experiment.verifier.create_verifier())
+        stack.push_async_callback(verifier.close)
+        check_golds(experiment.items, verifier, experiment.task)
+        contents = _checked_contents(experiment)
+        engine = experiment.engine.create_engine()
+        stack.push_async_callback(engine.close)
+        configs = _checked_configs(experiment, contents, engine.served if isinstance(engine, Served) else {})
+        _check_length(experiment, engine)
+        scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
+        for arm in experiment.arms:
+            await _rehearse(experiment, arm, engine, scorer)
+        return [
+            await _run_arm(
+                experiment,
+                arm,
+                config,
+                engine,
+                scorer,
+                verifier,
+                concurrency=concurrency,
+                retry_errors=retry_errors,
+                watcher=watcher,
+            )
+            for arm, config in zip(experiment.arms, configs, strict=True)
+        ]
+
+
+def _checked_contents(experiment: Experiment) -> list[dict[str, str]]:
+    """The contents of every arm, as far as they are known before the engine is there; refuses folders of others."""
+    shared = shared_contents(experiment)
+    contents = [{**shared, **arm_contents(experiment, arm)} for arm in experiment.arms]
+    for arm, own in zip(experiment.arms, contents, strict=True):
+        check_folder(arm.folder, arm_config(experiment, arm, own), experiment.items)
+    return contents
+
+
+def _checked_configs(
+    experiment: Experiment, contents: Sequence[Mapping[str, str]], served: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """What run.json of every arm holds, complete; refuses folders that were made with another server's model."""
+    configs = [arm_config(experiment, arm, own, served) for arm, own in zip(experiment.arms, contents, strict=True)]
+    for arm, config in zip(experiment.arms, configs, strict=True):
+        check_folder(arm.folder, config)
+    return configs
+
+
+def _check_length(experiment: Experiment, engine: Engine) -> None:
+    """Refuse a length that no prompt leaves room for; a default is fitted to each prompt instead."""
+    length, context = experiment.sampling.max_tokens, engine.capabilities.max_context
+    if not experiment.fit and length > context:
+        raise ConfigError(f"--max-tokens {length} exceeds the context of {engine.capabilities.model}: {context} tokens")
+
+
+async def _rehearse(experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None) -> None:
+    """Let a strategy refuse what it must before any arm spends a token; one with a total is asked by its planner."""
+    if arm.choice.params.get("total") is not None:
+        return
+    problem = experiment.items[0].problem
+    await rehearse(
+        problem,
+        engine,
+        arm.choice.bind(scorer if arm.choice.takes_scorer else None),
+        seed=experiment.seed,
+        sampling=_fitted(experiment, engine, problem),
+        thinking=experiment.thinking,
+        budget=experiment.budget,
+    )
+
+
+def _fitted(experiment: Experiment, engine: Engine, problem: Problem) -> Sampling:
+    if not experiment.fit:
+        return experiment.sampling
+    return fit_to_context(experiment.sampling, engine, problem, experiment.thinking)
+
+
+async def _run_arm(
+    experiment: Experiment,
+    arm: Arm,
+    config: Mapping[str, Any],
+    engine: Engine,
+    scorer: Scorer | None,
+    verifier: Verifier,
+    *,
+    concurrency: int,
+    retry_errors: bool,
+    watcher: Watcher,
+) -> Result:
+    scorer = scorer if arm.choice.takes_scorer else None
+    records = await evaluate(
+        arm.folder,
+        config,
+        experiment.items,
+        await _solver(experiment, arm, config, engine, scorer, concurrency=concurrency),
+        verifier,
+        concurrency=concurrency,
+        retry_errors=retry_errors,
+        on_kept=partial(watcher.resumed, arm),
+        on_record=partial(watcher.add, arm),
+    )
+    model = experiment.engine.model or engine.capabilities.model
+    entry = {**summarise(records, config), "model": model, "records": "."}
+    write_summary(arm.folder, [entry])
+    return Result(arm, entry, records)
+
+
+async def _solver(
+    experiment: Experiment,
+    arm: Arm,
+    config: Mapping[str, Any],
+    engine: Engine,
+    scorer: Scorer | None,
+    *,
+    concurrency: int,
+) -> Callable[[Problem], Awaitable[Answer]]:
+    """Return what answers one problem; a strategy with a total for the whole run has spent it by then."""
+    solving = partial(_solve, experiment=experiment, engine=engine, shared={})
+    total = arm.choice.params.get("total")
+    if total is None:
+        return partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
+    claim(arm.folder, config)
+
+    given = arm.choice.params.get("plan")
+    shape = {name: arm.choice.params.get(name) for name in ("width", "policy")}
+    plan = None if given is None else read_plan(given, **shape, scorer=scorer)
+
+    async def draw(problem: Problem, kind: Kind, draws: range, limit: Budget) -> Answer:
+        wave = partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=scorer)
+        return await solving(problem, strategy=wave, budget=limit)
+
+    planner = Planner(
+        arm.folder,
+        [item.problem for item in experiment.items],
+        draw,
+        total=total,
+        max_tokens=experiment.sampling.max_tokens,
+        kind=kind_without_plan(**shape, scorer=scorer),
+        seed=experiment.seed,
+        plan=plan,
+        concurrency=concurrency,
+    )
+    await planner.run()
+    return planner.answer
+
+
+def limits(experiment: Experiment, arm: Arm) -> Budget | None:
+    """Return the limits of a single problem: those of the run, unless its tokens are a total that a planner spends."""
+    budget = experiment.budget
+    if arm.choice.params.get("total") is None or budget is None:
+        return budget
+    if any((budget.flops, budget.seconds, budget.calls)):
+        raise ConfigError(f"{arm.choice.name} spends a total of tokens; it takes no other --budget beside it")
+    return None
+
+
+async def _solve(
+    problem: Problem,
+    *,
+    experiment: Experiment,
+    engine: Engine,
+    strategy: Strategy,
+    shared: Shared,
+    budget: Budget | None,
+) -> Answer:
+    return await solve(
+        problem,
+        engine=engine,
+        strategy=strategy,
+        seed=experiment.seed,
+        sampling=_fitted(experiment, engine, problem),
+        thinking=experiment.thinking,
+        budget=budget,
+        shared=shared,
+    )
+
+
+def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:
+    """Refuse targets that do not verify against themselves; raises ConfigError naming the first of them."""
+    for item in items:
+        verifier.check_gold(item.target, f"task {task.name}: problem {item.problem.id!r}")
+
+
+def all_params(choice: StrategyChoice) -> dict[str, Any]:
+    """Return the strategy's parameters with the defaults of its signature filled in."""
+    keywords = [p for p in inspect.signature(choice.function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    defaults = {p.name: p.default for p in keywords if p.default is not p.empty and p.name != "scorer"}
+    plain = {**defaults, **choice.params}
+    return {name: dump(value) for name, value in plain.items()}

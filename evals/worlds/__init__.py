@@ -1,0 +1,1 @@
+"""Toy worlds: generators of problems with known answers, and their families."""

@@ -1,0 +1,73 @@
+"""The cipher walk: a secret permutation of symbols, applied n times.
+
+A prompt `s12n5=` asks for the symbol that five applications reach from s12. One application is a fact that a small
+model can learn by heart; n of them at once are not, so only a model that writes the walk down is right:
+
+    s12n5=<think>s3n4s41n3s9n2s0n1s7n0</think>s7
+
+(symbol and what is left, until nothing is left). The cheapest task where thinking must be discovered: a base model that
+mostly guesses, and sometimes walks with mistakes, learns by reward alone to walk, and to walk without mistakes.
+
+Splits: a hash of (start, n) puts one pair in six aside for evaluation. The permutation is part of the task, not of a
+seed: `key` 0 is the same secret for everybody. Cost: microseconds. Left out: several ciphers in one model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Literal
+
+from ttc import seeds
+from ttc.config.ranges import at_least
+
+__all__ = ["Cipher", "Split"]
+
+Split = Literal["train", "eval"]
+HELD_OUT = 6
+"""One pair in this many is for evaluation."""
+
+
+class Cipher:
+    """One secret permutation of `symbols` symbols and the questions up to `max_steps` applications."""
+
+    def __init__(self, symbols: int, max_steps: int, key: int) -> None:
+        at_least("cipher", 4, symbols=symbols)
+        at_least("cipher", 1, max_steps=max_steps)
+        at_least("cipher", 0, key=key)
+        self.symbols, self.max_steps, self.key = symbols, max_steps, key
+        order = list(range(symbols))
+        random.Random(seeds.derive(key, "cipher", symbols)).shuffle(order)
+        # one cycle through all symbols: a walk never comes back early, whatever its start
+        self._next = dict(zip(order, [*order[1:], order[0]], strict=True))
+
+    def step(self, symbol: int) -> int:
+        """Apply the permutation once."""
+        return self._next[symbol]
+
+    def walk(self, start: int, steps: int) -> list[int]:
+        """The symbols after 1, 2, .. steps applications."""
+        found = []
+        for _ in range(steps):
+            start = self._next[start]
+            found.append(start)
+        return found
+
+    def pairs(self, split: Split) -> Iterator[tuple[int, int]]:
+        """All (start, n) of a split, in a fixed mixed order."""
+        every = [(start, steps) for start in range(self.symbols) for steps in range(1, self.max_steps + 1)]
+        every.sort(key=lambda pair: seeds.derive(self.key, "order", *pair))
+        for pair in every:
+            if (seeds.derive(self.key, "split", *pair) % HELD_OUT == 0) == (split == "eval"):
+                yield pair
+
+
+def question(start: int, steps: int) -> str:
+    """The prompt's text."""
+    return f"s{start}n{steps}="
+
+
+def solution(walk: list[int]) -> str:
+    """The worked walk with its answer, as a model should write it."""
+    left = range(len(walk) - 1, -1, -1)
+    return f"<think>{''.join(f's{symbol}n{n}' for symbol, n in zip(walk, left, strict=True))}</think>s{walk[-1]}"

@@ -1,0 +1,117 @@
+"""The outermost layer: request ids, keys, and a last resort for defects. Plain ASGI.
+
+Whether a key is needed is decided on the raw path, as it came, before anything routes: every path needs one but those
+of the short open list, exactly as written there. So no spelling of a path finds a door that has no lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from serve.http.transport import ASGIApp, Receive, Scope, Send, send_json
+from serve.requests.errors import ApiError
+from serve.requests.keys import ANYONE, Key, find_key
+
+__all__ = ["KEY", "NOTES", "REQUEST_ID", "Guard"]
+
+KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
+"""Where the key, the id and notes for the log stand in the ASGI scope."""
+
+OPEN = frozenset({b"/health", b"/ready"})
+_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_log = logging.getLogger("serve.access")
+
+
+class Guard:
+    """Wraps the application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Sequence[Key],
+        open_paths: frozenset[bytes] = frozenset(),
+        refusals: Mapping[str, Callable[[ApiError], Any]] | None = None,
+    ) -> None:
+        """Wrap `app`.
+
+        Args:
+            app: what answers.
+            keys: who may ask; none: anyone.
+            open_paths: further paths that need no key (the files of the playground page).
+            refusals: bodies of errors, by path; elsewhere OpenAI's.
+        """
+        self._app, self._keys, self._open = app, tuple(keys), OPEN | open_paths
+        self._refusals = dict(refusals or {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check and pass on a request; everything that is not HTTP goes straight through, but for WebSockets."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        name, status, started = _request_id(scope), 0, time.monotonic()
+        scope[REQUEST_ID], scope[NOTES] = name, {}
+        told: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
+
+        async def send_noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), (b"x-request-id", name.encode())]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            scope[KEY] = self._key(scope)
+            await self._app(scope, receive, send_noted)
+        except ApiError as refusal:
+            if not status:
+                await send_json(send_noted, refusal.status, told(refusal), refusal.headers())
+        except Exception:
+            _log.exception("internal error", extra={"request_id": name})
+            if not status:
+                error = ApiError(500, "internal_error", "an error of the server itself; its log says more")
+                await send_json(send_noted, 500, told(error))
+        finally:
+            _log.info(
+                "request",
+                extra={
+                    "request_id": name,
+                    "method": scope["method"],
+                    "path": scope["path"][:200],
+                    "status": status or 499,
+                    "ms": round(1000 * (time.monotonic() - started), 1),
+                    **scope[NOTES],
+                },
+            )
+
+    def _key(self, scope: Scope) -> Key:
+        """Who asks.
+
+        Raises:
+            ApiError: 401 when a key is needed and none, or a wrong one, is there.
+        """
+        if not self._keys or scope.get("raw_path", scope["path"].encode()) in self._open:
+            return ANYONE
+        headers = dict(scope["headers"])
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        presented = token.strip() if kind.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
+        if not presented:
+            raise ApiError(401, "missing_api_key", "a key is needed: send the header Authorization: Bearer KEY")
+        key = find_key(presented.decode("utf-8", "surrogateescape"), self._keys)
+        if key is None:
+            raise ApiError(401, "invalid_api_key", "the key is not known here")
+        return key
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own X-Request-Id where it is a plain name, else a new one."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"")
+    return given.decode() if _ID.fullmatch(given) else secrets.token_hex(12)

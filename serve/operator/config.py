@@ -1,0 +1,261 @@
+"""What the operator sets: models, presets, keys, limits; from `ttc serve`'s options or a TOML file, all checked.
+
+    default = "qwen"                        [models.qwen]
+    [limits]                                engine = "vllm"
+    request_timeout_s = 300                 model = "Qwen/Qwen3-4B"
+    [presets."qwen:tree-16"]                params = { gpu_memory_utilization = 0.5 }
+    model = "qwen"                          fallback = "small"
+    strategy = "tree"                       [models.qwen.scorers.prm]
+    n = 16                                  kind = "prm"
+
+An unknown key is refused with the nearest. Reading loads no model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from serve.requests.keys import Key, read_keys
+from serve.requests.thinking import EFFORTS, ThinkingPolicy
+from ttc.answers import KINDS
+from ttc.cli.options import PartChoice
+from ttc.config.config import build, load_toml
+from ttc.config.registry import ENGINES, SCORERS, Registry
+from ttc.config.signatures import bind
+from ttc.config.values import nearest
+from ttc.errors import ConfigError, UnknownName
+
+__all__ = ["Limits", "ModelSpec", "PresetSpec", "ServeConfig", "load_config", "part"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one request and on the server; tokens, seconds and bytes as named.
+
+    `max_choices` bounds OpenAI's n, `max_width` a strategy's; `max_sequences` is what may be admitted at once, waiting
+    included; a client that takes nothing for `stall_s` is let go.
+    """
+
+    max_body_bytes: int = 1 << 20
+    max_choices: int = 16
+    max_width: int = 128
+    max_tokens: int = 32768
+    default_max_tokens: int = 4096
+    max_total_tokens: int = 1 << 19
+    max_sequences: int = 1024
+    request_timeout_s: float = 600.0
+    heartbeat_s: float = 10.0
+    stall_s: float = 60.0
+    drain_s: float = 30.0
+    progress_interval_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what is not positive."""
+        for name in self.__dataclass_fields__:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"limits.{name} must be > 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model to serve: its engine and scorers, not loaded yet.
+
+    `cost` ranks models for `auto` (lower is cheaper); `fallback` answers when this one cannot.
+    """
+
+    name: str
+    engine: PartChoice
+    scorers: Mapping[str, PartChoice] = field(default_factory=dict)
+    cost: float = 1.0
+    fallback: str | None = None
+    fallback_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresetSpec:
+    """A named choice of model, strategy and thinking, listed as a model of its own."""
+
+    name: str
+    model: str
+    strategy: str = "direct"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    scorer: str | None = None
+    max_total_tokens: int | None = None
+    answer_kind: str | None = None
+    thinking_budget: int | None = None
+    reasoning_effort: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """Everything about a server but the address it listens on."""
+
+    models: tuple[ModelSpec, ...]
+    default: str
+    presets: tuple[PresetSpec, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    thinking: ThinkingPolicy = field(default_factory=ThinkingPolicy)
+    keys: tuple[Key, ...] = ()
+    strategies: tuple[str, ...] | None = None
+    answer_kind: str = "math"
+    auto: Mapping[str, str] = field(default_factory=dict)
+    log_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse names that lead nowhere."""
+        models = [spec.name for spec in self.models]
+        names = models + [preset.name for preset in self.presets]
+        if len(set(names)) < len(names) or "auto" in names:
+            raise ConfigError(f"model and preset names must differ from each other and from auto, got {names}")
+        for where, name in [
+            ("default", self.default),
+            *((f"presets.{preset.name}.model", preset.model) for preset in self.presets),
+            *((f"models.{spec.name}.fallback", spec.fallback) for spec in self.models if spec.fallback),
+        ]:
+            if name not in models:
+                raise ConfigError(f"{where}: no model {name!r}{nearest(name, models)} (known: {', '.join(models)})")
+        if self.answer_kind not in KINDS:
+            raise UnknownName("answer kind", self.answer_kind, KINDS)
+        for level, name in self.auto.items():
+            if level not in EFFORTS:
+                raise ConfigError(f"auto.{level}: no effort of that name{nearest(level, EFFORTS)}")
+            if name not in names:
+                raise ConfigError(f"auto.{level}: no model or preset {name!r}{nearest(name, names)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Top:
+    """The plain values at the top of a file."""
+
+    default: str | None = None
+    strategies: tuple[str, ...] | None = None
+    answer_kind: str = "math"
+    log_prompts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The plain values of a [models.NAME] table."""
+
+    engine: str = "embedded"
+    model: str | None = None
+    cost: float = 1.0
+    fallback: str | None = None
+    fallback_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Preset:
+    """The values of a [presets.NAME] table that are not parameters of its strategy."""
+
+    model: str
+    strategy: str = "direct"
+    scorer: str | None = None
+    max_total_tokens: int | None = None
+    answer_kind: str | None = None
+    thinking_budget: int | None = None
+    reasoning_effort: str | None = None
+
+
+TABLES = ("models", "presets", "limits", "thinking", "keys", "auto")
+
+
+def load_config(path: pathlib.Path) -> ServeConfig:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: names the key and the nearest known one.
+    """
+    values = load_toml(path)
+    tables = {name: _table(name, values.pop(name, {})) for name in TABLES}
+    known = (*TABLES, *_Top.__dataclass_fields__)
+    _refuse_unknown(str(path), values, known)
+    top = build(_Top, values)
+    if not tables["models"]:
+        raise ConfigError(f"{path}: no [models.NAME] table")
+    models = tuple(_model(name, _table(f"models.{name}", table)) for name, table in tables["models"].items())
+    presets = tables["presets"].items()
+    return ServeConfig(
+        models=models,
+        default=models[0].name if top.default is None else top.default,
+        presets=tuple(_preset(name, _table(f"presets.{name}", table)) for name, table in presets),
+        limits=build(Limits, tables["limits"], where="limits."),
+        thinking=_thinking(tables["thinking"]),
+        keys=read_keys({name: _table(f"keys.{name}", table) for name, table in tables["keys"].items()}, str(path)),
+        strategies=top.strategies,
+        answer_kind=top.answer_kind,
+        auto=tables["auto"],
+        log_prompts=top.log_prompts,
+    )
+
+
+def _table(where: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} must be a table, got {value!r}")
+    return dict(value)
+
+
+def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
+    """The policy; its table of efforts is laid over the default one."""
+    efforts = _table("thinking.efforts", table.get("efforts", {}))
+    plain = {key: value for key, value in table.items() if key != "efforts"}
+    policy = build(ThinkingPolicy, plain, where="thinking.")
+    return replace(policy, efforts={**policy.efforts, **efforts})
+
+
+def part(registry: Registry, name: str, model: str | None, params: Mapping[str, Any]) -> PartChoice:
+    """Choose an engine or a scorer by name and check its parameters; nothing is loaded.
+
+    Raises:
+        ConfigError: an unknown name or parameter, or a value that does not fit.
+    """
+    factory = registry.load(name)
+    if model is not None and "model" not in inspect.signature(factory).parameters:
+        raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}")
+    supply = {"engine": None, **({} if model is None else {"model": model})}
+    checked = bind(factory, params, supply=supply)
+    return PartChoice(registry.kind, name, model, factory, {k: v for k, v in checked.items() if k not in supply})
+
+
+def _model(name: str, table: dict[str, Any]) -> ModelSpec:
+    params = _table(f"models.{name}.params", table.pop("params", {}))
+    scorers = {}
+    for label, given in _table(f"models.{name}.scorers", table.pop("scorers", {})).items():
+        inner = _table(f"models.{name}.scorers.{label}", given)
+        _refuse_unknown(f"models.{name}.scorers.{label}", inner, ("kind", "model", "params"))
+        scorers[label] = part(SCORERS, inner.get("kind", label), inner.get("model"), inner.get("params", {}))
+    plain = build(_Model, table, where=f"models.{name}.")
+    return ModelSpec(
+        name=name,
+        engine=part(ENGINES, plain.engine, plain.model, params),
+        scorers=scorers,
+        cost=plain.cost,
+        fallback=plain.fallback,
+        fallback_after_s=plain.fallback_after_s,
+    )
+
+
+def _preset(name: str, table: dict[str, Any]) -> PresetSpec:
+    own = {key: table.pop(key) for key in list(table) if key in _Preset.__dataclass_fields__}
+    plain = build(_Preset, own, where=f"presets.{name}.")
+    return PresetSpec(
+        name=name,
+        model=plain.model,
+        strategy=plain.strategy,
+        params=table,
+        scorer=plain.scorer,
+        max_total_tokens=plain.max_total_tokens,
+        answer_kind=plain.answer_kind,
+        thinking_budget=plain.thinking_budget,
+        reasoning_effort=plain.reasoning_effort,
+    )
+
+
+def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")

@@ -1,0 +1,1 @@
+"""A request: its fields and what they mean, its errors and keys."""

@@ -1,0 +1,294 @@
+"""Thinking parameters: every spelling that clients use, one meaning, and what this server makes of it.
+
+`FIELDS` describes the spellings, `read_thinking` brings them together and refuses contradictions by name, `settle`
+applies the server's table of efforts, its ceiling and the reserve of tokens for the answer. Enforcement is not here:
+`ttc.session.thinking` counts token ids. A number beats an effort; effort "none", a budget of 0 and a switch that is off
+are the same thing, and contradict anything that asks for thought.
+
+    budget = min(asked or table[effort], ceiling, max_tokens - reserve)
+
+The reserve is a share of max_tokens, so it neither vanishes nor pins long answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from serve.requests.errors import invalid
+from serve.requests.request import ThinkingWish
+from serve.requests.schema import Schema, described, nullable, without_nulls
+from ttc.core import Capabilities
+from ttc.errors import ConfigError
+from ttc.session.thinking import CLOSE, Thinking
+
+__all__ = ["BUDGETS", "EFFORTS", "FIELDS", "UNLIMITED", "Settled", "ThinkingPolicy", "read_thinking", "settle"]
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")
+UNLIMITED = -1
+_MOST = 1 << 31
+
+_BUDGET: Schema = nullable({"type": "integer", "minimum": UNLIMITED, "maximum": _MOST})
+_EFFORT: Schema = nullable({"type": "string", "enum": list(EFFORTS)})
+_SWITCH: Schema = nullable({"type": "boolean"})
+
+
+def _object(properties: Mapping[str, Schema]) -> dict[str, Any]:
+    return nullable({"type": "object", "additionalProperties": False, "properties": dict(properties)})
+
+
+FIELDS: Mapping[str, Schema] = MappingProxyType(
+    {
+        "reasoning_effort": described(_EFFORT, "How much to think; none is the no-think mode."),
+        "thinking_budget": described(_BUDGET, "Most tokens of thought; 0 closes it at once, -1 is unlimited."),
+        **{name: described(_BUDGET, "The same as thinking_budget.") for name in BUDGETS[1:]},
+        "min_thinking_tokens": nullable({"type": "integer", "minimum": 0, "maximum": _MOST}),
+        "enable_thinking": _SWITCH,
+        "include_reasoning": described(_SWITCH, "false hides the thought, its ids and log-probabilities."),
+        "chat_template_kwargs": _object({"enable_thinking": _SWITCH, "thinking": _SWITCH}),
+        "thinking": _object(
+            {
+                "type": nullable({"type": "string", "enum": ["enabled", "disabled", "adaptive"]}),
+                "budget_tokens": _BUDGET,
+            }
+        ),
+        "thinking_config": _object({"thinking_budget": _BUDGET, "include_thoughts": _SWITCH}),
+        "reasoning": _object(
+            {
+                "effort": _EFFORT,
+                "max_tokens": _BUDGET,
+                "enabled": _SWITCH,
+                "exclude": _SWITCH,
+                "summary": nullable({"type": "string", "enum": ["auto", "concise", "detailed"]}),
+            }
+        ),
+    }
+)
+"""The fields that steer thinking, by every name; for the schemas of the dialects."""
+
+_TYPES = {"enabled": True, "disabled": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingPolicy:
+    """The operator's side: efforts in tokens (-1: no cap but the reserve), a ceiling, the answer's share of max_tokens.
+
+    `default_effort` is for requests that say nothing; None leaves it to the chat template. `handover` is the sentence
+    put where a thought is cut (None: the model's own); it must contain the closing marker. `open` and `close` are the
+    markers of models whose tokenizer has none, so that these think too (see `serve.running.markers`).
+    """
+
+    efforts: Mapping[str, int] = field(
+        default_factory=lambda: {
+            "minimal": 512,
+            "low": 1024,
+            "medium": 8192,
+            "high": 24576,
+            "xhigh": 32768,
+            "max": UNLIMITED,
+        }
+    )
+    default_effort: str | None = None
+    max_thinking_tokens: int | None = None
+    reserve_share: float = 0.25
+    handover: str | None = None
+    open: str | None = None
+    close: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        wanted = set(EFFORTS) - {"none"}
+        if set(self.efforts) != wanted:
+            raise ConfigError(f"thinking.efforts must name {', '.join(sorted(wanted))}, got {sorted(self.efforts)}")
+        for name, value in self.efforts.items():
+            if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != UNLIMITED):
+                raise ConfigError(f"thinking.efforts.{name} must be a number of tokens >= 1, or -1, got {value!r}")
+        if self.default_effort is not None and self.default_effort not in EFFORTS:
+            raise ConfigError(f"thinking.default_effort must be one of {', '.join(EFFORTS)}")
+        if self.max_thinking_tokens is not None and self.max_thinking_tokens < 1:
+            raise ConfigError(f"thinking.max_thinking_tokens must be >= 1, got {self.max_thinking_tokens}")
+        if not 0 <= self.reserve_share < 1:
+            raise ConfigError(f"thinking.reserve_share must lie in [0, 1), got {self.reserve_share}")
+        if (self.open is None) != (self.close is None) or "" in (self.open, self.close):
+            raise ConfigError("thinking.open and thinking.close go together, and neither is empty")
+        if self.open is not None and self.open == self.close:
+            raise ConfigError("thinking.open and thinking.close must differ")
+        if self.handover is not None and (self.close or CLOSE) not in self.handover:
+            raise ConfigError(f"thinking.handover must contain the end-of-thinking marker {self.close or CLOSE}")
+
+    def reserve(self, max_tokens: int) -> int:
+        """Tokens of `max_tokens` that thought may not take."""
+        return round(max_tokens * self.reserve_share)
+
+
+def read_thinking(body: Mapping[str, Any]) -> ThinkingWish:
+    """Bring the spellings of `body` (checked against FIELDS) together.
+
+    Raises:
+        ApiError: two of them contradict each other; names both.
+    """
+    inner = {name: without_nulls(body.get(name) or {}) for name in _NESTED}
+    budgets = {name: body[name] for name in BUDGETS if body.get(name) is not None}
+    budgets |= _nested(inner, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget")
+    efforts = {"reasoning_effort": body["reasoning_effort"]} if body.get("reasoning_effort") is not None else {}
+    efforts |= _nested(inner, "reasoning.effort")
+    switches = {"enable_thinking": body["enable_thinking"]} if body.get("enable_thinking") is not None else {}
+    switches |= _nested(
+        inner, "chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking", "reasoning.enabled"
+    )
+    if inner["thinking"].get("type") in _TYPES:
+        switches["thinking.type"] = _TYPES[inner["thinking"]["type"]]
+    hidden = {"include_reasoning": not body["include_reasoning"]} if body.get("include_reasoning") is not None else {}
+    hidden |= _nested(inner, "reasoning.exclude")
+    hidden |= {key: not shown for key, shown in _nested(inner, "thinking_config.include_thoughts").items()}
+    for group in (budgets, efforts, switches, hidden):
+        _agree(group)
+    wish = ThinkingWish(
+        enabled=next(iter(switches.values()), None),
+        effort=next(iter(efforts.values()), None),
+        budget=next(iter(budgets.values()), None),
+        min_tokens=body.get("min_thinking_tokens") or 0,
+        show=not next(iter(hidden.values()), False),
+        budget_field=next(iter(budgets), "thinking_budget"),
+        effort_field=next(iter(efforts), "reasoning_effort"),
+    )
+    _check(wish, next(iter(switches), ""))
+    return wish
+
+
+_NESTED = ("reasoning", "thinking", "thinking_config", "chat_template_kwargs")
+
+
+def _nested(inner: Mapping[str, Mapping[str, Any]], *paths: str) -> dict[str, Any]:
+    found = {}
+    for path in paths:
+        name, _, key = path.partition(".")
+        if key in inner[name]:
+            found[path] = inner[name][key]
+    return found
+
+
+def _agree(values: Mapping[str, Any]) -> None:
+    names = list(values)
+    for name in names[1:]:
+        if values[name] != values[names[0]]:
+            raise invalid(
+                name,
+                f"{names[0]} = {values[names[0]]!r} and {name} = {values[name]!r} contradict each other: send one",
+                "conflicting_thinking",
+            )
+
+
+def _check(wish: ThinkingWish, switch: str) -> None:
+    """Refuse thought that is switched off and asked for at once."""
+    offs = {
+        switch: wish.enabled is False,
+        f"{wish.effort_field} = 'none'": wish.effort == "none",
+        f"{wish.budget_field} = 0": wish.budget == 0,
+    }
+    wants = {
+        wish.budget_field: wish.budget not in (None, 0),
+        "min_thinking_tokens": wish.min_tokens > 0,
+        switch: wish.enabled is True,
+        wish.effort_field: wish.effort not in (None, "none") and wish.budget != 0,  # a number beats an effort
+    }
+    off = next((name for name, said in offs.items() if said), None)
+    on = next((name for name, said in wants.items() if said), None)
+    if off is not None and on is not None:
+        raise invalid(on, f"{on} asks for thought, but {off} switches it off: send one", "conflicting_thinking")
+    if wish.budget is not None and 0 < wish.budget < wish.min_tokens:
+        raise invalid(
+            "min_thinking_tokens",
+            f"min_thinking_tokens = {wish.min_tokens} exceeds {wish.budget_field} = {wish.budget}",
+            "conflicting_thinking",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How this request thinks: the control itself, and what the reply says of it."""
+
+    control: Thinking
+    requested: int | None = None
+    reserve: int = 0
+    effort: str | None = None
+
+
+def settle(
+    wish: ThinkingWish,
+    policy: ThinkingPolicy,
+    capabilities: Capabilities,
+    max_tokens: int,
+    *,
+    raw: bool = False,
+    opened: bool = False,
+) -> Settled:
+    """Apply the operator's policy to a wish.
+
+    `raw` is for prompts without a chat template; `opened` says that the prompt, rendered without any wish, ends inside
+    a think block: only then is a reserve kept for requests that say nothing of thinking.
+
+    Raises:
+        ApiError: the model does not think, cannot be held to a budget, or the number is above the ceiling.
+    """
+    said = wish.effort is not None or wish.budget is not None or wish.enabled is not None or wish.min_tokens > 0
+    effort = wish.effort if said else policy.default_effort
+    if effort == "none" or wish.enabled is False or wish.budget == 0:
+        return _off(wish, capabilities, effort, raw=raw, said=said)
+    if not (said or effort is not None or opened):
+        return Settled(Thinking())
+    if not _countable(wish, capabilities):
+        return Settled(Thinking(mode="on") if not capabilities.token_ids and not raw else Thinking(), effort=effort)
+    ceiling = policy.max_thinking_tokens
+    if wish.budget is not None and ceiling is not None and wish.budget > ceiling:
+        name = wish.budget_field
+        raise invalid(name, f"{name} = {wish.budget} exceeds this server's ceiling of {ceiling}", "budget_too_large")
+    asked = wish.budget if wish.budget is not None or effort is None else policy.efforts[effort]
+    reserve = 0 if wish.budget == UNLIMITED else policy.reserve(max_tokens)
+    limits = [ceiling, max_tokens - reserve if reserve else None, None if asked == UNLIMITED else asked]
+    given = [limit for limit in limits if limit is not None]
+    cap = max(min(given), 1) if given else None
+    if cap is not None and wish.min_tokens > cap:
+        raise invalid(
+            "min_thinking_tokens",
+            f"min_thinking_tokens = {wish.min_tokens} exceeds the {cap} tokens of thought that this request leaves",
+            "conflicting_thinking",
+        )
+    control = Thinking(
+        mode="auto" if raw else "on", max_tokens=cap, min_tokens=wish.min_tokens, handover=policy.handover
+    )
+    return Settled(control, asked, reserve, effort)
+
+
+def _off(wish: ThinkingWish, capabilities: Capabilities, effort: str | None, *, raw: bool, said: bool) -> Settled:
+    """No thought: the template's own switch, where there is a template and a thought to switch off."""
+    if raw and said:
+        name = wish.budget_field if wish.budget == 0 else wish.effort_field
+        raise invalid(
+            name,
+            f"{name}: a raw prompt has no template that could switch thinking off; leave it out, or use a chat",
+            "unsupported_parameter",
+        )
+    thinks = bool(capabilities.think_close) or not capabilities.token_ids
+    return Settled(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)
+
+
+def _countable(wish: ThinkingWish, capabilities: Capabilities) -> bool:
+    """Whether tokens of thought can be counted; raises for a wish that needs what the model has not."""
+    if capabilities.token_ids and capabilities.think_close:
+        return True
+    counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens" if wish.min_tokens else None
+    name = counted
+    if capabilities.token_ids:
+        why = "has no thinking markers, so it does not think"
+        name = counted or (
+            wish.effort_field if wish.effort is not None else "enable_thinking" if wish.enabled else None
+        )
+    else:
+        why = "takes no token ids, so its thinking cannot be budgeted"
+    if name is not None:
+        raise invalid(name, f"{name}: {capabilities.model} {why}", "unsupported_parameter")
+    return False

@@ -1,0 +1,144 @@
+"""What a server serves: loaded models, and presets that name one of them with a strategy."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from serve.operator.config import ModelSpec, PresetSpec, ServeConfig
+from serve.requests.errors import ApiError
+from serve.running.fair import FairGate
+from serve.running.forward import Forward, open_forward
+from serve.running.markers import with_markers
+from ttc.config.values import nearest
+from ttc.core import Engine, Scorer
+from ttc.session.thinking import QWEN3_HANDOVER
+
+__all__ = ["AUTO", "Catalogue", "ServedModel"]
+
+AUTO = "auto"
+_log = logging.getLogger("serve")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedModel:
+    """A loaded model: its engine, the gate to it, its scorers by name, and the door to the server behind, if any."""
+
+    spec: ModelSpec
+    engine: Engine
+    gate: FairGate
+    scorers: Mapping[str, Scorer]
+    forward: Forward | None = None
+
+    @property
+    def name(self) -> str:
+        """The name clients use."""
+        return self.spec.name
+
+
+class Catalogue:
+    """Models and presets by name."""
+
+    def __init__(self, config: ServeConfig, models: Mapping[str, ServedModel]) -> None:
+        """`models` are the loaded ones of `config`, by name."""
+        self._config, self._models = config, models
+        self._presets = {preset.name: preset for preset in config.presets}
+        self._created = int(time.time())
+
+    @classmethod
+    def load(cls, config: ServeConfig) -> Catalogue:
+        """Load every model and scorer; raises what their factories raise."""
+        loaded = {}
+        for spec in config.models:
+            engine = spec.engine.create_engine()
+            scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
+            gate = FairGate(engine.capabilities.max_concurrency)
+            forward = open_forward(spec, engine)
+            loaded[spec.name] = ServedModel(spec, with_markers(engine, config.thinking), gate, scorers, forward)
+        return cls(config, loaded)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models.values())
+
+    def find(self, name: str) -> tuple[ServedModel, PresetSpec | None]:
+        """The model called `name`, or the preset and its model.
+
+        Raises:
+            ApiError: 404, with the nearest name.
+        """
+        preset = self._presets.get(name)
+        if preset is not None:
+            return self._models[preset.model], preset
+        if name in self._models:
+            return self._models[name], None
+        hint = nearest(name, self.names()) if len(name) <= 200 else ""
+        raise ApiError(
+            404, "model_not_found", f"no model {name[:200]!r}{hint} (GET /v1/models lists them)", param="model"
+        )
+
+    @property
+    def default(self) -> str:
+        """The model of a request that names none."""
+        return self._config.default
+
+    def names(self) -> list[str]:
+        """Every name that a request may use."""
+        return [*self._models, *self._presets, AUTO]
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of GET /v1/models."""
+        rows = [self._row(name, model, None) for name, model in self._models.items()]
+        rows += [self._row(name, self._models[preset.model], preset) for name, preset in self._presets.items()]
+        if self._config.auto or len(self._models) > 1:
+            rows.append({"id": AUTO, "object": "model", "created": self._created, "owned_by": "ttc"})
+        return {"object": "list", "data": rows}
+
+    def row(self, name: str) -> dict[str, Any]:
+        """The body of GET /v1/models/NAME; raises ApiError like `find`."""
+        rows = {row["id"]: row for row in self.to_json()["data"]}
+        if name not in rows:
+            self.find(name)
+        return dict(rows[name])
+
+    def _row(self, name: str, model: ServedModel, preset: PresetSpec | None) -> dict[str, Any]:
+        capabilities, policy = model.engine.capabilities, self._config.thinking
+        thinks = bool(capabilities.think_close) or not capabilities.token_ids
+        about: dict[str, Any] = {
+            "thinking": thinks,
+            "exact_budgets": capabilities.token_ids and bool(capabilities.think_close),
+            "efforts": dict(policy.efforts) if thinks else {},
+            "max_thinking_tokens": policy.max_thinking_tokens,
+            "scorers": sorted(model.scorers),
+        }
+        if preset is not None:
+            about |= {"model": preset.model, "strategy": preset.strategy, "parameters": dict(preset.params)}
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "ttc",
+            "max_model_len": capabilities.max_context,
+            "ttc": about,
+        }
+
+    async def prove(self) -> None:
+        """Let engines that can hold a budget themselves prove it, where the hand-over is one that they can force."""
+        handover = self._config.thinking.handover
+        for model in self._models.values():
+            capabilities, test = model.engine.capabilities, getattr(model.engine, "self_test", None)
+            words = handover or capabilities.handover or QWEN3_HANDOVER
+            if test is None or not capabilities.think_close or model.engine.encode(words) != capabilities.think_close:
+                continue
+            report = await test()
+            told = {"model": model.name, "exact": report.exact, "failures": list(report.failures)}
+            _log.info("the engine's own thinking cap was tested", extra=told)
+
+    async def close(self) -> None:
+        """Close every engine."""
+        for model in self._models.values():
+            if model.forward is not None:
+                await model.forward.client.close()
+            await model.engine.close()

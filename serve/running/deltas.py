@@ -1,0 +1,181 @@
+"""From token ids to text as they come: thought and answer apart, each character once, nothing that is taken back later.
+
+Whoever streams must not show what thinking control may still drop (tokens past a cap, a suppressed end), what a stop
+string will cut, or half a character. Each is held back by a rule of its own, so that a token is shown as soon as it is
+certain, and the parts add up to the whole text. Linear: every token is decoded twice, in a window of a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ttc.core import Capabilities, Prompt
+from ttc.session.thinking import Thinking
+
+__all__ = ["Deltas", "Markers", "cut_at_stop"]
+
+Decode = Callable[[Sequence[int]], str]
+Write = Callable[[str], None]
+
+
+class Markers:
+    """Walks over generated ids and says of each whether it is thought; whole markers are skipped."""
+
+    def __init__(self, starts_inside: bool, capabilities: Capabilities, control: Thinking | None = None) -> None:
+        """Under `control`, thought past its cap, and an end that it may suppress, are not certain when sampled."""
+        self.inside, self.num_thinking = starts_inside, 0
+        self._max = None if control is None else control.max_tokens
+        self._extends = control is not None and control.extends
+        self._open, self._close = capabilities.think_open, capabilities.think_close
+        self._eos = frozenset(capabilities.eos_ids)
+        self._taken = 0
+        self._waiting: list[int] = []
+
+    def settle(self, ids: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+        """Take the ids that are certain so far, from the first on; yields (position, id, inside) of new ones."""
+        self._waiting = list(ids[self._taken :])
+        yield from self._walk(certain=True)
+
+    def add(self, ids: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+        """Take sampled ids; yields those that are sure to stay."""
+        self._waiting += ids
+        yield from self._walk(certain=False)
+
+    def _walk(self, *, certain: bool) -> Iterator[tuple[int, int, bool]]:
+        while self._waiting:
+            marker = self._close if self.inside else self._open
+            head = tuple(self._waiting[: len(marker)])
+            if marker and head == marker:
+                if self._extends and self.inside and not certain:
+                    return
+                self._skip(len(marker))
+                self.inside = not self.inside
+                continue
+            token = self._waiting[0]
+            capped = self.inside and self._max is not None and self.num_thinking >= self._max
+            if (marker and marker[: len(head)] == head) or (not certain and (token in self._eos or capped)):
+                return
+            self.num_thinking += self.inside
+            self._skip(1)
+            yield self._taken - 1, token, self.inside
+
+    def _skip(self, count: int) -> None:
+        del self._waiting[:count]
+        self._taken += count
+
+
+class _Text:
+    """Ids to text, piece by piece: an incomplete character waits for its other bytes."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+        self._before = self._read = 0
+        self._known = ""
+        """The text of the ids between the two."""
+
+    def add(self, token: int) -> str:
+        self._ids.append(token)
+        text = self._decode(self._ids[self._before :])
+        size = len(self._known)
+        if len(text) <= size or text.endswith("\ufffd"):
+            return ""
+        self._before, self._read = self._read, len(self._ids)
+        self._known = self._decode(self._ids[self._before : self._read])
+        return text[size:]
+
+
+@dataclass(slots=True)
+class _Part:
+    """What was shown of one of the two texts."""
+
+    write: Write
+    pieces: list[str] = field(default_factory=list)
+
+
+class Deltas:
+    """Writes the thought and the answer of one draw while it is sampled."""
+
+    def __init__(
+        self,
+        decode: Decode,
+        capabilities: Capabilities,
+        thinking: Write,
+        answer: Write,
+        *,
+        control: Thinking,
+        stop: Sequence[str],
+        strip: bool,
+    ) -> None:
+        """`strip` leaves out white space before the first word of each text; `stop` strings end the answer."""
+        self._decode, self._capabilities, self._control = decode, capabilities, control
+        self._thinking, self._answer = _Part(thinking), _Part(answer)
+        self._texts = {True: _Text(decode), False: _Text(decode)}
+        self._stop, self._strip = tuple(stop), strip
+        self._held, self._stopped = "", False
+        self._markers: Markers | None = None
+
+    def sync(self, prompt: Prompt) -> None:
+        """Take over what `prompt` holds after its rendered part: it is certain, injected text included."""
+        if self._markers is None:
+            self._markers = Markers(prompt.think_state == "open", self._capabilities, self._control)
+        for _, token, inside in self._markers.settle(prompt.generated_ids):
+            self._take(token, inside)
+
+    def add(self, ids: tuple[int, ...]) -> None:
+        """Take sampled ids."""
+        if self._markers is not None:
+            for _, token, inside in self._markers.add(ids):
+                self._take(token, inside)
+
+    def finish(self, thinking: str, answer: str) -> bool:
+        """Write what is left of the two final texts; False when they contradict what was written."""
+        return _rest(self._thinking, thinking) and _rest(self._answer, answer)
+
+    def _take(self, token: int, inside: bool) -> None:
+        text = self._texts[inside].add(token)
+        if inside:
+            self._show(self._thinking, text)
+        elif not self._stopped:
+            self._until_stop(text)
+
+    def _until_stop(self, text: str) -> None:
+        """Show text up to a stop string, and not yet what may become one."""
+        whole = self._held + text
+        ends = [whole.find(stop) for stop in self._stop if stop in whole]
+        if ends:
+            self._stopped, self._held = True, ""
+            self._show(self._answer, whole[: min(ends)])
+            return
+        keep = max((_overlap(whole, stop) for stop in self._stop), default=0)
+        self._held = whole[len(whole) - keep :]
+        self._show(self._answer, whole[: len(whole) - keep])
+
+    def _show(self, part: _Part, text: str) -> None:
+        if self._strip and not part.pieces:
+            text = text.lstrip()
+        if text:
+            part.pieces.append(text)
+            part.write(text)
+
+
+def _rest(part: _Part, final: str) -> bool:
+    shown = "".join(part.pieces)
+    if not final.startswith(shown):
+        return False
+    if len(final) > len(shown):
+        part.write(final[len(shown) :])
+    return True
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that `stop` begins with."""
+    most = min(len(text), len(stop) - 1)
+    return next((size for size in range(most, 0, -1) if stop.startswith(text[len(text) - size :])), 0)
+
+
+def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """`text` up to the first of `stops`, and which it was; toolkit completions keep it, OpenAI's replies do not."""
+    found = min(((text.find(stop), stop) for stop in stops if stop in text), default=None)
+    return (text, None) if found is None else (text[: found[0]], found[1])

@@ -1,0 +1,131 @@
+"""What happens while a request runs: frozen events, which a dialect turns into chunks or gathers into one reply.
+
+    Started, then per choice: ThinkingDelta* AnswerDelta* Finish; Progress anywhere before the first Finish; then Done
+
+`Failed` ends a stream instead. The deltas of a choice add up to the texts of its `Finish`, streamed or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from serve.requests.errors import ApiError
+from ttc.config.config import dump
+from ttc.core import Usage
+
+__all__ = [
+    "AnswerDelta",
+    "Counts",
+    "Done",
+    "Failed",
+    "Finish",
+    "Outcome",
+    "Progress",
+    "ServeEvent",
+    "Started",
+    "ThinkingDelta",
+    "TokenLogprob",
+    "ledger",
+]
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token and its log-probability in nats; `top` are the likeliest ones at its place, where asked for."""
+
+    text: str
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request runs: its id, the name of the model that answers, the time in seconds since the epoch."""
+
+    id: str
+    model: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    """New text of the thought of a choice."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """New text of the answer of a choice."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a search stands; JSON, sent as the top-level field `ttc` of a chunk."""
+
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A choice is complete. `thinking` is empty when it is hidden; so are then the log-probabilities and ids of it."""
+
+    index: int
+    reason: FinishReason
+    thinking: str
+    answer: str
+    stop: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    token_ids: tuple[int, ...] | None = None
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Tokens of what is returned: prompt (cached of them), completion (reasoning of them)."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    reasoning: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """All choices are complete: the usage of what is returned, and the `ttc` object of the reply."""
+
+    counts: Counts
+    ttc: Mapping[str, Any] = field(default_factory=dict)
+    prompt_token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request ends without an answer."""
+
+    error: ApiError
+
+
+ServeEvent: TypeAlias = Started | ThinkingDelta | AnswerDelta | Progress | Finish | Done | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A whole reply: what the events of a request add up to."""
+
+    started: Started
+    choices: tuple[Finish, ...]
+    done: Done
+
+
+def ledger(usage: Usage) -> dict[str, Any]:
+    """Every column of the ledger, and `tokens`: what a budget counts."""
+    return {**dump(usage), "tokens": usage.tokens}

@@ -1,0 +1,298 @@
+"""What only a server behind can do: tool calls and JSON schemas, passed through to it and back.
+
+A model that runs here has no chat template with tools, so `tools` and `response_format` need `--upstream` (or a model
+of engine `openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
+back, `majority` draws n times and returns the most frequent reply, where replies are equal when they call the same
+tools with the same arguments, hold the same JSON, or give the same final answer. Cost: n requests, as the server
+counts them. Left out: other strategies, and budgets on thinking, which need token ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from serve.operator.config import ModelSpec
+from serve.requests.errors import ApiError, invalid
+from serve.requests.extras import check_forwarded
+from serve.requests.request import ServeRequest
+from serve.running.events import AnswerDelta, Counts, Done, Finish, ServeEvent, Started, ThinkingDelta, ledger
+from ttc import answers, seeds
+from ttc.concurrent import gather
+from ttc.core import Engine, Sampling, ThinkState, Usage
+from ttc.errors import EngineError
+
+if TYPE_CHECKING:
+    from serve.running.plan import Plan
+    from ttc.engines.openai.client import Client
+    from ttc.engines.openai.request import Features
+
+__all__ = ["Forward", "check_forward", "execute_forward", "open_forward"]
+
+STRATEGIES = ("direct", "majority")
+TOKEN_FIELDS = ("stop_token_ids", "skip_special_tokens")
+"""What only makes sense for text that is continued by ids."""
+_REFUSED = re.compile(r"answered 4\d\d: (.*)", re.DOTALL)
+IDLE_S = 600.0
+CONNECT_S = 5.0
+_REASONS: Mapping[str, Any] = {"length": "length", "max_tokens": "length", "tool_calls": "tool_calls"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """The door to the server behind a model."""
+
+    client: Client
+    features: Features
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """One reply of the server behind."""
+
+    content: str
+    reasoning: str
+    tool_calls: tuple[Mapping[str, Any], ...]
+    finish: str
+    usage: Usage
+
+    def key(self, kind: str) -> str:
+        """Equal keys are one class of a vote; empty when this reply has nothing to vote for."""
+        if self.finish not in ("stop", "tool_calls"):
+            return ""
+        if self.tool_calls:
+            calls = [[call["function"]["name"], _canonical(call["function"]["arguments"])] for call in self.tool_calls]
+            return "tools:" + json.dumps(sorted(calls))
+        parsed = _canonical(self.content)
+        if parsed != self.content:
+            return f"json:{parsed}"
+        final = answers.extract(self.content, kind).final
+        return "" if final is None else f"final:{answers.key(final, kind)}"
+
+
+def open_forward(spec: ModelSpec, engine: Engine) -> Forward | None:
+    """The door of a model of engine `openai`; None for engines that run here."""
+    from ttc.engines.openai.engine import RemoteEngine
+
+    if not isinstance(engine, RemoteEngine):
+        return None
+    from ttc.engines.openai.client import Access, Client
+    from ttc.engines.openai.factory import OFFICIAL
+
+    key = os.environ.get(str(spec.engine.params.get("api_key_env", "OPENAI_API_KEY")), "").strip()
+    urls = spec.engine.params.get("base_url") or os.environ.get("OPENAI_BASE_URL") or OFFICIAL
+    url = str(urls).split(",")[0].strip().rstrip("/")
+    return Forward(Client(url, Access(key, CONNECT_S, IDLE_S)), engine.features)
+
+
+def check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
+    """Refuse by name what cannot go together with fields that are passed through.
+
+    Raises:
+        ApiError: the model runs here, or a field needs control that a server behind does not give.
+    """
+    field = next(iter(request.forward))
+    if not able:
+        why = f"{field}: model {name} runs here, only servers behind (--upstream) have tools and formats; leave it out"
+        raise invalid(field, why, "unsupported_parameter")
+    wish = request.thinking
+    if wish.budget not in (None, 0) or wish.min_tokens:
+        counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"
+        raise invalid(counted, f"{counted} cannot be held together with {field}", "unsupported_parameter")
+    if strategy not in STRATEGIES:
+        raise invalid("ttc.strategy", f"strategy {strategy} cannot honour {field}", "unsupported_parameter")
+    check_forwarded(request, name)
+    for on, other in ((request.logprobs, "logprobs"), (request.return_token_ids, "return_token_ids")):
+        if on:
+            raise invalid(other, f"{other} cannot be given together with {field}", "unsupported_parameter")
+
+
+def forward_body(request: ServeRequest, sampling: Sampling, features: Features, seed: int) -> dict[str, Any]:
+    """The request to the server behind, in the fields it was found to know."""
+    from ttc.engines.openai.chat import switch_fields
+    from ttc.engines.openai.request import shared_fields
+
+    wish = request.thinking
+    off = wish.budget == 0 or wish.enabled is False or wish.effort == "none"
+    state: ThinkState = "closed" if off else "open" if wish.enabled or wish.effort else "none"
+    body = {**shared_fields(sampling, seed, features), **switch_fields(features, state), **request.forward}
+    body |= {"reasoning_effort": wish.effort} if wish.effort else {}
+    body |= request.sampling.penalties
+    return {name: value for name, value in body.items() if name not in TOKEN_FIELDS}
+
+
+async def execute_forward(
+    plan: Plan, started: Started, emit: Callable[[ServeEvent], None], charge: Callable[[Usage], None]
+) -> None:
+    """Ask the server behind and emit the events of the reply, `Done` last.
+
+    Raises:
+        ApiError: the server behind broke off.
+        TTCError: it refused, or cannot be reached.
+    """
+    forward = plan.model.forward
+    if forward is None:
+        raise ApiError(400, "unsupported_parameter", f"model {plan.model.name} runs here")
+    emit(started)
+    request, gate, share = plan.request, plan.model.gate, plan.model.gate.share()
+    num_draws = request.num_choices if plan.direct else plan.sequences
+
+    async def one(index: int) -> _Reply:
+        body = forward_body(request, plan.sampling, forward.features, seeds.derive(plan.seed, "choice", index) >> 11)
+        async with gate.slot(share):
+            reply = await _ask(forward, body, _writer(index, request, emit) if plan.direct else None)
+        charge(reply.usage)
+        return reply
+
+    replies = await gather(one(index) for index in range(num_draws))
+    keys = [reply.key(plan.answer_kind) for reply in replies]
+    chosen = 0 if plan.direct else _vote(keys)
+    kept = replies if plan.direct else [replies[chosen]]
+    for index, reply in enumerate(kept):
+        _finish(index, reply, request, emit, written=plan.direct)
+    total = Usage()
+    for reply in replies:
+        total += reply.usage
+    counts = Counts(
+        prompt=kept[0].usage.prompt,
+        cached=kept[0].usage.cached,
+        completion=sum(reply.usage.generated for reply in kept),
+        reasoning=sum(reply.usage.thinking for reply in kept),
+    )
+    emit(Done(counts, _result(plan, replies, keys, chosen, total)))
+
+
+def _writer(index: int, request: ServeRequest, emit: Callable[[ServeEvent], None]) -> Callable[[str, str], None]:
+    def write(reasoning: str, content: str) -> None:
+        if reasoning and request.thinking.show:
+            emit(ThinkingDelta(index, reasoning))
+        if content:
+            emit(AnswerDelta(index, content))
+
+    return write
+
+
+def _finish(
+    index: int, reply: _Reply, request: ServeRequest, emit: Callable[[ServeEvent], None], *, written: bool
+) -> None:
+    if not written:
+        _writer(index, request, emit)(reply.reasoning, reply.content)
+    emit(
+        Finish(
+            index=index,
+            reason=_REASONS.get(reply.finish, "stop"),
+            thinking=reply.reasoning if request.thinking.show else "",
+            answer=reply.content,
+            tool_calls=reply.tool_calls,
+        )
+    )
+
+
+async def _ask(forward: Forward, body: Mapping[str, Any], write: Callable[[str, str], None] | None) -> _Reply:
+    """One streamed request, put together."""
+    from ttc.engines.openai.retry import Transient
+
+    content, reasoning, finish = "", "", ""
+    calls: dict[int, dict[str, Any]] = {}
+    usage = Usage(calls=1, attempts=1)
+    try:
+        async with forward.client.stream("/chat/completions", body) as chunks:
+            async for chunk in chunks:
+                usage = _usage(chunk.get("usage"), usage)
+                for choice in chunk.get("choices") or ():
+                    delta = choice.get("delta") or {}
+                    thought = delta.get("reasoning") or delta.get("reasoning_content") or ""
+                    said = delta.get("content") or ""
+                    content, reasoning = content + said, reasoning + thought
+                    finish = choice.get("finish_reason") or finish
+                    _gather_calls(calls, delta.get("tool_calls") or ())
+                    if write is not None:
+                        write(thought, said)
+    except Transient as failure:
+        raise failure.error from failure
+    except EngineError as exc:
+        refused = _REFUSED.search(str(exc))
+        if refused is None:
+            raise
+        raise ApiError(400, "upstream_refused", f"the server behind refuses this request: {refused[1]}") from exc
+    if not finish:
+        raise ApiError(503, "engine_unavailable", "the server behind closed the stream before the reply had ended")
+    return _Reply(content, reasoning, tuple(calls[index] for index in sorted(calls)), finish, usage)
+
+
+def _gather_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str, Any]]) -> None:
+    for delta in deltas:
+        index = int(delta.get("index") or 0)
+        call = calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        function = delta.get("function") or {}
+        call["id"] = call["id"] or delta.get("id") or ""
+        call["function"]["name"] += function.get("name") or ""
+        call["function"]["arguments"] += function.get("arguments") or ""
+
+
+def _usage(told: Mapping[str, Any] | None, before: Usage) -> Usage:
+    if not told:
+        return before
+    details = told.get("completion_tokens_details") or {}
+    cached = (told.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return replace(
+        before,
+        prompt=told.get("prompt_tokens") or 0,
+        cached=cached,
+        generated=told.get("completion_tokens") or 0,
+        thinking=details.get("reasoning_tokens") or 0,
+    )
+
+
+def _canonical(text: str) -> str:
+    """JSON in one spelling; other text as it is."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _vote(keys: Sequence[str]) -> int:
+    """The first reply of the largest class; of equal classes, the earlier one. Replies without a key abstain."""
+    counts = Counter(key for key in keys if key)
+    return keys.index(counts.most_common(1)[0][0]) if counts else 0
+
+
+def _result(plan: Plan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int, usage: Usage) -> dict[str, Any]:
+    """The `ttc` object, in the shape of `serve.running.run`; `votes` are those of a candidate's class."""
+    votes = Counter(key for key in keys if key)
+    candidates = [
+        {
+            "path": [index],
+            "final": None,
+            "score": None,
+            "tokens": reply.usage.generated,
+            "finish_reason": _REASONS.get(reply.finish, "stop"),
+            "votes": votes.get(key, 0),
+        }
+        for index, (reply, key) in enumerate(zip(replies, keys, strict=True))
+    ]
+    thinking: dict[str, Any] = {"mode": "auto", "effort": plan.request.thinking.effort}
+    thinking |= {"budget": None, "requested": None}
+    thinking |= {"reserve": 0, "used": replies[chosen].usage.thinking, "forced_end": False}
+    thinking |= {"ended_inside": False, "enforced": "none"}
+    return {
+        "type": "result",
+        "model": plan.model.name,
+        "strategy": plan.strategy,
+        "parameters": dict(plan.params),
+        "final": None,
+        "candidates": candidates,
+        "chosen": chosen,
+        "scores": [None] * len(candidates),
+        "thinking": thinking,
+        "usage": ledger(usage),
+        "seed": plan.seed,
+        "stop_cause": "done",
+    }

@@ -1,0 +1,271 @@
+"""From a request to a plan: every check that can be made before a token is spent, and every default filled in.
+
+Precedence is body, then preset, then server. What comes out can run as it is; what cannot run is refused here, by
+field, so that a bad request never waits in a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from serve.operator.config import PresetSpec, ServeConfig
+from serve.requests.errors import from_error, invalid
+from serve.requests.extras import with_extras
+from serve.requests.keys import Key
+from serve.requests.request import Progress, SamplingWish, ServeRequest
+from serve.requests.schema import shown
+from serve.requests.search import Offers
+from serve.requests.thinking import Settled, settle
+from serve.running.catalogue import Catalogue, ServedModel
+from serve.running.forward import check_forward
+from serve.running.watch import raw_prompt
+from ttc.config.config import dump
+from ttc.core import Answer, Budget, Problem, Prompt, Sampling
+from ttc.errors import TTCError
+from ttc.session.session import Session
+from ttc.session.thinking import QWEN3_HANDOVER, Thinking
+
+__all__ = ["Plan", "make_plan"]
+
+DIRECT = "direct"
+SEED_BITS = 53
+"""Seeds go back as JSON numbers, which many clients read as doubles."""
+LONG_TEXT = 20_000
+"""A text this long is tokenised beside the event loop."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A request bound to a model, a strategy and limits. `sequences` is how many draws may run at once."""
+
+    request: ServeRequest
+    model: ServedModel
+    key: Key
+    strategy: str
+    params: Mapping[str, Any]
+    call: Callable[[Problem, Session], Awaitable[Answer]]
+    sampling: Sampling
+    settled: Settled
+    budget: Budget
+    seed: int
+    answer_kind: str
+    progress: Progress
+    prompt: Prompt
+    sequences: int
+
+    @property
+    def direct(self) -> bool:
+        """Whether each choice is one draw, which can be streamed as it is sampled."""
+        return self.strategy == DIRECT
+
+
+async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offers: Offers, config: ServeConfig) -> Plan:
+    """Check `request` against this server and fill in what it leaves open.
+
+    Raises:
+        ApiError: 400 or 404, naming the field.
+    """
+    model, preset = catalogue.find(request.model)
+    request = _with_preset(request, preset)
+    wish = request.search
+    strategy = wish.strategy or (preset.strategy if preset else DIRECT)
+    offer = offers[strategy]
+    params = {**(preset.params if preset and preset.strategy == strategy else {}), **wish.params}
+    scorer = _scorer(request, model, preset, offer.takes_scorer, offer.needs_scorer, strategy)
+    arguments = offer.bind(params, scorer)
+    width = _width(request, offer.function, arguments)
+    _check_support(request, strategy, offer.parameters, width)
+    if request.num_choices > config.limits.max_choices:
+        asked = shown(request.num_choices)
+        raise invalid("n", f"n must be at most {config.limits.max_choices}, this server's limit, got {asked}")
+    if strategy == DIRECT and _streams_behind(request, model):
+        request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
+    if request.forward:
+        check_forward(request, strategy, model.forward is not None, model.name)
+        settled, sampling, prompt = _as_it_came(request, model, config)
+    else:
+        settled, sampling, prompt = await _settle(request, model, config)
+        sampling = with_extras(sampling, request, key, model, strategy, settled.control)
+    limit = min(config.limits.max_total_tokens, key.limits.max_total_tokens or config.limits.max_total_tokens)
+    total = wish.max_total_tokens or (preset.max_total_tokens if preset else None)
+    if total is not None and total > limit:
+        raise invalid("ttc.max_total_tokens", f"ttc.max_total_tokens = {total} exceeds this server's limit of {limit}")
+    if strategy == DIRECT and total is None and request.num_choices * sampling.max_tokens > limit:
+        raise invalid(
+            "n", f"n x max_tokens = {request.num_choices * sampling.max_tokens} exceeds the limit of {limit} tokens"
+        )
+    return Plan(
+        request=request,
+        model=model,
+        key=key,
+        strategy=strategy,
+        params={name: value for name, value in params.items() if name != "scorer"},
+        call=functools.partial(offer.function, **arguments),
+        sampling=sampling,
+        settled=settled,
+        budget=Budget(tokens=max((total or limit) // request.num_choices, 1)),
+        seed=secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed,
+        answer_kind=wish.answer_kind or (preset and preset.answer_kind) or config.answer_kind,
+        progress=wish.progress or "off",
+        prompt=prompt,
+        sequences=width * request.num_choices,
+    )
+
+
+def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeRequest:
+    """Take the preset's thinking where the body says nothing of it."""
+    wish = request.thinking
+    said = wish.effort is not None or wish.budget is not None or wish.enabled is not None
+    if preset is None or said:
+        return request
+    return replace(request, thinking=replace(wish, effort=preset.reasoning_effort, budget=preset.thinking_budget))
+
+
+def _scorer(
+    request: ServeRequest, model: ServedModel, preset: PresetSpec | None, takes: bool, needs: bool, strategy: str
+) -> object | None:
+    name = request.search.scorer or (preset.scorer if preset else None)
+    if request.search.scorer is not None and not takes:
+        raise invalid("ttc.scorer", f"ttc.scorer: strategy {strategy} takes no scorer", "unsupported_parameter")
+    if name is None and needs and model.scorers:
+        name = next(iter(model.scorers))
+    if name is not None and takes:
+        if name not in model.scorers:
+            known = ", ".join(sorted(model.scorers)) or "none"
+            raise invalid("ttc.scorer", f"ttc.scorer: model {model.name} has no scorer {name!r} (known: {known})")
+        return model.scorers[name]
+    if needs:
+        why = f"strategy {strategy} needs a scorer, and model {model.name} has none here (ttc serve --scorer NAME)"
+        raise invalid("ttc.strategy", why)
+    return None
+
+
+def _width(request: ServeRequest, function: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
+    """How many draws of one choice may run at once."""
+    default = getattr(function, "__kwdefaults__", None) or {}
+    width = arguments.get("n", default.get("n", 1))
+    return width if isinstance(width, int) and width >= 1 else 1
+
+
+def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str, Any], width: int) -> None:
+    """Refuse by name the fields that this strategy cannot honour."""
+    if request.num_choices > 1 and strategy != DIRECT:
+        raise invalid(
+            "n",
+            f"n must be 1 with strategy {strategy}, which returns one choice; the width of a search is ttc.n",
+            "unsupported_parameter",
+        )
+    if width > 1 and request.sampling.temperature == 0:
+        why = f"temperature = 0 makes all {width} draws of strategy {strategy} equal: leave it out, or ask for direct"
+        raise invalid("temperature", why)
+    if request.sampling.stop and "step" in parameters:
+        raise invalid(
+            "stop",
+            f"stop: strategy {strategy} ends its steps at strings of its own; leave it out, or ask for another",
+            "unsupported_parameter",
+        )
+
+
+def _streams_behind(request: ServeRequest, model: ServedModel) -> bool:
+    """Whether a plain chat is best left to a server behind: an engine without ids has its tokens only at the end."""
+    wish = request.thinking
+    counted = wish.budget not in (None, 0) or wish.min_tokens > 0 or request.logprobs or request.return_token_ids
+    return (
+        model.forward is not None and not model.engine.capabilities.token_ids and request.text is None and not counted
+    )
+
+
+def _as_it_came(request: ServeRequest, model: ServedModel, config: ServeConfig) -> tuple[Settled, Sampling, Prompt]:
+    """What a server behind is asked; it renders, counts and thinks by itself.
+
+    Half of its context is the most that is asked for by default, since the length of the prompt is not known here.
+    """
+    wish = request.sampling
+    half = max(model.engine.capabilities.max_context // 2, 1)
+    max_tokens = wish.max_tokens or min(config.limits.default_max_tokens, half)
+    return Settled(Thinking()), _sampling(wish, max_tokens), Prompt(text="", token_ids=None)
+
+
+def _sampling(wish: SamplingWish, max_tokens: int) -> Sampling:
+    default = Sampling()
+    return Sampling(
+        temperature=default.temperature if wish.temperature is None else wish.temperature,
+        top_p=default.top_p if wish.top_p is None else wish.top_p,
+        top_k=wish.top_k,
+        max_tokens=max_tokens,
+        stop=wish.stop,
+    )
+
+
+async def _settle(request: ServeRequest, model: ServedModel, config: ServeConfig) -> tuple[Settled, Sampling, Prompt]:
+    """The thinking control, the sampling and the rendered prompt, which depend on each other through max_tokens."""
+    limits, wish, capabilities = config.limits, request.sampling, model.engine.capabilities
+    if wish.max_tokens is not None and wish.max_tokens > limits.max_tokens:
+        name = wish.max_tokens_field
+        raise invalid(name, f"{name} = {wish.max_tokens} exceeds this server's limit of {limits.max_tokens}")
+
+    def settled_for(max_tokens: int, *, opened: bool) -> Settled:
+        raw = request.text is not None
+        return settle(request.thinking, config.thinking, capabilities, max_tokens, raw=raw, opened=opened)
+
+    draft = settled_for(wish.max_tokens or limits.default_max_tokens, opened=False)
+    prompt = await _render(request, model, draft.control)
+    opened = prompt.think_state == "open"
+    used = len(prompt.token_ids or ())  # without ids the server behind counts, and refuses
+    room = capabilities.max_context - used
+    control = settled_for(wish.max_tokens or limits.default_max_tokens, opened=opened).control
+    injected = _injected(model, control) if control.active else 0
+    field = "messages" if request.text is None else "prompt"
+    if room - injected < 1:
+        raise invalid(
+            field,
+            f"{field} has {used} tokens; the context of {model.name} is {capabilities.max_context}: shorten it by "
+            f"{injected + 1 - room} or more",
+            "context_length_exceeded",
+        )
+    if wish.max_tokens is not None and wish.max_tokens > room - injected:
+        name = wish.max_tokens_field
+        extra = f" (and {injected} that thinking control may add)" if injected else ""
+        raise invalid(
+            name,
+            f"{name} = {wish.max_tokens} and {used} tokens of {field}{extra} exceed the context of "
+            f"{capabilities.max_context}: at most {room - injected} is possible",
+            "context_length_exceeded",
+        )
+    max_tokens = wish.max_tokens or min(limits.default_max_tokens, limits.max_tokens, room - injected)
+    settled = settled_for(max_tokens, opened=opened)
+    return settled, _sampling(wish, max_tokens), prompt
+
+
+async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking) -> Prompt:
+    """The prompt as the strategy will see it; long texts are tokenised in a thread."""
+    engine = model.engine
+
+    def render() -> Prompt:
+        if request.text is None:
+            return engine.render(request.messages, thinking.template)
+        if not engine.capabilities.token_ids:
+            raise invalid("model", f"model: {model.name} takes messages only, use /v1/chat/completions")
+        return raw_prompt(engine, request.text)
+
+    size = sum(len(message.content) for message in request.messages)
+    try:
+        return await asyncio.to_thread(render) if size > LONG_TEXT else render()
+    except TTCError as exc:
+        error = from_error(exc)
+        error.param = error.param or ("messages" if request.text is None else "prompt")
+        raise error from exc
+
+
+def _injected(model: ServedModel, thinking: Thinking) -> int:
+    """Most tokens that thinking control may add to a draw."""
+    engine = model.engine
+    sentence = thinking.handover or engine.capabilities.handover or QWEN3_HANDOVER
+    handover = 0 if thinking.max_tokens is None else len(engine.encode(sentence))
+    waits = thinking.min_tokens + len(engine.encode(thinking.wait)) if thinking.extends else 0
+    return handover + waits

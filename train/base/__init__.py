@@ -1,0 +1,1 @@
+"""What every stage stands on: settings, models, processes, checkpoints, optimiser, rollouts, health."""

@@ -1,0 +1,89 @@
+"""AdamW under a schedule: what every loop of this package takes its steps with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from train.base.sharding import spread, whole, whole_tree
+from train.base.world import ALONE, World
+from ttc.errors import ConfigError
+
+__all__ = ["Optimiser", "Schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Learning rate: linear warm-up to `lr`, then constant or linear decay to 0 at `steps`."""
+
+    lr: float
+    steps: int
+    warmup: int = 0
+    decay: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a rate that is not positive."""
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ConfigError(f"lr must be above 0, got {self.lr}")
+
+    def rate(self, step: int) -> float:
+        """The rate of optimiser step `step`, from 0."""
+        rising = min((step + 1) / self.warmup, 1.0) if self.warmup else 1.0
+        falling = max(self.steps - step, 0) / max(self.steps - self.warmup, 1) if self.decay else 1.0
+        return self.lr * min(rising, falling)
+
+
+class Optimiser:
+    """AdamW under a schedule, with the gradient's norm clipped; in a `world` the gradient is the sum of all."""
+
+    def __init__(
+        self, model: Any, schedule: Schedule, *, clip: float = 1.0, weight_decay: float = 0.0, world: World = ALONE
+    ) -> None:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._inner = torch.optim.AdamW(
+            trained, lr=schedule.lr, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True
+        )
+        self._trained, self.schedule, self._clip, self._world = trained, schedule, clip, world
+        self.taken = 0
+        self.scale = 1.0
+
+    def step(self) -> float:
+        """Apply and clear the gradients; returns their norm before clipping. A norm that is not finite is skipped."""
+        if self._world.size > 1:
+            for parameter in self._trained:  # a process without a micro-batch has no gradient yet
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self._sum([parameter.grad for parameter in self._trained if parameter.grad is not None])
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self._clip)))
+        if math.isfinite(norm):
+            for group in self._inner.param_groups:
+                group["lr"] = self.schedule.rate(self.taken) * self.scale
+            self._inner.step()
+        self._inner.zero_grad(set_to_none=True)
+        self.taken += 1
+        return norm
+
+    def _sum(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Make every gradient the sum over all processes; those of split weights are their mean already."""
+        split = [gradient for gradient in gradients if hasattr(gradient, "full_tensor")]
+        for gradient in split:
+            gradient.mul_(self._world.size)
+        if not split:
+            self._world.add(gradients)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, whole; all processes of split weights must ask."""
+        return {"inner": whole_tree(self._inner.state_dict()), "taken": self.taken, "scale": self.scale}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        kept = state["inner"]
+        moments = {
+            number: {name: spread(value, self._trained[number]) for name, value in values.items()}
+            for number, values in kept["state"].items()
+        }
+        self._inner.load_state_dict({**kept, "state": moments})
+        self.taken, self.scale = int(state["taken"]), float(state["scale"])

@@ -1,0 +1,163 @@
+"""A stage: one step of a recipe, from a model folder to a model folder.
+
+    factory(**fields of the recipe) -> Stage;  stage.check();  stage.run(Setting) -> Result
+
+A stage is a function in `train/stages/` (or an entry point of `ttc.stages`, so that other packages add kinds): its
+keywords are the fields that a recipe may set. `check` refuses what cannot work before anything is loaded. `run` writes
+only below its own folder, resumes from what it finds there, and measures its own held-out metric before and after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from evals.task import Task
+from train.base.seal import flaws, sums_of
+from train.base.world import ALONE, World
+from ttc.durable import replace_link, replace_text
+from ttc.errors import ConfigError, RecordError
+
+__all__ = [
+    "DONE",
+    "Asking",
+    "Naming",
+    "Result",
+    "Setting",
+    "Stage",
+    "check_model",
+    "check_models",
+    "model_of",
+    "pass_through",
+    "read_result",
+    "write_result",
+]
+
+DONE = "done.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a stage runs: its folder, the model folder it starts from (None: from nothing), the seed, the device.
+
+    A stage that says `distributed = True` is run by every process of `world`, others by the first alone.
+    """
+
+    folder: Path
+    model: Path | None
+    seed: int
+    device: str
+    threads: int
+    log: Callable[[str], None]
+    world: World = ALONE
+
+    @property
+    def own(self) -> Path:
+        """Folder for what every process writes: the stage's for the first one, one below it for each other."""
+        if self.world.main:
+            return self.folder
+        place = self.folder / f".process-{self.world.rank}"
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out: the model folder, numbers for the report, and why it ended early, if it did."""
+
+    model: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    stopped: str = ""
+
+
+class Stage(Protocol):
+    """One step of a recipe, its fields already bound."""
+
+    def check(self, has_model: bool) -> None:
+        """Raise ConfigError for what cannot work; `has_model` tells whether a model comes in."""
+        ...
+
+    def run(self, setting: Setting) -> Result:
+        """Do the work, resuming what the folder holds."""
+        ...
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A stage that asks problems: what they are decides the run, so they stand in run.json by content."""
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """The tasks by the field that names them, each with the most problems that are used (None: all)."""
+        ...
+
+
+@runtime_checkable
+class Naming(Protocol):
+    """A stage that reads models beside the one it starts from: their weights decide the run, too."""
+
+    def models(self) -> Mapping[str, tuple[str, ...]]:
+        """Their names by the field that holds them: each a stage of the run or a folder."""
+        ...
+
+
+def check_model(kind: str, has_model: bool) -> None:
+    """Raise ConfigError where a stage of this kind has nothing to start from."""
+    if not has_model:
+        raise _needs_model(kind)
+
+
+def model_of(kind: str, setting: Setting) -> Path:
+    """The model folder that a stage of this kind starts from; raises ConfigError without one."""
+    if setting.model is None:
+        raise _needs_model(kind)
+    return setting.model
+
+
+def _needs_model(kind: str) -> ConfigError:
+    return ConfigError(f"{kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
+
+
+def pass_through(setting: Setting) -> str:
+    """The link `model` to the policy that came in, of a stage that leaves it as it is."""
+    link = setting.folder / "model"
+    replace_link(link, setting.model or Path())
+    return str(link)
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Mark a stage as done, with a SHA-256 of every file of the models that it made; paths are relative to `folder`."""
+    made = {path.parent for path in folder.glob("*/config.json") if not path.parent.is_symlink()}
+    made |= {place for place in (Path(result.model).resolve(),) if place.is_relative_to(folder.resolve())}
+    places = sorted({os.path.relpath(place.resolve(), folder.resolve()) for place in made})
+    files = {f"{place}/{name}": digest for place in places for name, digest in sums_of(folder / place).items()}
+    data = {**asdict(result), "model": os.path.relpath(result.model, folder), "files": files}
+    replace_text(folder / DONE, json.dumps(data, indent=1) + "\n")
+
+
+def check_models(folder: Path) -> None:
+    """Raise RecordError when a model of a finished stage is not what the stage wrote, naming the files; reads them all.
+
+    Files that were added later do not count.
+    """
+    path = folder / DONE
+    changed = flaws(folder, json.loads(path.read_text()).get("files", {}))
+    if changed:
+        raise RecordError(
+            f"{folder}: {'; '.join(changed)}. Put back what the stage wrote, or delete {folder} to make it again"
+        )
+
+
+def read_result(folder: Path) -> Result | None:
+    """The result of a finished stage; None when it is not finished. Raises RecordError for a broken file."""
+    path = folder / DONE
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text())
+        return Result(str((folder / data["model"]).resolve()), data["metrics"], data["stopped"])
+    except (ValueError, KeyError, TypeError) as exc:
+        raise RecordError(f"{path}: not the result of a stage ({exc}); delete its folder to run it again") from exc

@@ -1,0 +1,109 @@
+"""Several processes that train one model, each on its share: what they split, and where they must agree.
+
+Every process holds the model, draws and judges the rollouts of its share of the prompts, and then has them all; each
+computes its share of an update's micro-batches, and the gradients are added up before the optimiser's step. Weights per
+token are fixed over the whole batch (`train.update.normalise`), so N processes make the update of one, up to the order
+of sums. What steers a run (metrics, held-out outcomes) is taken from process 0, so that no two ever decide differently.
+Unlike with a data-parallel wrapper, processes may have different numbers of micro-batches: the gradient travels once a
+step. Process groups are set up by accelerate, from `accelerate launch`, `torchrun` or `ttc train run --processes`.
+
+Cost: one all-reduce of the gradient per optimiser step. Left out: overlapping it with the backward pass.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ttc.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ALONE", "World", "joined"]
+
+T = TypeVar("T")
+_PATIENCE = datetime.timedelta(hours=24)
+"""How long the others wait while process 0 runs a stage that is not split."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among `size`; `rank` 0 writes files."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes and decides."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[T]) -> tuple[int, list[T]]:
+        """This process's consecutive part of `items`, and where it begins; parts differ by one item at most."""
+        start, end = (len(items) * rank // self.size for rank in (self.rank, self.rank + 1))
+        return start, list(items[start:end])
+
+    def gather(self, items: Sequence[T]) -> list[T]:
+        """The items of all processes, in their order, on every process."""
+        if self.size == 1:
+            return list(items)
+        import torch
+
+        parts: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(parts, list(items))
+        return [item for part in parts for item in part]
+
+    def agree(self, value: T) -> T:
+        """What process 0 has."""
+        if self.size == 1:
+            return value
+        import torch
+
+        box: list[Any] = [value]
+        torch.distributed.broadcast_object_list(box, src=0)
+        found: T = box[0]
+        return found
+
+    def add(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace every tensor by its sum over all processes, in one message."""
+        if self.size == 1 or not tensors:
+            return
+        import torch
+
+        flat = torch.cat([tensor.detach().flatten().float() for tensor in tensors])
+        torch.distributed.all_reduce(flat)
+        start = 0
+        for tensor in tensors:
+            tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
+            start += tensor.numel()
+
+    def wait(self) -> None:
+        """Go on when every process is here."""
+        if self.size > 1:
+            import torch
+
+            torch.distributed.barrier()
+
+
+ALONE = World()
+"""One process; nothing is sent anywhere."""
+
+
+def joined(device: str) -> World:
+    """The world that the launcher's environment describes; `ALONE` without one.
+
+    Raises:
+        MissingExtra: several processes without accelerate.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return ALONE
+    try:
+        from accelerate import PartialState
+    except ImportError as exc:
+        raise MissingExtra("several processes", "train") from exc
+    state = PartialState(cpu=device == "cpu", timeout=_PATIENCE)
+    return World(state.process_index, state.num_processes)

@@ -1,0 +1,1 @@
+"""Examples to learn from: sources, pairs, steps, corpora, the reference."""

@@ -1,0 +1,69 @@
+"""A made-up language: its tokenizer and an endless, seeded supply of texts.
+
+A corpus lets a recipe start from nothing: pretraining on it takes seconds on a CPU, and what the base model can and
+cannot do is known by construction. A text is prompt and continuation, both learnt; the prompt is what a task renders.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import Registry
+
+__all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "word_tokenizer"]
+
+CORPORA = Registry("corpus", "train.corpora", "ttc.corpora", PluginShape(("train.examples.corpus:Corpus",)))
+
+THINKING_TEMPLATE = """\
+{%- for message in messages -%}{{- message.content -}}{%- endfor -%}
+{%- if add_generation_prompt and enable_thinking is defined -%}
+{{- '<think>' if enable_thinking else '<think></think>' -}}
+{%- endif -%}
+"""
+"""The prompt as it is; with thinking asked for or forbidden, the opened or the empty block; else the model chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """`tokenizer()` makes the tokenizer; `sample(rng)` gives one text without its end of sequence.
+
+    `pair(rng)` gives it as prompt and answer, where the language knows the two apart: answers can then be learnt alone.
+    """
+
+    name: str
+    tokenizer: Callable[[], Any]
+    sample: Callable[[random.Random], str]
+    max_length: int
+    pair: Callable[[random.Random], tuple[str, str]] | None = None
+
+
+def word_tokenizer(words: Sequence[str], pattern: str, max_length: int) -> Any:
+    """Return a fast tokenizer with one id per word and none below it.
+
+    Args:
+        words: the vocabulary, beside <think>, </think>, the end of sequence, padding and the unknown word.
+        pattern: regular expression of one word; words stand without anything between them.
+        max_length: the model's context in tokens.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|pad|>", "<|end|>", "<|unk|>", "<think>", "</think>"]
+    vocab = {word: index for index, word in enumerate([*special, *words])}
+    core = Tokenizer(models.WordLevel(vocab, unk_token="<|unk|>"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(rf"</?think>|<\|\w+\|>|{pattern}"), "isolated")
+    core.decoder = decoders.Fuse()
+    core.add_special_tokens(["<|pad|>", "<|end|>"])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        unk_token="<|unk|>",
+        chat_template=THINKING_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=max_length,
+    )

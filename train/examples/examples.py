@@ -1,0 +1,170 @@
+"""Examples to imitate: (prompt ids, completion ids), from a JSON-lines file, a corpus or the right rollouts of a run.
+
+A line of a file:
+
+    {"prompt": "2+3", "completion": "5"}                          or "messages": [{"role": .., "content": ..}, ..]
+    {"prompt": "2+3", "completion": "5", "thinking": "two and three", "mode": "on"}
+
+The prompt goes through the chat template of the model, with thinking asked for (`mode` on), forbidden (off) or left to
+the template (auto). The markers are put where the template has not put them already, directly against the text, and the
+end of the turn is learnt. Rollouts keep the ids that were sampled. Left out: packing, and several turns in one example.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train.base.rollout import Rollout
+from train.base.rollout_file import read_rollouts
+from train.examples.corpus import Corpus
+from ttc import seeds
+from ttc.core import Message, Prompt
+from ttc.engines.shared.text import Text
+from ttc.errors import ConfigError, RecordError
+from ttc.records import iterate
+from ttc.session.thinking import CLOSE, OPEN
+
+__all__ = [
+    "MODES",
+    "Example",
+    "completion_ids",
+    "corpus_examples",
+    "held_apart",
+    "read_examples",
+    "read_prompt",
+    "right_rollouts",
+    "rows_of",
+]
+
+MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What is given, what is learnt, and the name of the prompt (examples of one prompt are held out together)."""
+
+    key: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    weight: float = 1.0
+
+
+def read_examples(path: Path, text: Text, end: int) -> list[Example]:
+    """Read a file of examples; `end` is the id that ends a turn.
+
+    Raises:
+        ConfigError: no such file, or nothing in it.
+        RecordError: a broken line; names file, line and field.
+    """
+    found = [_example(row, text, end, where) for where, row in rows_of(path, {"completion", "thinking", "weight"})]
+    if not found:
+        raise ConfigError(f"{path} holds no example")
+    return found
+
+
+def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield (place for messages, object) of a JSON-lines file whose lines may have a prompt, a mode and `fields`."""
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist; expected a JSON-lines file")
+    allowed = {"prompt", "messages", "mode", "id"} | fields
+    for number, row in iterate(path):
+        where = f"{path}, line {number}"
+        if not isinstance(row, dict):
+            raise RecordError(f"{where}: not a JSON object")
+        for name in row:
+            if name not in allowed:
+                raise RecordError(f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))})")
+        yield where, row
+
+
+def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Prompt]:
+    """The name of a row's prompt and its rendered form."""
+    mode = row.get("mode", "auto")
+    if mode not in MODES:
+        raise RecordError(f"{where}: mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if ("prompt" in row) == ("messages" in row):
+        raise RecordError(f"{where}: needs either prompt or messages")
+    messages = _messages(row, where)
+    rendered = text.render(messages, MODES[mode])
+    return str(row.get("id") or hashlib.sha256(rendered.text.encode("utf-8", "replace")).hexdigest()[:16]), rendered
+
+
+def completion_ids(
+    text: Text, prompt: Prompt, thinking: str | None, answer: str, end: int, where: str
+) -> tuple[int, ...]:
+    """Ids of a completion after `prompt`, the markers added that are not there yet, with the end of the turn."""
+    state = prompt.think_state
+    if thinking and state == "closed":
+        raise RecordError(f"{where}: thinking is given, but mode off has closed the thinking block")
+    if thinking is not None and not text.think_open:
+        raise RecordError(f"{where}: thinking is given, but the model has no single-token markers {OPEN} and {CLOSE}")
+    body = answer
+    if state == "open":
+        body = f"{thinking or ''}{CLOSE}{answer}"
+    if state == "none" and thinking is not None:
+        body = f"{OPEN}{thinking}{CLOSE}{answer}"
+    return (*text.encode(body), end)
+
+
+def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = False) -> list[Example]:
+    """Rollouts judged correct and not cut, each text once, at most `most` per problem (the shortest of them first).
+
+    Raises:
+        ConfigError: the file is missing, or no rollout in it is correct.
+    """
+    by_problem: dict[str, dict[tuple[int, ...], Rollout]] = {}
+    for rollout in read_rollouts(path):
+        if rollout.verdict is not None and rollout.verdict.correct and not rollout.truncated:
+            by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, rollout)
+    found: list[Example] = []
+    for problem, rollouts in by_problem.items():
+        chosen = list(rollouts.values())
+        if shortest:
+            chosen.sort(key=lambda rollout: len(rollout.token_ids))
+        found += [Example(problem, rollout.prompt_ids, rollout.token_ids) for rollout in chosen[:most]]
+    if not found:
+        raise ConfigError(f"{path} holds no rollout that is correct and finished; nothing to learn from")
+    return found
+
+
+def corpus_examples(corpus: Corpus, text: Text, end: int, num: int, seed: int) -> list[Example]:
+    """`num` texts of a corpus: answers to their prompts where it knows the two apart, else all from the second id on.
+
+    Whole prompts are held out; a text without one is held out by its number alone.
+    """
+    rng = random.Random(seeds.derive(seed, "corpus"))
+    if corpus.pair is not None:
+        pairs = [corpus.pair(rng) for _ in range(num)]
+        return [Example(prompt, text.encode(prompt), (*text.encode(answer), end)) for prompt, answer in pairs]
+    rows = [text.encode(corpus.sample(rng)) for _ in range(num)]
+    return [Example(str(i), ids[:1], (*ids[1:], end)) for i, ids in enumerate(rows)]
+
+
+def held_apart(keys: Sequence[str], share: float) -> list[bool]:
+    """Which rows are held out: a fixed `share` of the prompts by a hash of their names, whole prompts at a time."""
+    limit = int(share * (1 << 32))
+    return [int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:4], "big") < limit for key in keys]
+
+
+def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:
+    key, prompt = read_prompt(row, text, where)
+    answer, thinking, weight = row.get("completion"), row.get("thinking"), row.get("weight", 1.0)
+    if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
+        raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
+        raise RecordError(f"{where}: weight must be a number above 0, got {weight!r}")
+    ids = completion_ids(text, prompt, thinking, answer, end, where)
+    return Example(key, prompt.token_ids or (), ids, float(weight))
+
+
+def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:
+    turns = row.get("messages", [{"role": "user", "content": row.get("prompt")}])
+    try:
+        return tuple(Message(turn["role"], turn["content"]) for turn in turns)
+    except (TypeError, KeyError, ValueError) as exc:
+        raise RecordError(f"{where}: a message needs role and content as text ({exc!r})") from exc

@@ -1,0 +1,1 @@
+"""What a stage bought: held-out measures, retention, gates."""

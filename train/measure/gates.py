@@ -1,0 +1,139 @@
+"""What a trained model must show before it replaces another: the table `[gates]` of a recipe.
+
+    [gates]
+    held_out = "cipher:split=eval"       a task, NAME or NAME:KEY=VALUE,...
+    min_accuracy = 0.9                   the lower end of its 95 % interval
+    retention = ["cipher:key=1"]         tasks that training must not have hurt
+    max_drop = 0.02
+
+A gate that is not named is not there. Bounds on accuracy are bounds on the end of an interval that is against the
+model, so too few problems fail instead of passing by luck.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from train.base.specs import make_task
+from ttc.config.registry import bind
+from ttc.errors import ConfigError
+
+__all__ = ["Check", "Gates", "gates", "read_gates"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One gate: what was measured, the bound, and whether it holds."""
+
+    gate: str
+    passed: bool
+    value: float
+    bound: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """See `gates`."""
+
+    held_out: str
+    limit: int
+    min_accuracy: float | None
+    min_gain: float | None
+    retention: tuple[str, ...]
+    max_drop: float
+    canaries: str | None
+    max_canary_drop: float
+    max_length: float | None
+    max_kl: float | None
+    max_mflops: float | None
+    max_seconds: float | None
+    reviews: str | None
+    min_reviews: int
+    min_accepted: float
+    safety: tuple[str, ...]
+    reward_model: tuple[str, ...]
+    min_win_rate: float | None
+
+
+def gates(
+    *,
+    held_out: str,
+    limit: int = 256,
+    min_accuracy: float | None = None,
+    min_gain: float | None = None,
+    retention: tuple[str, ...] = (),
+    max_drop: float = 0.02,
+    canaries: str | None = None,
+    max_canary_drop: float = 0.02,
+    max_length: float | None = None,
+    max_kl: float | None = None,
+    max_mflops: float | None = None,
+    max_seconds: float | None = None,
+    reviews: str | None = None,
+    min_reviews: int = 20,
+    min_accepted: float = 0.9,
+    safety: tuple[str, ...] = (),
+    reward_model: tuple[str, ...] = (),
+    min_win_rate: float | None = None,
+) -> Gates:
+    """Declare the gates of a recipe.
+
+    Args:
+        held_out: the task whose accuracy, length, divergence and cost are measured, greedily.
+        limit: most problems of each task.
+        min_accuracy: least lower end of the accuracy's interval.
+        min_gain: least lower end of the paired gain over the model at the start.
+        retention: tasks on which the model must not be worse than at the start.
+        max_drop: most that the upper end of the paired drop on a retention task may be.
+        canaries: a task whose prompts must never have been trained on, and whose accuracy must not drop.
+        max_canary_drop: as max_drop, for the canaries.
+        max_length: most tokens of an answer, on average.
+        max_kl: most divergence from the model at the start, nats per token of sampled answers.
+        max_mflops: most millions of FLOPs per answer.
+        max_seconds: most seconds that training took, all stages that count them together.
+        reviews: a JSON-lines file of traces that people reviewed; see `train.promote.gate_cases`.
+        min_reviews: least different traces of this very model among them.
+        min_accepted: least lower end of the share of reviews that accept.
+        safety: tasks of which every case must be answered as its verifier demands, greedily and sampled.
+        reward_model: trained reward models that say which of two answers is preferred: stages of the run, or folders.
+        min_win_rate: least lower end of how often the answer is preferred to that of the model at the start.
+    """
+    for name, value in (("min_accuracy", min_accuracy), ("max_drop", max_drop), ("max_canary_drop", max_canary_drop)):
+        if value is not None and not 0 <= value <= 1:
+            raise ConfigError(f"gates.{name} must be in [0, 1], got {value}")
+    if min_gain is not None and not -1 <= min_gain <= 1:
+        raise ConfigError(f"gates.min_gain must be in [-1, 1], got {min_gain}")
+    for name, value in (("max_length", max_length), ("max_kl", max_kl), ("max_mflops", max_mflops),
+                        ("max_seconds", max_seconds)):  # fmt: skip
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"gates.{name} must be above 0, got {value}")
+    if limit < 1:
+        raise ConfigError(f"gates.limit must be at least 1, got {limit}")
+    if min_reviews < 1 or not 0 <= min_accepted <= 1:
+        raise ConfigError(f"gates: needs min_reviews >= 1 and min_accepted in [0, 1]: {min_reviews}, {min_accepted}")
+    if (min_win_rate is None) == bool(reward_model) or not 0 <= (min_win_rate or 0.0) <= 1:
+        raise ConfigError("gates: min_win_rate, in [0, 1], and reward_model go together")
+    for spec in (held_out, *retention, *safety, *((canaries,) if canaries else ())):
+        make_task(spec)
+    return Gates(
+        held_out, limit, min_accuracy, min_gain, retention, max_drop, canaries, max_canary_drop, max_length, max_kl,
+        max_mflops, max_seconds, reviews, min_reviews, min_accepted, safety, reward_model, min_win_rate,
+    )  # fmt: skip
+
+
+def read_gates(table: object, where: str) -> Gates:
+    """Bind a table of a recipe; raises ConfigError naming the field, or when no gate is named at all."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: gates must be a table [gates]")
+    given: dict[str, Any] = dict(table)
+    found: Gates = gates(**bind(gates, given, supply={}))
+    silent = {"held_out", "limit", "max_drop", "max_canary_drop", "min_reviews", "min_accepted", "reward_model"}
+    names = [field.name for field in fields(Gates) if field.name not in silent]
+    if all(getattr(found, name) in (None, ()) for name in names):
+        named = ", ".join(names)
+        raise ConfigError(f"{where}: [gates] holds no gate; name at least one of {named}")
+    return found

@@ -1,0 +1,171 @@
+"""What each stage did to all that the others had reached: every stage's model on every stage's held-out task.
+
+A recipe's table `[retention]` asks for it; after the last stage `retention.json` is written, and reports show it. For
+each model and task: accuracy, greedy and sampled, the change of the sampled one against the model before, paired by
+problem, and the win rate over that model: how often its sampled answer scores higher, draw against draw, ties and
+answers without a verdict counting one half. Scores are the verifier's, partial credit included. Stages that pass the
+policy through have no row.
+
+Cost: a greedy and `samples` sampled answers per problem, task and model. Left out: tasks of stages that did not begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from evals.numbers.statistics import Interval, mean_interval, paired_interval
+from evals.task import Item, Task
+from train.base.rollout import Collector, Rollout, group_draws
+from train.base.specs import make_task, make_verifier
+from train.base.stage import Setting
+from train.examples.sources import check_positive
+from train.measure.measure import open_engine
+from train.rollouts.held_out import HeldOut, accuracy
+from train.rollouts.rewards import Rewarder
+from ttc.config.registry import bind
+from ttc.core import Engine, Sampling
+from ttc.durable import replace_text
+from ttc.errors import ConfigError, RecordError
+
+__all__ = ["Kept", "Retention", "measure_retention", "read_kept", "read_retention", "write_kept"]
+
+FILE = "retention.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Further tasks beside the stages' own, the most problems of each, and sampled answers per problem."""
+
+    tasks: tuple[str, ...]
+    limit: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One model on one task; `change` and `wins` are against the model before, None for the first."""
+
+    stage: str
+    task: str
+    greedy: Interval
+    sampled: Interval
+    change: Interval | None = None
+    wins: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Whether greedy answers are right, one per problem, and sampled ones, equally many per problem, with scores."""
+
+    greedy: Sequence[float]
+    sampled: Sequence[float]
+    scores: Sequence[float]
+
+
+def retention(*, tasks: tuple[str, ...] = (), limit: int = 128, samples: int = 4) -> Retention:
+    """Declare what is measured after the run.
+
+    Args:
+        tasks: tasks beside those of the stages' `held_out`, each NAME or NAME:KEY=VALUE,...
+        limit: most problems of each.
+        samples: sampled answers per problem.
+    """
+    check_positive("retention", limit=limit, samples=samples)
+    for spec in tasks:
+        make_task(spec)
+    return Retention(tasks, limit, samples)
+
+
+def read_retention(table: object, where: str) -> Retention:
+    """Bind the table of a recipe; raises ConfigError naming the field."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: retention must be a table [retention]")
+    given: dict[str, Any] = dict(table)
+    found: Retention = retention(**bind(retention, given, supply={}))
+    return found
+
+
+def measure_retention(
+    asked: Retention, models: Sequence[tuple[str, Path]], held_out: Sequence[str], setting: Setting
+) -> list[Kept]:
+    """Measure `models`, named by their stages and in their order, on the tasks of `held_out` and of `asked`."""
+    specs = list(dict.fromkeys([*held_out, *asked.tasks]))
+    tasks = {spec: make_task(spec) for spec in specs}
+    rows: list[Kept] = []
+    before: Mapping[str, _Answers] = {}
+    for stage, folder in models:
+        setting.log(f"retention: {stage} on {len(specs)} tasks")
+        found = asyncio.run(_measured(tasks, asked, folder, setting))
+        rows += [_kept(stage, spec, found[spec], before.get(spec), setting.seed) for spec in specs]
+        before = found
+    return rows
+
+
+def write_kept(run: Path, rows: Sequence[Kept]) -> None:
+    """Write `retention.json` of a run, whole or not at all."""
+    replace_text(run / FILE, json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def read_kept(run: Path) -> list[Kept]:
+    """What was written; nothing when the run has no such file. Raises RecordError for a broken one."""
+    path = run / FILE
+    if not path.is_file():
+        return []
+    try:
+        rows = json.loads(path.read_text())
+        return [Kept(**{name: _read(name, value) for name, value in row.items()}) for row in rows]
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise RecordError(f"{path}: not a table of what was retained ({exc}); delete it and run again") from exc
+
+
+def _read(name: str, value: Any) -> Any:
+    return value if name in ("stage", "task") or value is None else Interval(**value)
+
+
+def _kept(stage: str, spec: str, now: _Answers, before: _Answers | None, seed: int) -> Kept:
+    problems = range(len(now.greedy))
+    clusters = [problem for problem in problems for _ in range(len(now.sampled) // len(problems))]
+    greedy = mean_interval(now.greedy, problems, seed=seed)
+    sampled = mean_interval(now.sampled, clusters, seed=seed)
+    if before is None:
+        return Kept(stage, spec, greedy, sampled)
+    won = [0.5 + 0.5 * ((a > b) - (a < b)) for a, b in zip(now.scores, before.scores, strict=True)]
+    change = paired_interval(before.sampled, now.sampled, clusters, seed=seed)
+    return Kept(stage, spec, greedy, sampled, change, mean_interval(won, clusters, seed=seed))
+
+
+async def _measured(tasks: Mapping[str, Task], asked: Retention, folder: Path, setting: Setting) -> dict[str, _Answers]:
+    engine = open_engine(folder, setting)
+    try:
+        return {
+            spec: await _answers(engine, task, task.items(asked.limit, 0), asked.samples, setting)
+            for spec, task in tasks.items()
+        }
+    finally:
+        await engine.close()
+
+
+async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: int, setting: Setting) -> _Answers:
+    verifier = make_verifier(task)
+    sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
+    strategy = partial(group_draws, n=samples)
+    collector = Collector(engine, strategy=strategy, sampling=sampling, thinking=None, seed=setting.seed)
+    try:
+        greedy, _ = await accuracy(HeldOut(items, verifier, sampling, setting.seed), engine)
+        drawn = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
+    finally:
+        await verifier.close()
+    sampled = [float(rollout.verdict is not None and rollout.verdict.correct) for rollout in drawn]
+    return _Answers([float(right) for right in greedy], sampled, [_score(rollout) for rollout in drawn])
+
+
+def _score(rollout: Rollout) -> float:
+    """NaN without a verdict: neither above nor below anything."""
+    return math.nan if rollout.reward is None else rollout.reward

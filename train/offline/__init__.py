@@ -1,0 +1,1 @@
+"""Training on data: epochs, the course of a stage, preference updates."""

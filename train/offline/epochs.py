@@ -1,0 +1,121 @@
+"""The loop of offline stages: batches of a fixed data set in mixed order, one update each, watched by health rules.
+
+Which rows a step takes is a pure function of (seed, step): every epoch is its own permutation. A checkpoint holds the
+rest, so a killed run goes on bit for bit on a CPU. Cost: the updates. Left out: weighting or mixing of data sets, which
+is a matter of the rows.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from train.base.act import act
+from train.base.alarm_file import AlarmFile
+from train.base.checkpoint import Checkpoints
+from train.base.health import Health, Rule
+from train.base.optimiser import Optimiser
+from train.base.stage import Setting
+from ttc import seeds
+from ttc.errors import ConfigError
+from ttc.records import LineFile
+
+__all__ = ["Fit", "Pace", "rows_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`steps` updates of `rows` rows; held-out rows are measured every `eval_every` steps and at both ends."""
+
+    steps: int
+    rows: int
+    eval_every: int
+    save_every: int
+
+    def __post_init__(self) -> None:
+        """Refuse numbers below 1."""
+        for name in ("steps", "rows", "eval_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A model, its optimiser, and what a stage does with rows.
+
+    `update(rows)` takes one optimiser step on the rows of these numbers and returns metrics; `evaluate()` measures the
+    held-out rows.
+    """
+
+    model: Any
+    optimiser: Optimiser
+    num_rows: int
+    update: Callable[[Sequence[int]], dict[str, float]]
+    evaluate: Callable[[], dict[str, float]]
+
+    def run(self, pace: Pace, rules: Sequence[Rule], setting: Setting) -> tuple[dict[str, float], str]:
+        """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped."""
+        health = Health(rules)
+        world = setting.world
+        checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main)
+        step, stopped = self._resume(checkpoints, health, setting), ""
+        metrics = LineFile(setting.own / "metrics.jsonl")
+        alarms = AlarmFile(setting.own / "alarms.jsonl")
+        last: dict[str, float] = {}
+        try:
+            if step == 0:
+                last = self.evaluate()
+                metrics.write({"step": 0, **_plain(last)}, sync=False)
+            while step < pace.steps and not stopped:
+                began = time.perf_counter()
+                found = self.update(rows_at(step, pace.rows, self.num_rows, setting.seed))
+                step += 1
+                found["update_s"] = time.perf_counter() - began
+                if step % pace.eval_every == 0 or step == pace.steps:
+                    found |= self.evaluate()
+                    setting.log(f"step {step} of {pace.steps}: {_told(found)}")
+                found = world.agree(found)
+                metrics.write({"step": step, **_plain(found)}, sync=False)
+                stopped = act(health.check(found, step), self.model, self.optimiser, checkpoints, setting.log, alarms)
+                last |= found
+                if step % pace.save_every == 0 or step == pace.steps or stopped:
+                    checkpoints.save(step, self.model, self.optimiser.state(), {"health": health.state()})
+        finally:
+            metrics.close()
+            alarms.close()
+        return last, stopped
+
+    def _resume(self, checkpoints: Checkpoints, health: Health, setting: Setting) -> int:
+        found = checkpoints.load(self.model)
+        if found is None:
+            return 0
+        optimiser, state = found
+        self.optimiser.load(optimiser)
+        health.load(state["health"])
+        setting.log(f"resumed at step {state['step']}")
+        return int(state["step"])
+
+
+def rows_at(step: int, rows: int, num_rows: int, seed: int) -> list[int]:
+    """The rows of update `step` (from 0): `rows` numbers below `num_rows`, every row once per epoch."""
+    found: list[int] = []
+    for place in range(step * rows, (step + 1) * rows):
+        epoch, index = divmod(place, num_rows)
+        if not found or index == 0:
+            order = list(range(num_rows))
+            random.Random(seeds.derive(seed, "epoch", epoch)).shuffle(order)
+        found.append(order[index])
+    return found
+
+
+def _plain(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _told(metrics: dict[str, float]) -> str:
+    shown = [name for name in metrics if name.startswith("held_out") or name == "loss"]
+    return ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in shown)

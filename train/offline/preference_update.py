@@ -1,0 +1,134 @@
+"""One optimiser step on pairs, and what is worth knowing of it.
+
+A loss of `train/preferences` takes pairs, or single completions marked good or bad (KTO); both are computed from summed
+log-probabilities of completions. For KTO every pair gives one good and one bad completion, and the reference point is
+the divergence on prompts matched with another pair's completion, without a gradient (Ethayarajh et al. 2024).
+Cost: a forward and backward pass over both completions, for KTO a forward pass more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from train.base.optimiser import Optimiser
+from train.examples.examples import Example
+from train.examples.imitation import imitation_batch
+from train.examples.pair_data import Preferred
+from train.examples.pairs import Labelled, LabelledLoss, PairLoss, Pairs
+from train.update.policy import token_logprobs
+from ttc.config.plugin_fault import checked_return
+
+__all__ = ["PairUpdater", "Reference", "mismatched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Summed log-probabilities by the reference, all (P,); `mismatched` only for losses on single completions."""
+
+    chosen: torch.Tensor
+    rejected: torch.Tensor
+    mismatched: torch.Tensor | None = None
+
+
+def mismatched(pairs: Sequence[Preferred]) -> list[Example]:
+    """Each pair's prompt with the next pair's chosen completion."""
+    following = [*pairs[1:], pairs[0]]
+    return [
+        Example(pair.key, pair.chosen.prompt_ids, other.chosen.token_ids)
+        for pair, other in zip(pairs, following, strict=True)
+    ]
+
+
+class PairUpdater:
+    """Holds the model, its optimiser and the pairs with their reference."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimiser: Optimiser,
+        pairs: Sequence[Preferred],
+        reference: Reference,
+        pad_id: int,
+        *,
+        pair_loss: PairLoss | None = None,
+        labelled_loss: LabelledLoss | None = None,
+        likelihood: float = 0.0,
+        micro_rows: int = 32,
+    ) -> None:
+        """One of the two losses; `likelihood` adds that much cross-entropy of the chosen completion per token."""
+        self.model, self.optimiser, self.pairs, self.reference = model, optimiser, pairs, reference
+        self._pad_id, self._likelihood, self._micro = pad_id, likelihood, micro_rows
+        self._pair_loss, self._labelled_loss = pair_loss, labelled_loss
+        self._others = mismatched(pairs) if labelled_loss is not None else []
+        self._device = next(model.parameters()).device
+
+    def step(self, rows: Sequence[int]) -> dict[str, float]:
+        """Update on the pairs of these numbers; nats, shares and norms."""
+        self.model.train()
+        kl = self._divergence(rows)
+        tally: dict[str, float] = {}
+        for start in range(0, len(rows), self._micro):
+            part = rows[start : start + self._micro]
+            pairs = self._scored(part)
+            loss = self._loss(pairs, kl).sum() / len(rows)
+            if self._likelihood:
+                loss = loss - self._likelihood * (pairs.chosen / pairs.chosen_length).sum() / len(rows)
+            loss.backward()
+            for name, value in {"loss": loss.detach(), **_watched(pairs)}.items():
+                share = 1.0 if name == "loss" else len(part) / len(rows)
+                tally[name] = tally.get(name, 0.0) + float(value) * share
+        return {**tally, "grad_norm": self.optimiser.step()}
+
+    def _scored(self, part: Sequence[int]) -> Pairs:
+        chosen = [self.pairs[row].chosen for row in part]
+        rejected = [self.pairs[row].rejected for row in part]
+        sums, lengths = self._sums([*chosen, *rejected])
+        num, index = len(part), torch.tensor(part)
+        return Pairs(
+            chosen=sums[:num],
+            rejected=sums[num:],
+            chosen_length=lengths[:num],
+            rejected_length=lengths[num:],
+            reference_chosen=self.reference.chosen[index].to(self._device),
+            reference_rejected=self.reference.rejected[index].to(self._device),
+            weight=torch.tensor([self.pairs[row].weight for row in part], device=self._device),
+        )
+
+    def _sums(self, examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = imitation_batch(examples, self._pad_id, "token", 1).to(self._device)
+        return token_logprobs(self.model, batch.ids, batch.mask).logprobs.sum(1), batch.mask.sum(1).float()
+
+    def _loss(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
+        if self._pair_loss is not None:
+            return checked_return("preference loss", self._pair_loss, self._pair_loss(pairs), torch.Tensor)
+        find: Callable[[Labelled], torch.Tensor] | None = self._labelled_loss
+        if find is None or pairs.reference_chosen is None or pairs.reference_rejected is None:
+            raise TypeError("a PairUpdater needs a loss and a reference")
+        good = find(Labelled(pairs.chosen, pairs.reference_chosen, torch.ones_like(pairs.chosen).bool(), kl))
+        bad = find(Labelled(pairs.rejected, pairs.reference_rejected, torch.zeros_like(pairs.chosen).bool(), kl))
+        return pairs.weighted((good + bad) / 2)
+
+    @torch.no_grad()
+    def _divergence(self, rows: Sequence[int]) -> torch.Tensor:
+        """KTO's reference point on these pairs."""
+        if self.reference.mismatched is None or not self._others:
+            return torch.zeros((), device=self._device)
+        found = [self._sums([self._others[row]])[0] for row in rows]
+        return (torch.cat(found) - self.reference.mismatched[torch.tensor(rows)].to(self._device)).mean()
+
+
+@torch.no_grad()
+def _watched(pairs: Pairs) -> dict[str, torch.Tensor]:
+    """Means over pairs. `chosen_falls` is by how much both completions fell below the reference: above 0 both did."""
+    chosen, rejected = pairs.margins("preference")
+    return {
+        "chosen_logprob": pairs.chosen.mean(),
+        "rejected_logprob": pairs.rejected.mean(),
+        "margin": (chosen - rejected).mean(),
+        "pair_accuracy": (chosen > rejected).float().mean(),
+        "chosen_falls": torch.minimum(-chosen.mean(), -rejected.mean()),
+    }

@@ -1,0 +1,1 @@
+"""Gates that a model must pass before it is promoted."""

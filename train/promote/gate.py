@@ -1,0 +1,219 @@
+"""Decide whether the model of a run may be promoted: measure every declared gate, and move the pointer if all pass.
+
+The candidate is the run's last model, the start the one that training began with. `gate.json` holds every measurement;
+`promoted` in the run's folder is a link to the candidate, moved in one step and only when every gate passes, so a
+server that reads it never sees a model in between, and a failed gate leaves the last promoted model in place. Cost: the
+problems of every task once for each of the two models. People's reviews, safety cases and preference are gates too
+(`train.promote.gate_cases`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from evals.data.decontamination import prompt_text
+from evals.numbers.statistics import mean_interval, paired_interval
+from evals.task import Item, Task
+from train.base.models import load_model
+from train.base.rollout import Collector, Rollout, group_draws
+from train.base.rollout_file import read_rollouts
+from train.base.specs import make_task, make_verifier
+from train.base.stage import Setting, read_result
+from train.measure.gates import Check, Gates
+from train.measure.measure import open_engine
+from train.promote.gate_cases import digest, preferred, reviewed, safe
+from train.recipe.run import stage_folders
+from train.rollouts.held_out import HeldOut, accuracy
+from train.update import kl
+from ttc.core import Sampling, Usage
+from ttc.durable import replace_link, replace_text
+from ttc.engines.shared.text import Text
+from ttc.errors import ConfigError
+
+__all__ = ["judge", "promote"]
+
+PROMOTED, REPORT = "promoted", "gate.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """The greedy answers of one model on one task."""
+
+    right: Sequence[float]
+    usage: Usage
+
+    @property
+    def num(self) -> int:
+        return len(self.right)
+
+
+def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list[Check]:
+    """Measure all gates of the run in `run`; `start` is the model it began with, None when the run made it itself.
+
+    Raises:
+        ConfigError: no run, a run that is not finished, or a start outside of the run that was not given.
+    """
+    folders = stage_folders(run)
+    results = [read_result(folder) for folder in folders]
+    if not results or results[-1] is None:
+        raise ConfigError(f"{run} is not finished; run it to its end first")
+    before = start or _made(folders)
+    last = results[-1]
+    checks = [_finished(last.stopped)]
+    task = make_task(gates.held_out)
+    candidate = Path(last.model)
+    new, old = (_answers(task, gates.limit, model, setting) for model in (candidate, before))
+    if gates.min_accuracy is not None:
+        checks.append(_accuracy(task.name, new, gates.min_accuracy, setting.seed))
+    if gates.min_gain is not None:
+        found = paired_interval(old.right, new.right, range(new.num), seed=setting.seed)
+        text = f"gain on {task.name} over the start"
+        checks.append(_at_least("min_gain", text, found.low, gates.min_gain))
+    if gates.max_length is not None:
+        checks.append(_at_most("max_length", "tokens an answer", new.usage.generated / new.num, gates.max_length))
+    if gates.max_mflops is not None:
+        checks.append(_at_most("max_mflops", "MFLOPs an answer", new.usage.flops / new.num / 1e6, gates.max_mflops))
+    if gates.max_seconds is not None:
+        spent = sum(result.metrics.get("seconds", 0.0) for result in results if result is not None)
+        checks.append(_at_most("max_seconds", "seconds of training", spent, gates.max_seconds))
+    if gates.max_kl is not None:
+        away = divergence(candidate, before, task.items(gates.limit, 0), task.sampling.max_tokens, setting)
+        checks.append(_at_most("max_kl", "nats a token from the start", away, gates.max_kl))
+    for spec in gates.retention:
+        checks.append(_kept("retention", make_task(spec), gates.limit, gates.max_drop, candidate, before, setting))
+    if gates.canaries is not None:
+        canaries = make_task(gates.canaries)
+        checks.append(_unseen(canaries.items(gates.limit, 0), folders, candidate))
+        checks.append(_kept("canaries", canaries, gates.limit, gates.max_canary_drop, candidate, before, setting))
+    return checks + _cases(gates, task, candidate, before, setting)
+
+
+def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[Check]:
+    """Gates on single cases; see `train.promote.gate_cases`."""
+    checks: list[Check] = []
+    if gates.reviews is not None:
+        path = Path(gates.reviews).expanduser()
+        checks.append(reviewed(path, candidate, gates.min_reviews, gates.min_accepted, setting.seed))
+    for spec in gates.safety:
+        cases = make_task(spec)
+        ways = [_answers(cases, gates.limit, candidate, setting, greedy=greedy).right for greedy in (True, False)]
+        checks.append(safe(cases.name, ways))
+    if gates.min_win_rate is not None:
+        items, cap = task.items(gates.limit, 0), task.sampling.max_tokens
+        new, old = (asyncio.run(_sampled(model, items, cap, setting)) for model in (candidate, start))
+        checks.append(preferred(gates.reward_model, new, old, candidate, gates.min_win_rate, setting))
+    return checks
+
+
+def promote(run: Path, checks: Sequence[Check]) -> Path | None:
+    """Write what was measured; move the pointer and return it when every gate passed, else return None."""
+    passed = all(check.passed for check in checks)
+    told = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
+    text = json.dumps(told, indent=1)
+    replace_text(run / REPORT, text + "\n")
+    if not passed:
+        return None
+    replace_link(run / PROMOTED, run / "model")
+    return run / PROMOTED
+
+
+def divergence(candidate: Path, start: Path, items: Sequence[Item], max_tokens: int, setting: Setting) -> float:
+    """KL(candidate || start) in nats, exact over the vocabulary, averaged over the tokens of sampled answers."""
+    rollouts = asyncio.run(_sampled(candidate, items, max_tokens, setting))
+    new, old = load_model(candidate, setting.device).eval(), load_model(start, setting.device).eval()
+    total, num = 0.0, 0
+    with torch.no_grad():
+        for rollout in rollouts:
+            ids = torch.tensor([[*rollout.prompt_ids, *rollout.token_ids]], device=setting.device)
+            span = slice(len(rollout.prompt_ids) - 1, -1)
+            gaps = kl.exact(new(input_ids=ids).logits[0, span].float(), old(input_ids=ids).logits[0, span].float())
+            total, num = total + float(gaps.sum()), num + int(gaps.numel())
+    return total / max(num, 1)
+
+
+async def _sampled(model: Path, items: Sequence[Item], max_tokens: int, setting: Setting) -> list[Rollout]:
+    engine = open_engine(model, setting)
+    sampling = Sampling(temperature=1.0, max_tokens=max_tokens)
+    collector = Collector(
+        engine, strategy=partial(group_draws, n=1), sampling=sampling, thinking=None, seed=setting.seed
+    )
+    try:
+        return await collector.collect(items, 0)
+    finally:
+        await engine.close()
+
+
+def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: bool = True) -> _Answered:
+    return asyncio.run(_measured(task, limit, model, setting, greedy))
+
+
+async def _measured(task: Task, limit: int, model: Path, setting: Setting, greedy: bool) -> _Answered:
+    engine, verifier = open_engine(model, setting), make_verifier(task)
+    try:
+        asked = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
+        right, usage = await accuracy(asked, engine, greedy=greedy)
+    finally:
+        await engine.close()
+        await verifier.close()
+    return _Answered([float(value) for value in right], usage)
+
+
+def _made(folders: Sequence[Path]) -> Path:
+    """The model that the run's first stage made from nothing."""
+    first = read_result(folders[0])
+    if first is None or not folders[0].name.endswith("-pretrain"):
+        raise ConfigError("the run started from a model outside of it: give --model FOLDER, the model it started from")
+    return Path(first.model)
+
+
+def _finished(stopped: str) -> Check:
+    by_rule = stopped.startswith("health rule")
+    return Check("finished", not by_rule, float(not by_rule), 1.0, stopped if by_rule else "no health rule ended it")
+
+
+def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> Check:
+    found = mean_interval(answers.right, range(answers.num), seed=seed)
+    return _at_least("min_accuracy", f"accuracy on {answers.num} problems of {name}", found.low, bound)
+
+
+def _at_least(gate: str, what: str, low: float, bound: float) -> Check:
+    return Check(gate, low >= bound, low, bound, f"{what}: at least {low:.4g} (95 %), must be {bound:g} or more")
+
+
+def _at_most(gate: str, what: str, value: float, bound: float) -> Check:
+    return Check(gate, value <= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or less")
+
+
+def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, start: Path, setting: Setting) -> Check:
+    """No worse than at the start, beyond doubt: the upper end of the drop's interval is within the bound."""
+    new, old = (_answers(task, limit, model, setting) for model in (candidate, start))
+    drop = paired_interval(new.right, old.right, range(new.num), seed=setting.seed)
+    text = f"drop on {task.name}: {drop.value:.4g}, at most {drop.high:.4g} (95 %), must be {bound:g} or less"
+    return Check(gate, drop.high <= bound, drop.high, bound, text)
+
+
+def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Check:
+    """No canary's prompt is among the recorded rollouts of any stage."""
+    text = Text(model)
+    prompts: Mapping[tuple[int, ...], str] = {
+        text.render(item.problem.messages, mode).token_ids or (): prompt_text(item)
+        for item in items
+        for mode in (None, True, False)
+    }
+    recorded = [folder / "rollouts.jsonl" for folder in folders]
+    seen = {
+        prompts[rollout.prompt_ids]
+        for path in recorded
+        if path.is_file()
+        for rollout in read_rollouts(path)
+        if rollout.prompt_ids in prompts
+    }
+    told = f"{len(seen)} canary prompts were trained on" + (f", such as {next(iter(seen))[:60]!r}" if seen else "")
+    return Check("canaries_unseen", not seen, float(len(seen)), 0.0, told)

@@ -1,0 +1,1 @@
+"""Recipes: reading one, running its stages, what a run remembers."""

@@ -1,0 +1,185 @@
+"""A recipe: a short TOML file of stages, each building on the model of the one before.
+
+    about = "what it does, after which paper, and what deviates from it"
+
+    [[stage]]
+    kind = "grpo"                    a function of train/stages or of the entry-point group ttc.stages
+    task = "cipher:split=train"      its keywords
+    [stage.health.length_drift]      changes of health rules, by name
+    threshold = 5.0
+
+    [stage.nano]                     what `--scale nano` sets instead; "" leaves a field out
+    steps = 10
+
+    [gates]                          what the model must show to be promoted; see `train.measure.gates`
+
+    [retention]                      measure every stage's model on every stage's held-out task; see
+    `train.measure.retention` limit = 128
+
+A stage with `only = "nano"` is there at that scale alone: a toy run makes the base model that a real run is given. One
+with `start = "1-pretrain"` starts from that stage's model instead of the one before it.
+
+Everything is bound and checked before a model is loaded. Names of packaged recipes are the files in `train/recipes/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train.base.stage import Stage
+from train.measure.gates import read_gates
+from train.measure.retention import Retention, read_retention
+from train.registries import STAGES
+from ttc.config.config import load_toml
+from ttc.config.values import nearest
+from ttc.errors import ConfigError, UnknownName
+
+__all__ = ["Recipe", "Step", "bind_stage", "packaged", "read_recipe"]
+
+_TOP = {"about", "stage", "gates", "retention"}
+_FOLDER = Path(__file__).parents[1] / "recipes"
+_STAGE = re.compile(r"[1-9][0-9]*-[a-z_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage of a recipe: its kind, its fields as given, the bound stage, and whose model it starts from."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    stage: Stage
+    start: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of kind and fields: a run folder of other settings is not resumed."""
+        asked = [self.kind, self.fields, *((self.start,) if self.start else ())]
+        text = json.dumps(asked, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A name, what it is about, its steps, and the tables of its gates and of what is retained, checked."""
+
+    name: str
+    about: str
+    steps: tuple[Step, ...]
+    gates: Mapping[str, Any] | None = None
+    retention: Retention | None = None
+
+
+def packaged() -> dict[str, Path]:
+    """The recipes that come with this package, by name."""
+    return {path.stem: path for path in sorted(_FOLDER.glob("*.toml"))}
+
+
+def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, object] | None = None) -> Recipe:
+    """Read a packaged recipe or a file.
+
+    Args:
+        name: of a packaged recipe, or the path of a TOML file.
+        scale: a table in the stages whose fields replace theirs, such as nano.
+        overrides: `STAGE.FIELD` (number of the stage from 1, or its kind) to value, from the command line.
+
+    Raises:
+        ConfigError: an unknown recipe, kind or field, or a value that does not fit; names it.
+    """
+    path = packaged().get(name) or Path(name).expanduser()
+    if not path.is_file():
+        raise UnknownName("recipe", name, packaged())
+    data = load_toml(path)
+    for key in data:
+        if key not in _TOP:
+            raise UnknownName(f"key of {path.name}", key, _TOP)
+    tables = data.get("stage", [])
+    if not isinstance(tables, list) or not tables:
+        raise ConfigError(f"{path.name} has no [[stage]]")
+    tables = [_scaled(table, scale) for table in tables if table.get("only") in (None, scale)]
+    _override(tables, overrides or {}, path.name)
+    steps = tuple(bind_stage(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
+    if scale is not None and not any(scale in table or table.get("only") == scale for table in data["stage"]):
+        raise ConfigError(f"{path.name} has no scale {scale!r}: no stage has a table [stage.{scale}]")
+    if not steps:
+        raise ConfigError(f"{path.name} has stages for other scales only; give --scale")
+    scales = sorted({str(table["only"]) for table in data["stage"] if table.get("only") not in (None, scale)})
+    _check_named(steps, path.name, f"; its stages are numbered for --scale {scales[0]}" if scales else "")
+    kept = data.get("retention")
+    retention = None if kept is None else read_retention(_scaled(kept, scale), path.name)
+    return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name), retention)
+
+
+def _check_named(steps: Sequence[Step], where: str, hint: str) -> None:
+    """Refuse a stage that starts from, or reads, a stage that does not come before it; a file that is there may."""
+    names: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        for field, name in (("start", step.start), *_texts(step.fields)):
+            stage = field == "start" or _STAGE.fullmatch(str(name))
+            if name is None or not stage or name in names or (field != "start" and Path(name).exists()):
+                continue
+            known = ", ".join(names) or "none"
+            raise ConfigError(
+                f"{where}, stage {number}: {field} names {name!r}, which is no stage before it "
+                f"(known: {known}){hint}{nearest(name, names)}"
+            )
+        names.append(f"{number}-{step.kind}")
+
+
+def _texts(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every field that is a text, or a list of them, without the word that says where ptx takes its rows."""
+    for field, value in fields.items():
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, str):
+                yield field, text.removeprefix("rollouts:")
+
+
+def _gates(data: Mapping[str, Any], scale: str | None, where: str) -> Mapping[str, Any] | None:
+    """The table of gates at this scale, checked; None without one."""
+    table = data.get("gates")
+    if table is None:
+        return None
+    if isinstance(table, Mapping):
+        table = _scaled(table, scale)
+    read_gates(table, where)
+    return dict(table)
+
+
+def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
+    """The stage's fields with those of the chosen scale, "" for none; tables other than `health` are scales."""
+    plain = {
+        key: value
+        for key, value in table.items()
+        if key == "health" or (key != "only" and not isinstance(value, Mapping))
+    }
+    found = {**plain, **(table.get(scale, {}) if scale is not None else {})}
+    return {key: value for key, value in found.items() if value != ""}
+
+
+def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object], where: str) -> None:
+    for key, value in overrides.items():
+        which, dot, field = key.partition(".")
+        chosen = [table for i, table in enumerate(tables, start=1) if which in (str(i), table.get("kind"))]
+        if not dot or not chosen:
+            raise ConfigError(f"--set {key}: write STAGE.FIELD=VALUE with a stage of {where} (its number or its kind)")
+        for table in chosen:
+            table[field] = value
+
+
+def bind_stage(table: Mapping[str, Any], where: str) -> Step:
+    """Bind one stage's table, its kind and its fields; raises ConfigError naming `where` and what does not fit."""
+    if "kind" not in table:
+        raise ConfigError(f"{where}: kind is missing (one of {', '.join(STAGES.names())})")
+    kind = str(table["kind"])
+    fields = {key: value for key, value in table.items() if key not in ("kind", "start")}
+    supply = {"health": fields.pop("health")} if "health" in fields else {}
+    try:
+        stage: Stage = STAGES.create(kind, fields, supply=supply)
+    except ConfigError as exc:
+        raise type(exc)(f"{where}: {exc}") if type(exc) is ConfigError else exc from exc
+    return Step(kind, {**fields, **supply}, stage, table.get("start"))

@@ -1,0 +1,200 @@
+"""Run a recipe: check everything, then stage by stage, resuming what a killed run left.
+
+A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.base.contents`), one folder per
+stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or over
+other weights, files or problems, it is refused, not overwritten. A finished stage is not run again, but its models are
+read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where the
+recipe asks for it (`train.measure.retention`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train.base.contents import run_contents
+from train.base.stage import Result, Setting, Stage, check_models, read_result, write_result
+from train.base.world import ALONE, World
+from train.measure.retention import FILE as RETENTION
+from train.measure.retention import measure_retention, write_kept
+from train.recipe.recipe import Recipe
+from ttc.config.config import differences, dump
+from ttc.durable import is_scratch, replace_link, replace_text
+from ttc.errors import ConfigError, TrainingError
+from ttc.identity.digests import differing
+
+__all__ = ["RUN", "Options", "claim", "read_asked", "run_recipe", "stage_folders"]
+
+RUN = "run.json"
+CONTENTS = "contents"
+_BY_CONTENT = (CONTENTS, "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where and how a recipe runs."""
+
+    out: Path
+    seed: int
+    model: Path | None
+    device: str
+    threads: int
+    world: World = ALONE
+
+
+def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> list[Result]:
+    """Run all stages; returns their results.
+
+    Raises:
+        ConfigError: a stage cannot work, or the folder holds another run.
+        TrainingError: a stage cannot go on.
+    """
+    has_model = options.model is not None
+    for step in recipe.steps:
+        step.stage.check(has_model)
+        if options.world.size > 1 and getattr(step.stage, "overlaps", False):
+            raise ConfigError(f"{step.kind}: asynchronous = true is for one learner; set it to false, or --processes 1")
+        has_model = True
+    if options.world.main:
+        claim(recipe, options)
+    options.world.wait()
+    results: list[Result] = []
+    names = [f"{number}-{step.kind}" for number, step in enumerate(recipe.steps, start=1)]
+    model = options.model
+    for number, step in enumerate(recipe.steps, start=1):
+        folder = options.out / names[number - 1]
+        folder.mkdir(exist_ok=True)
+        result = options.world.agree(read_result(folder))
+        if result is None:
+            log(f"stage {number} of {len(recipe.steps)}: {step.kind}")
+            if step.start is not None:
+                model = Path(results[names.index(step.start)].model)
+            result = _run_stage(step.stage, _setting(options, folder, model, log))
+        else:
+            if options.world.main:
+                check_models(folder)
+            log(f"stage {number} of {len(recipe.steps)}: {step.kind} is done")
+        results.append(result)
+        model = Path(result.model)
+        if result.stopped.startswith("health rule"):
+            log(f"stopped: {result.stopped}")
+            break
+    else:
+        if options.world.main:
+            replace_link(options.out / "model", Path(results[-1].model))
+    if recipe.retention is not None and options.world.main and not (options.out / RETENTION).is_file():
+        models = [(name, Path(result.model)) for name, result in zip(names, results, strict=False)]
+        held_out = [str(step.fields["held_out"]) for step in recipe.steps if "held_out" in step.fields]
+        setting = _setting(options, options.out, options.model, log)
+        write_kept(options.out, measure_retention(recipe.retention, _distinct(models, options), held_out, setting))
+    return results
+
+
+def _run_stage(stage: Stage, setting: Setting) -> Result:
+    """Run a stage: every process where it splits its work, else the first while the others wait."""
+    world = setting.world
+    if world.main or getattr(stage, "distributed", False):
+        result = stage.run(setting)
+        if world.main:
+            write_result(setting.folder, result)
+    world.wait()
+    found = read_result(setting.folder)
+    if found is None:
+        raise TrainingError(f"{setting.folder.name} has no result; the first process did not finish it")
+    return found
+
+
+def _setting(options: Options, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:
+    return Setting(folder, model, options.seed, options.device, options.threads, log, options.world)
+
+
+def _distinct(models: Sequence[tuple[str, Path]], options: Options) -> list[tuple[str, Path]]:
+    """The start, if there is one, and every stage that made a model of its own."""
+    found = [] if options.model is None else [("start", options.model)]
+    for name, model in models:
+        if all(model.resolve() != known.resolve() for _, known in found):
+            found.append((name, model))
+    return found
+
+
+def stage_folders(out: Path) -> list[Path]:
+    """The stage folders of a run, in order; raises ConfigError when `out` is no run."""
+    if not (out / RUN).is_file():
+        raise ConfigError(f"{out} is not a training run: it has no {RUN}")
+    found = [path for path in out.iterdir() if path.is_dir() and path.name.partition("-")[0].isdigit()]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[0]))
+
+
+def read_asked(out: Path) -> dict[str, Any]:
+    """What the run in `out` was asked; raises ConfigError when `out` is no run, or its run.json cannot be read."""
+    path = out / RUN
+    if not path.is_file():
+        raise ConfigError(f"{out} is not a training run: it has no {RUN}")
+    try:
+        asked = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise ConfigError(f"{path} cannot be read ({exc}); choose another folder") from exc
+    if not isinstance(asked, dict) or not isinstance(asked.get("stages"), list):
+        raise ConfigError(f"{path}: stages: expected a list; choose another folder")
+    return asked
+
+
+def claim(recipe: Recipe, options: Options) -> None:
+    """Write what is asked and what it is made of, or compare both with what the folder was made for.
+
+    Raises:
+        ConfigError: the folder holds another run, naming the setting or the content that differs, or something else.
+    """
+    asked = _asked(recipe, options)
+    path = options.out / RUN
+    if path.is_file():
+        _compare(options.out, read_asked(options.out), asked)
+        return
+    if options.out.exists() and (not options.out.is_dir() or not all(map(is_scratch, options.out.iterdir()))):
+        raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
+    options.out.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(asked, indent=1) + "\n")
+
+
+def _asked(recipe: Recipe, options: Options) -> dict[str, Any]:
+    """What run.json holds, as plain JSON data."""
+    asked: dict[str, object] = {
+        "recipe": recipe.name,
+        "seed": options.seed,
+        "model": options.model.name if options.model else None,
+        "stages": [{"kind": step.kind, "digest": step.digest, "fields": step.fields} for step in recipe.steps],
+    }
+    if recipe.gates is not None:
+        asked["gates"] = dict(recipe.gates)
+    if recipe.retention is not None:
+        asked["retention"] = dump(recipe.retention)
+    asked[CONTENTS] = run_contents(recipe, options.model, options.out)
+    plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
+    return plain
+
+
+def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+    """Refuse a folder whose run was asked otherwise, or of other contents; the name of the model's folder is no matter.
+
+    Settings come first: another file has another content, and its name says more.
+    """
+    if CONTENTS not in there:
+        raise ConfigError(
+            f"{out} holds a run of an older version, whose {RUN} keeps no digests of models, files and problems, so "
+            "nobody can tell whether they are still the same; give another --out"
+        )
+    settings = [{name: value for name, value in run.items() if name not in _BY_CONTENT} for run in (there, here)]
+    for name, before, now in differences(*settings):
+        raise ConfigError(
+            f"{out} holds a run with other settings: {name} is {before} there and {now} here; "
+            "give another --out or delete it"
+        )
+    changed = differing(there[CONTENTS], here[CONTENTS])
+    if changed:
+        raise ConfigError(
+            f"{out} holds a run that was made with other contents: {', '.join(changed)}; put back what it was made "
+            "with, or give another --out"
+        )

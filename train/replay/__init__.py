@@ -1,0 +1,1 @@
+"""Computing recorded updates again, and judging recorded rollouts again."""

@@ -1,0 +1,1 @@
+"""Training and use of reward models: outcome, steps, Monte Carlo labels, learnt rewards."""

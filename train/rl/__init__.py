@@ -1,0 +1,1 @@
+"""Reinforcement learning: the loop, its step and its parts."""

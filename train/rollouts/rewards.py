@@ -1,0 +1,133 @@
+"""From a rollout to a reward: the verifier's verdict and weighted extra parts, each logged under its own name.
+
+The verifier is the objective: 1 for `correct`, 0 for `incorrect`, `no_answer` and `unparseable` (or its partial score),
+and *no reward* for `timeout`, `limit` and `error`, which say nothing about the policy (promise 5). A learnt reward
+(`train.reward_models.learnt_reward`) stands beside it, or in its place when the verifier's weight is 0: then verdicts
+are logged and decide nothing. A process reward (`train.reward_models.process_reward`) gives steps rewards of their own.
+Shaping parts (`train/shaping/`) are functions of a whole group and of the step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Protocol, TypeAlias
+
+from train.base.rollout import Rollout
+from ttc.config.plugin_fault import checked_return
+from ttc.core import Submission, Verdict, Verifier
+
+__all__ = ["Learnt", "Part", "Process", "Rewarder", "Shaping"]
+
+Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
+"""(rollouts of one group, judged; step) -> a number for each."""
+
+Process: TypeAlias = Callable[[Sequence[Rollout]], Sequence[tuple[tuple[int, float], ...]]]
+"""rollouts -> `Rollout.step_rewards` of each."""
+
+_NO_VERDICT = ("timeout", "limit", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One shaping part and its weight in the reward."""
+
+    name: str
+    weight: float
+    shaping: Shaping
+
+
+class Learnt(Protocol):
+    """A learnt reward: numbers for rollouts, each by name; those of `total` are added to the reward."""
+
+    total: str
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> Mapping[str, Sequence[float]]:
+        """Score all rollouts of a step at once."""
+        ...
+
+
+class Rewarder:
+    """Judges rollouts."""
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        parts: Sequence[Part] = (),
+        *,
+        partial: bool = False,
+        verifier_weight: float = 1.0,
+        learnt: Learnt | None = None,
+        process: Process | None = None,
+    ) -> None:
+        """`partial` takes the verifier's partial credit instead of right or wrong."""
+        self._verifier, self._parts, self._partial = verifier, tuple(parts), partial
+        self._weight, self._learnt, self._process = verifier_weight, learnt, process
+
+    async def judge(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
+        """Return the rollouts with verdict, parts and reward, in the same order."""
+        verdicts = await asyncio.gather(*(self._verify(rollout) for rollout in rollouts))
+        judged = [self._with_verdict(rollout, verdict) for rollout, verdict in zip(rollouts, verdicts, strict=True)]
+        if self._learnt is not None and judged:
+            judged = _add_learnt(judged, await asyncio.to_thread(self._learnt, judged), self._learnt.total)
+        if self._process is not None and judged:
+            judged = _add_steps(judged, await asyncio.to_thread(self._process, judged))
+        for part in self._parts:
+            judged = _add(judged, part, step)
+        return judged
+
+    async def close(self) -> None:
+        """Stop the verifier's workers."""
+        await self._verifier.close()
+
+    async def _verify(self, rollout: Rollout) -> Verdict:
+        finish = "stop" if rollout.finish_reason == "stop" else "length"
+        return await self._verifier.verify(rollout.target, Submission(rollout.text, rollout.thinking, finish))
+
+    def _with_verdict(self, rollout: Rollout, verdict: Verdict) -> Rollout:
+        if not self._weight:
+            return replace(rollout, verdict=verdict, reward=0.0)
+        if verdict.status in _NO_VERDICT:
+            return replace(rollout, verdict=verdict, reward=None)
+        value = float(verdict.correct)
+        if self._partial and verdict.score is not None:
+            value = verdict.score
+        parts: Mapping[str, float] = {"verifier": value}
+        return replace(rollout, verdict=verdict, reward=self._weight * value, parts=parts)
+
+
+def _add_learnt(judged: Sequence[Rollout], scored: Mapping[str, Sequence[float]], total: str) -> list[Rollout]:
+    """Add the learnt reward to every rollout that has one, and all its numbers to the parts."""
+    found: list[Rollout] = []
+    for i, rollout in enumerate(judged):
+        parts = {name: values[i] for name, values in scored.items()}
+        reward = None if rollout.reward is None else rollout.reward + parts[total]
+        found.append(replace(rollout, reward=reward, parts={**rollout.parts, **parts}))
+    return found
+
+
+def _add_steps(judged: Sequence[Rollout], scored: Sequence[tuple[tuple[int, float], ...]]) -> list[Rollout]:
+    """Give every rollout the rewards of its steps, and log their mean where it has any."""
+    found: list[Rollout] = []
+    for rollout, steps in zip(judged, scored, strict=True):
+        mean = {"process": fmean(value for _, value in steps)} if steps else {}
+        found.append(replace(rollout, step_rewards=steps, parts={**rollout.parts, **mean}))
+    return found
+
+
+def _add(judged: Sequence[Rollout], part: Part, step: int) -> list[Rollout]:
+    """Add one part to the reward of every rollout that has one."""
+    groups: dict[int, list[int]] = {}
+    for index, rollout in enumerate(judged):
+        groups.setdefault(rollout.group, []).append(index)
+    result = list(judged)
+    for members in groups.values():
+        returned = part.shaping([judged[i] for i in members], step)
+        values = checked_return("shaping", part.shaping, returned, Sequence, len(members))
+        for i, value in zip(members, values, strict=True):
+            reward = judged[i].reward
+            total = None if reward is None else reward + part.weight * value
+            result[i] = replace(judged[i], reward=total, parts={**judged[i].parts, part.name: value})
+    return result

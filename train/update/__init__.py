@@ -1,0 +1,1 @@
+"""One update of a policy: batches, packing, normalisation, losses, the critic."""

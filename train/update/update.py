@@ -1,0 +1,260 @@
+"""One optimiser step over a batch: the update rule, micro-batches, clipping, and what is worth knowing of it.
+
+The batch may be passed over several times (`epochs`) and cut into mini-batches, each an optimiser step; the ratio is
+then taken against log-probabilities computed before the first of them. With one pass and one mini-batch the ratio is
+exactly 1 and nothing is computed twice. `learn` is the whole of an update from rewards: the reference's and the
+critic's numbers first, without a gradient, then the weights, the steps, and the critic's own. Cost: one forward and
+backward pass per epoch, and a forward one more when there is more than one step, and for a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from train.base.optimiser import Optimiser
+from train.base.sharding import Sharded
+from train.base.world import ALONE, World
+from train.update import kl as divergence
+from train.update.batch import Batch
+from train.update.correction import Correction
+from train.update.critic import Critic
+from train.update.micro import shared, shuffled
+from train.update.normalise import Normaliser, token_weights
+from train.update.outcome import Advantage, Outcome
+from train.update.packing import check_packing
+from train.update.policy import Compare, token_logprobs
+from train.update.terms import Loss, PerToken
+from ttc.config.plugin_fault import checked_return
+from ttc.errors import ConfigError, TrainingError
+
+__all__ = ["Objective", "Supervisor", "Updater", "weighted", "whitened"]
+
+Supervisor: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Compare]
+"""(numbers of some rows of the batch, their mask) -> the divergence from a teacher at their masked positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What an update minimises: a policy-gradient loss, how rewards become advantages, the pull of a reference.
+
+    `kl_in` puts that pull into the loss, or into the reward of every token (InstructGPT; needs an advantage that reads
+    rewards per token). `whiten` gives the advantages of a batch mean 0 and spread 1, as PPO does.
+    """
+
+    loss: Loss
+    advantage: Advantage
+    normaliser: Normaliser = "token"
+    max_tokens: int = 1024
+    correction: Correction = field(default_factory=Correction)
+    kl_weight: float = 0.0
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_in: Literal["loss", "reward"] = "loss"
+    whiten: bool = False
+
+    @property
+    def kl_loss(self) -> float:
+        """Weight of the divergence in the loss."""
+        return self.kl_weight if self.kl_in == "loss" else 0.0
+
+
+def weighted(batch: Batch, objective: Objective, outcome: Outcome) -> Batch:
+    """Fill in advantages and weights; the normaliser sees the whole batch, before it is cut."""
+    weights = token_weights(batch.mask, objective.normaliser, objective.max_tokens)
+    advantages = checked_return("advantage", objective.advantage, objective.advantage(outcome), torch.Tensor)
+    return replace(
+        batch,
+        advantages=advantages * batch.mask,
+        pg=weights,
+        kl=weights * objective.kl_loss if objective.kl_loss else batch.kl,
+    )
+
+
+def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Values (R, T) with mean 0 and spread 1 over the mask, 0 outside of it."""
+    picked = values[mask]
+    if picked.numel() < 2:
+        return values * mask
+    return (values - picked.mean()) / (picked.std() + 1e-8) * mask
+
+
+class Updater:
+    """Holds the model and its optimiser."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimiser: Optimiser,
+        objective: Objective,
+        *,
+        epochs: int = 1,
+        minibatches: int = 1,
+        micro_tokens: int | None = None,
+        autocast: bool = False,
+        reference: Any = None,
+        critic: Critic | None = None,
+        replayed: Callable[[int], Batch] | None = None,
+        packed: int = 0,
+        world: World = ALONE,
+    ) -> None:
+        """`autocast` computes in bf16; `micro_tokens` bounds the padded tokens of one forward pass.
+
+        By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
+        `reference` is a model that is never trained, for the objective's divergence; `replayed(step)` a batch of
+        earlier data whose cross-entropy every optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
+        end (see `train.update.packing`). In a `world` the optimiser must be one of the same world.
+        """
+        if packed:
+            check_packing(model)
+        self._device = next(model.parameters()).device
+        micro = micro_tokens if micro_tokens is not None else 2048 if self._device.type == "cpu" else 16_384
+        for name, value in (("epochs", epochs), ("minibatches", minibatches), ("micro_tokens", micro)):
+            if value < 1:
+                raise ConfigError(f"update.{name} must be at least 1, got {value}")
+        self.model, self.optimiser, self.objective = model, optimiser, objective
+        self._epochs, self._minibatches, self._micro = epochs, minibatches, micro
+        self._autocast, self._packed = autocast, packed
+        self._reference, self.critic, self._replayed, self._world = reference, critic, replayed, world
+
+    def learn(self, batch: Batch, outcome: Outcome) -> dict[str, float]:
+        """Update on a batch without weights and its rewards; returns metrics.
+
+        Raises:
+            ConfigError: an objective with a divergence, and no reference.
+        """
+        objective, told = self.objective, {}
+        if objective.kl_weight:
+            if self._reference is None:
+                raise ConfigError("kl_weight is above 0, but the update has no reference model")
+            batch = replace(batch, reference=self._without_gradient(self._reference, batch))
+        if objective.kl_weight and objective.kl_in == "reward":
+            gap = (self._without_gradient(self.model, batch) - batch.reference) * batch.mask
+            outcome = replace(outcome, steps=-objective.kl_weight * gap)
+            told["kl"] = float(gap.sum() / batch.mask.sum().clamp(min=1))
+        if self.critic is not None:
+            outcome = replace(outcome, values=self.critic.values(batch))
+        ready = weighted(batch, objective, outcome)
+        if self.critic is not None and outcome.values is not None:
+            told |= self.critic.fit(batch, outcome.values, ready.advantages + outcome.values)
+        if objective.whiten:
+            ready = replace(ready, advantages=whitened(ready.advantages, ready.mask))
+        return {**self.step(ready), **told}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the policy's weights."""
+        return {**self.optimiser.state(), **({} if self.critic is None else {"critic": self.critic.state()})}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.optimiser.load(state)
+        if self.critic is not None:
+            self.critic.load(state["critic"])
+
+    def step(self, batch: Batch, supervisor: Supervisor | None = None) -> dict[str, float]:
+        """Update the model on a weighted batch; returns metrics (nats, shares, norms).
+
+        With a `supervisor`, `batch.kl` weighs the divergence from its teacher instead of the one from a reference.
+        """
+        if isinstance(self.model, Sharded) and len(batch) // self._minibatches < self._world.size:
+            raise TrainingError(f"{len(batch)} rows are too few for {self._minibatches} x {self._world.size} shards")
+        batch = batch.to(self._device)
+        self.model.train()
+        single = self._epochs == 1 and self._minibatches == 1
+        old = None if single else self._without_gradient(self.model, batch)
+        tally = _Tally()
+        for _ in range(self._epochs):
+            for index in shuffled(len(batch), self._minibatches, self.optimiser.taken):
+                scale = len(batch) / len(index)  # a mini-batch is a fair sample of the batch
+                for part in self._micro_batches(batch, index):
+                    rows = batch.rows(part)
+                    compare = None if supervisor is None else supervisor(part, rows.mask)
+                    loss = self._loss(rows, None if old is None else old[part], tally, compare) * scale
+                    loss.backward()
+                if self._replayed is not None:
+                    self._replay(self._replayed(self.optimiser.taken), tally)
+                tally.norms.append(self.optimiser.step())
+        return tally.summary(self._world)
+
+    def _loss(
+        self, batch: Batch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
+    ) -> torch.Tensor:
+        objective = self.objective
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+            scored = token_logprobs(self.model, batch.ids, batch.mask, compare, packed=self._packed)
+        logprobs = scored.logprobs
+        before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
+        returned = objective.loss(logprobs, before, batch.advantages, batch.mask)
+        terms = checked_return("loss", objective.loss, returned, PerToken)
+        fix = objective.correction.weights(before, batch.engine, batch.mask)
+        loss = (terms.loss * fix * batch.pg).sum() - (logprobs * batch.ce).sum()
+        if scored.compared is not None:
+            loss = loss + (scored.compared * batch.kl).sum()
+            tally.add("divergence", scored.compared.detach(), batch.mask)
+        elif objective.kl_loss:
+            estimate = divergence.ESTIMATORS[objective.kl_estimator](logprobs, batch.reference)
+            # k2 has the right gradient as it is; the others get it from the ratio
+            fair = estimate if objective.kl_estimator == "k2" else divergence.with_ratio(estimate, logprobs, before)
+            loss = loss + (fair * batch.kl).sum()
+            tally.add("kl", estimate.detach(), batch.mask)
+        tally.add("entropy", scored.entropy, batch.mask)
+        tally.add("clip_share", terms.clipped.float(), batch.mask)
+        known = batch.mask & ~torch.isnan(batch.engine)
+        tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), known)
+        tally.loss += float(loss.detach())
+        return loss
+
+    def _replay(self, batch: Batch, tally: _Tally) -> None:
+        """Add the gradient of earlier data's cross-entropy."""
+        batch = batch.to(self._device)
+        for part in self._micro_batches(batch, torch.arange(len(batch))):
+            rows = batch.rows(part)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+                logprobs = token_logprobs(self.model, rows.ids, rows.mask).logprobs
+            loss = -(logprobs * rows.ce).sum()
+            loss.backward()
+            tally.add("ptx_loss", -logprobs.detach(), rows.mask)
+            tally.loss += float(loss.detach())
+
+    @torch.no_grad()
+    def _without_gradient(self, model: Any, batch: Batch) -> torch.Tensor:
+        """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch."""
+        found = torch.zeros_like(batch.engine)
+        for part in self._micro_batches(batch, torch.arange(len(batch), device=batch.mask.device)):
+            rows = batch.rows(part)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+                scored = token_logprobs(model, rows.ids.to(self._device), rows.mask.to(self._device))
+            found[part, : rows.mask.shape[1]] = scored.logprobs.to(found.device)
+        self._world.add([found])
+        return found
+
+    def _micro_batches(self, batch: Batch, index: torch.Tensor) -> Iterator[torch.Tensor]:
+        return shared(batch.mask, index, self._micro, self._world)
+
+
+class _Tally:
+    """Sums over micro-batches."""
+
+    def __init__(self) -> None:
+        self.loss = 0.0
+        self.norms: list[float] = []
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, float] = {}
+
+    def add(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
+        """Add the masked values to the mean of `name`."""
+        self._sums[name] = self._sums.get(name, 0.0) + float((values * mask).sum())
+        self._counts[name] = self._counts.get(name, 0.0) + float(mask.sum())
+
+    def summary(self, world: World = ALONE) -> dict[str, float]:
+        """Means by name over all processes, the loss, and the largest gradient norm."""
+        sums, counts, loss = dict[str, float](), dict[str, float](), 0.0
+        for tally in world.gather([self]):
+            loss += tally.loss
+            for name, total in tally._sums.items():
+                sums[name] = sums.get(name, 0.0) + total
+                counts[name] = counts.get(name, 0.0) + tally._counts[name]
+        means = {name: total / counts[name] for name, total in sums.items() if counts[name]}
+        return {"loss": loss, "grad_norm": max(self.norms), **means}

@@ -1,0 +1,1 @@
+"""The plan of `auto`: the table that a calibration wrote, and the policy that follows it."""

@@ -1,0 +1,1 @@
+"""How one answer is chosen among candidates: votes, rules of selection, aggregation of step scores."""

@@ -1,0 +1,111 @@
+"""Selection among scored candidates: argmax, votes, and two rules that do not trust the scorer to the end.
+
+    argmax        the best score (best-of-n)
+    weighted      the answer class with the largest sum of scores, which must be >= 0 (Li et al. 2022)
+    majority      the largest answer class, scores ignored
+    pessimistic   drawn with weights relu((score - l) / beta), l such that they average 1: chi-squared regularised, so
+                  that more samples never hurt (Huang et al. 2025, "Is Best-of-N the Best of Them?", arXiv 2503.21878)
+    soft          drawn with probability proportional to exp(score / beta) (Verdun et al. 2025, "Soft Best-of-n")
+
+Small `beta` tends to argmax, large `beta` to a uniform draw. Ties: (tokens, path). A candidate without a final answer
+or without a score cannot be chosen. Left out: rejection sampling against the true normaliser, which needs a stream of
+samples; here the n samples stand for the base policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from ttc.choosing.voting import by_length, vote
+from ttc.core import Candidate
+from ttc.errors import ConfigError
+
+Select: TypeAlias = Literal["argmax", "weighted", "majority", "pessimistic", "soft"]
+
+
+def choose(
+    candidates: Sequence[Candidate], kind: str, select: Select, *, beta: float = 0.1, u: float = 0.0
+) -> Candidate | None:
+    """Select among closed paths; None when none has both a final answer and what the rule needs.
+
+    `u` in [0, 1) is the dice of the rules that draw.
+    """
+    return _RULES[select](candidates, kind, beta, u)
+
+
+def check_beta(beta: float) -> None:
+    """Refuse a beta that is no temperature."""
+    if not (math.isfinite(beta) and beta > 0):
+        raise ConfigError(f"beta must be > 0, got {beta}")
+
+
+def soft_weights(scores: Sequence[float], beta: float) -> list[float]:
+    """Return exp(score / beta), normalised to sum 1; safe for any finite scores."""
+    top = max(scores)
+    raw = [math.exp((score - top) / beta) for score in scores]
+    total = math.fsum(raw)
+    return [value / total for value in raw]
+
+
+def pessimistic_weights(scores: Sequence[float], beta: float) -> list[float]:
+    """Return relu((score - l) / beta), where l is the one number that makes their mean 1.
+
+    The mean falls in l, piecewise linearly: with the scores sorted, the segment that holds l is found exactly.
+
+    >>> [round(w, 3) for w in pessimistic_weights([0.0, 1.0], 1.0)]
+    [0.5, 1.5]
+    """
+    ordered, num, total = sorted(scores, reverse=True), len(scores), 0.0
+    level = -math.inf
+    for count, score in enumerate(ordered, start=1):
+        total += score
+        level = (total - num * beta) / count
+        below = ordered[count] if count < num else -math.inf
+        if below <= level:  # the next score gets no weight, so `count` of them share it all
+            break
+    return [max((score - level) / beta, 0.0) for score in scores]
+
+
+def pick(weights: Sequence[float], u: float) -> int:
+    """Return the index that `u` in [0, 1) falls on when the weights are laid end to end."""
+    target, passed = u * math.fsum(weights), 0.0
+    for index, weight in enumerate(weights):
+        passed += weight
+        if target < passed:
+            return index
+    return max(index for index, weight in enumerate(weights) if weight > 0)
+
+
+def _scored(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that may be chosen, in path order, so that the dice fall alike in any schedule."""
+    eligible = [c for c in candidates if c.final is not None and c.score is not None and math.isfinite(c.score)]
+    return sorted(eligible, key=lambda candidate: candidate.path)
+
+
+def _argmax(candidates: Sequence[Candidate], kind: str, beta: float, u: float) -> Candidate | None:
+    scored = [c for c in candidates if c.final is not None and c.score is not None]
+    return min(scored, key=lambda c: (-(c.score or 0.0), *by_length(c)), default=None)
+
+
+def _drawn(weigh: Callable[[Sequence[float], float], list[float]]) -> _Rule:
+    def rule(candidates: Sequence[Candidate], kind: str, beta: float, u: float) -> Candidate | None:
+        scored = _scored(candidates)
+        return scored[pick(weigh([c.score or 0.0 for c in scored], beta), u)] if scored else None
+
+    return rule
+
+
+_Rule: TypeAlias = Callable[[Sequence[Candidate], str, float, float], Candidate | None]
+
+_RULES: Mapping[Select, _Rule] = MappingProxyType(
+    {
+        "argmax": _argmax,
+        "weighted": lambda candidates, kind, beta, u: vote(candidates, kind, lambda candidate: candidate.score),
+        "majority": lambda candidates, kind, beta, u: vote(candidates, kind),
+        "pessimistic": _drawn(pessimistic_weights),
+        "soft": _drawn(soft_weights),
+    }
+)

@@ -1,0 +1,149 @@
+"""The command `ttc`: finds sub-commands by entry point and turns errors into exit codes.
+
+A sub-command is an entry point of group `ttc.commands`: a function `register(subparsers)` that adds its parser and sets
+`run`, a function from the parsed arguments to an exit code. Only the command that is asked for is imported.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed while running, 2 bad input (nothing was
+started) or a failure of the user's own code, 3 finished but some problems failed, 130 interrupted. `TTC_DEBUG=1` shows
+tracebacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+from typing import Any, NoReturn
+
+from ttc.cli.memory import collect_rarely
+from ttc.cli.recipe import recipe_arguments
+from ttc.config.plugin_fault import blamed, described, leaf
+from ttc.config.registry import plugins
+from ttc.config.values import nearest
+from ttc.errors import ConfigError, PluginError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
+
+__all__ = ["main"]
+
+GROUP = "ttc.commands"
+EPILOG = """\
+exit codes:
+  0    done
+  1    failed while running
+  2    bad input: nothing was started; or your own strategy, scorer, ... failed
+  3    finished, but some problems failed
+  130  interrupted
+
+TTC_DEBUG=1 shows tracebacks. Start with: ttc doctor"""
+BAD_INPUT = (ConfigError, RecordError, PromptTooLong, Unsupported, PluginError)
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are one line, like every other error here, and that guesses no abbreviation."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see: {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    if argv is None:  # the process is the command's own
+        collect_rarely()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parse(arguments)
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output went away (ttc list | head): not an error, but stdout must not be flushed again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as exc:
+        return _fail_with(exc)
+
+
+def _fail_with(error: Exception) -> int:
+    """Report an error; of the failures of concurrent tasks the first, the others are its company."""
+    first = leaf(blamed(error))
+    match first:
+        case TTCError():
+            return _fail(f"error: {first}", 2 if isinstance(first, BAD_INPUT) else 1)
+        case OSError():
+            return _fail(f"error: {_told(first)}", 1)
+    return _fail(f"internal error: {described(first)} (TTC_DEBUG=1 shows where)", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    if os.environ.get("TTC_DEBUG") == "1":
+        traceback.print_exc()
+    print("ttc: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _told(error: OSError) -> str:
+    """What the system refused, and where."""
+    said = error.strerror or str(error) or type(error).__name__
+    return said if error.filename is None else f"{error.filename}: {said}"
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = _Parser(
+        prog="ttc",
+        description="Spend compute at test time, measure exactly what it bought.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = plugins(GROUP)
+    asked = next((item for item in arguments if not item.startswith("-")), None)
+    if asked is not None and asked not in commands:
+        raise UnknownName("command", asked, commands)
+    if asked is not None:
+        commands[asked].load()(subparsers)
+        args, left = parser.parse_known_args(recipe_arguments(arguments, subparsers.choices[asked]))
+        if left:
+            _refuse(left[0], _asked(subparsers.choices[asked], arguments))
+        return args
+    for name in sorted(commands):
+        _register_for_help(subparsers, name, commands[name])
+    return parser.parse_args(arguments)
+
+
+def _asked(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the innermost sub-command that the arguments name."""
+    for item in arguments:
+        nested = next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)
+        if nested is not None and item in nested.choices:
+            parser = nested.choices[item]
+    return parser
+
+
+def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
+    """Name an argument that no option and no position takes."""
+    if not argument.startswith("-"):
+        parser.error(f"argument {argument!r} is one too many")
+    name = argument.partition("=")[0]
+    parser.error(f"no option {name}{nearest(name, list(parser._option_string_actions))}")
+
+
+def _register_for_help(subparsers: Any, name: str, command: EntryPoint) -> None:
+    """Add a command to `ttc --help`; one that cannot be imported is listed with the reason."""
+    try:
+        command.load()(subparsers)
+    except ImportError as exc:
+        subparsers.add_parser(name, help=f"unavailable: {exc}")
+
+
+def _version() -> str:
+    from ttc import __version__
+
+    return f"ttc {__version__}"

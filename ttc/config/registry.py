@@ -1,0 +1,217 @@
+"""From a name to a function: file name, entry point, or `path/to/file.py:function`.
+
+A module registers itself by defining one public function of its own name: `ttc/strategies/best_of_n.py` with
+`best_of_n` is the strategy `best_of_n`. Names starting with an underscore and modules without such a function (their
+helpers) are not registered. Other distributions add to the same list through the registry's entry-point group.
+Listing reads file names and syntax only; nothing is imported until `load`.
+
+What a function takes is read from its signature: see `ttc.config.signatures`. One of the user's own is held to the
+registry's shape (`ttc.config.plugin_shape`) when it is loaded, and what it makes when it is made.
+
+Left out: overriding. A name that is built in wins over an entry point of the same name.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import pathlib
+import pkgutil
+import re
+import sys
+import tomllib
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ttc.config.plugin_fault import LABEL, line_in
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.signatures import Description, bind, describe
+from ttc.errors import ConfigError, MissingExtra, UnknownName
+from ttc.identity.digests import digest_of, file_digest
+
+__all__ = [
+    "ENGINES",
+    "POLICIES",
+    "SCORERS",
+    "STRATEGIES",
+    "VERIFIERS",
+    "Registry",
+    "bind",
+    "describe",
+    "plugins",
+]
+
+DISTRIBUTION = "ttckit"
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """All functions of one kind: the modules of `package` and the entry points of `group`, all of one `shape`."""
+
+    kind: str
+    package: str
+    group: str
+    shape: PluginShape
+
+    def names(self) -> tuple[str, ...]:
+        """Return every name, sorted, without importing what is named."""
+        return tuple(sorted({*_modules(self.package), *plugins(self.group)}))
+
+    def load(self, name: str) -> Callable[..., Any]:
+        """Return the function called `name` (hyphens count as underscores), or the one at `file.py:function`.
+
+        Raises:
+            UnknownName: no such name; carries the nearest one.
+            ConfigError: a `file.py:function` that cannot be read, or a function of another shape.
+            MissingExtra: the function needs an optional package that is not installed.
+        """
+        path, separator, function = name.rpartition(":")
+        if separator and path.endswith(".py"):
+            own = _load_file(self.kind, pathlib.Path(path).expanduser(), function)
+            self.shape.check_function(f"{self.kind} {name}", own)
+            return own
+        plain = name.replace("-", "_")
+        file = _files(self.package).get(plain)
+        if file is not None and _defines(file, plain):
+            found: Callable[..., Any] = getattr(importlib.import_module(f"{self.package}.{plain}"), plain)
+            return found
+        entry = plugins(self.group)
+        if plain in entry:
+            loaded: Callable[..., Any] = entry[plain].load()
+            self.shape.check_function(f"{self.kind} {name}", loaded)
+            return loaded
+        raise UnknownName(self.kind, name, self.names())
+
+    def create(self, name: str, params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
+        """Return what the function called `name` makes of `params` and `supply` (see `bind`), held to the shape.
+
+        Raises:
+            ConfigError: as `load` and `bind` do, or something else was made.
+        """
+        factory = self.load(name)
+        return self.checked(name, factory(**bind(factory, params, supply=supply)))
+
+    def checked(self, name: str, product: Any) -> Any:
+        """Return what the function called `name` made; raises ConfigError naming what it lacks."""
+        self.shape.check_product(f"{self.kind} {name}", product)
+        return product
+
+    def describe(self, name: str) -> Description:
+        """Return what the function called `name` says of itself; raises like `load`."""
+        return describe(self.kind, name.replace("-", "_"), self.load(name))
+
+
+STRATEGIES = Registry(
+    "strategy",
+    "ttc.strategies",
+    "ttc.strategies",
+    PluginShape(("ttc.core:Answer",), takes=("problem", "session"), is_async=True),
+)
+ENGINES = Registry(
+    "engine",
+    "ttc.engines",
+    "ttc.engines",
+    PluginShape(("ttc.protocols:Engine",), supplied=("model", "device", "threads")),
+)
+SCORERS = Registry(
+    "scorer", "ttc.scorers", "ttc.scorers", PluginShape(("ttc.protocols:Scorer",), supplied=("model", "engine"))
+)
+VERIFIERS = Registry("verifier", "ttc.verifiers", "ttc.verifiers", PluginShape(("ttc.protocols:Verifier",)))
+POLICIES = Registry(
+    "policy",
+    "ttc.search.policies",
+    "ttc.policies",
+    PluginShape(
+        ("ttc.search.policy:Policy", "ttc.search.policy:Resampler", "ttc.search.policy:Searcher"),
+        supplied=("beam_width",),
+    ),
+)
+
+
+def plugins(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the entry points of `group` by name.
+
+    In a checkout that was never installed, the ones its own pyproject.toml declares are used, so that `python -m ttc`
+    works from the bare tree.
+    """
+    found = {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
+    return {**_declared(group), **found}
+
+
+def _declared(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+    try:
+        importlib.metadata.distribution(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        pyproject = pathlib.Path(__file__).parents[2] / "pyproject.toml"
+        if not pyproject.is_file():
+            return {}
+        project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+        declared = project["entry-points"].get(group, {})
+        return {name: importlib.metadata.EntryPoint(name, value, group) for name, value in declared.items()}
+    return {}
+
+
+def _modules(package: str) -> dict[str, pathlib.Path]:
+    """Map each module of `package` that defines a function of its own name to its file, importing none of them."""
+    return {name: file for name, file in _files(package).items() if _defines(file, name)}
+
+
+def _files(package: str) -> dict[str, pathlib.Path]:
+    """Map each public module of `package` to its file, reading none of them."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return {}
+    if spec is None or spec.submodule_search_locations is None:
+        return {}
+    found: dict[str, pathlib.Path] = {}
+    for info in pkgutil.iter_modules(list(spec.submodule_search_locations)):
+        base = pathlib.Path(typing.cast("Any", info.module_finder).path) / info.name
+        file = base / "__init__.py" if info.ispkg else base.with_suffix(".py")
+        if not info.name.startswith("_") and file.is_file():
+            found[info.name] = file
+    return found
+
+
+def _defines(file: pathlib.Path, name: str) -> bool:
+    """Whether the file has a top-level function called `name`; an import of one counts too (a package's facade)."""
+    source = file.read_text(encoding="utf-8")
+    if not re.search(rf"\b{re.escape(name)}\b", source):
+        return False
+    for node in ast.parse(source, str(file)).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            return True
+        aliases = node.names if isinstance(node, ast.ImportFrom) and file.name == "__init__.py" else []
+        if any((alias.asname or alias.name) == name for alias in aliases):
+            return True
+    return False
+
+
+def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., Any]:
+    if not path.is_file():
+        raise ConfigError(f"{kind} file {str(path)!r} does not exist")
+    digest = digest_of([str(path.resolve()), file_digest(path)])[:12]  # a changed file is another module
+    spec = importlib.util.spec_from_file_location(f"ttc_file_{path.stem}_{digest}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{kind} file {str(path)!r} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    vars(module)[LABEL] = f"{kind} {path}:{function}"
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except MissingExtra:
+        raise
+    except Exception as exc:
+        del sys.modules[spec.name]
+        cause = f"{type(exc).__name__}: {exc}{line_in(str(path), exc)}"
+        raise ConfigError(f"{kind} file {str(path)!r} failed to import: {cause}") from exc
+    found = getattr(module, function, None)
+    if not callable(found):
+        own = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]
+        raise UnknownName(f"{kind} in {path}", function, own)
+    return typing.cast("Callable[..., Any]", found)

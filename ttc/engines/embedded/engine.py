@@ -1,0 +1,185 @@
+"""The embedded engine: torch in this process, on a CPU or one GPU, with nothing else installed.
+
+Runs any Hugging Face folder of the Llama, Qwen2 and Qwen3 families with its own decode core (`ttc.engines.embedded`):
+continuous batching, prefix keys and values shared by all draws and branches, counter-based randomness. Other
+architectures run through transformers' own module: correct, without the shared-prefix speed. Cost: one worker
+thread; bf16 weights plus the caches; with `processes`, each of them once per process (`ttc.engines.embedded.replicas`).
+Left out: several GPUs, quantised weights, speculative decoding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ttc import seeds
+from ttc.concurrent import settle
+from ttc.config.ranges import at_least, at_most
+from ttc.config.signatures import checked_by
+from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
+from ttc.engines.shared.folder import generator_folder, reads_generator
+from ttc.engines.shared.options import Dtype, check_model, check_place
+from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
+from ttc.identity.reads import reads
+
+if TYPE_CHECKING:
+    from ttc.engines.embedded.scheduler import Scheduler
+    from ttc.engines.shared.text import Text
+
+__all__ = ["EmbeddedEngine", "embedded"]
+
+MAX_PROCESSES = 1024
+
+
+def _check(
+    model: str | None,
+    device: str,
+    threads: int,
+    max_batch: int,
+    max_context: int | None,
+    batch_bytes: int | None,
+    cache_bytes: int,
+    processes: int | None,
+) -> None:
+    check_place("embedded", device, threads)
+    at_least("embedded", 1, max_batch=max_batch, processes=processes, batch_bytes=batch_bytes, cache_bytes=cache_bytes)
+    at_least("embedded", 2, max_context=max_context)
+    at_most("embedded", MAX_PROCESSES, processes=processes)
+    check_model(model)
+
+
+@reads(reads_generator)
+@checked_by(_check)
+def embedded(
+    model: str | None = None,
+    *,
+    device: str = "auto",
+    dtype: Dtype = "auto",
+    threads: int = 1,
+    max_batch: int = 256,
+    max_context: int | None = None,
+    batch_bytes: int | None = None,
+    cache_bytes: int = 1 << 30,
+    batch_invariant: bool = False,
+    processes: int | None = None,
+) -> Engine:
+    """Load a model into this process, or into several others.
+
+    Args:
+        model: a model folder or a hub id; None is the packaged teacher.
+        device: "auto" (a GPU when there is one), "cpu" or "cuda".
+        dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
+        threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
+        max_batch: most sequences decoded at once; `batch_bytes` may allow fewer.
+        max_context: a limit below the model's own, in tokens.
+        batch_bytes: memory for keys and values of what is decoded; None is a quarter of the machine's memory, or half
+            of a GPU's free memory. Sequences beyond it wait.
+        cache_bytes: memory for keys and values of prompts and branches that nobody is decoding.
+        batch_invariant: concurrency, batching and resume points cannot change a single bit; slower.
+        processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
+            idle cores faster than more threads. None is this process alone.
+
+    Raises:
+        ConfigError: the folder, a file in it, or an option cannot be used.
+    """
+    folder = generator_folder(model)
+    options: dict[str, Any] = {
+        "device": device,
+        "dtype": dtype,
+        "threads": threads,
+        "max_batch": max_batch,
+        "max_context": max_context,
+        "batch_bytes": batch_bytes,
+        "cache_bytes": cache_bytes,
+        "batch_invariant": batch_invariant,
+    }
+    if processes is not None:
+        from ttc.engines.embedded.replicas import start
+
+        return start(folder, model, options, processes)
+
+    from ttc.engines.embedded.loading import load
+
+    text, scheduler = load(folder, **options)
+    return EmbeddedEngine(model or "nano-teacher", text, scheduler, max_batch, batch_invariant)
+
+
+class EmbeddedEngine(StreamingTokenEngine):
+    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync over one scheduler."""
+
+    def __init__(self, name: str, text: Text, scheduler: Scheduler, max_batch: int, invariant: bool) -> None:
+        dims = scheduler.body.dims
+        capabilities = Capabilities(
+            model=name,
+            max_context=scheduler.body.max_context,
+            token_ids=True,
+            logprobs=True,
+            schedule_invariant=invariant,
+            think_open=text.think_open,
+            think_close=text.think_close,
+            eos_ids=text.eos_ids,
+            handover=text.handover,
+            shape=dims.model_shape(dims.vocab),
+            max_concurrency=max_batch,
+        )
+        super().__init__(text, capabilities)
+        self._scheduler = scheduler
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
+        check_start(len(token_ids), start)
+        self._check_room(len(token_ids), 0)
+        ids = tuple(token_ids)
+        future = asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.logprobs(ids, start)))
+        try:
+            values, usage = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await settle([future])
+            if not future.exception():
+                on_usage(future.result()[1])
+            raise
+        on_usage(usage)
+        return values
+
+    async def load_weights(self, state: Mapping[str, Any]) -> None:
+        """See `ttc.core.WeightSync`; raises EngineError while requests run."""
+        await asyncio.shield(asyncio.wrap_future(self._scheduler.call(lambda: self._scheduler.swap(state))))
+
+    def counters(self) -> Usage:
+        """See `ttc.core.Engine`."""
+        return self._scheduler.counters()
+
+    async def close(self) -> None:
+        """See `ttc.core.Engine`; may be called twice."""
+        await asyncio.get_running_loop().run_in_executor(None, self._scheduler.close)
+
+    async def _draws(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
+    ) -> list[Completion]:
+        from ttc.engines.embedded.requests import Request
+
+        ids = self._check(prompt, sampling)
+        if not draws:
+            return []
+        loop = asyncio.get_running_loop()
+        seed = sampling.seed or 0
+        request = Request(
+            ids=ids,
+            path=prompt.path,
+            sampling=sampling,
+            draws=draws,
+            keys=seeds.derive_draws(seed, prompt.path, draws),
+            rule=self._rule(sampling),
+            loop=loop,
+            future=loop.create_future(),
+            on_usage=on_usage,
+            on_tokens=on_tokens,
+        )
+        self._scheduler.submit(request)
+        try:
+            return await asyncio.shield(request.future)
+        except asyncio.CancelledError:
+            self._scheduler.abort(request)
+            await settle([request.future])
+            raise

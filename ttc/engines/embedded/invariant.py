@@ -1,0 +1,124 @@
+"""Batch-invariant mode: concurrency, batch composition and resume points cannot change a single bit.
+
+The result of a token must be the same whether it is computed in a prefill, in a decoding step, alone or among others
+(He et al. 2025, "Defeating Nondeterminism in LLM Inference"). Three things secure that here: matrix products run on
+rows padded to a fixed multiple; attention sums over blocks of keys at fixed absolute positions, one after another, so
+neither padding nor the cut between a cached prefix and new tokens changes the order of any sum; and every row keeps its
+whole context in one piece. The price is speed (benchmarks/README.md) and one copy of the prefix per branch.
+
+The vendor's matrix kernels must treat rows alike: `check` measures that at start-up and refuses the mode otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from ttc.engines.embedded.cache import Segment
+from ttc.engines.embedded.model import Body
+from ttc.engines.embedded.rows import BLOCK, WholeRows
+from ttc.errors import EngineError
+
+__all__ = ["PAD_ROWS", "InvariantDecoder", "blocked_attention", "check"]
+
+PAD_ROWS = 16
+"""Rows of every matrix product are padded to a multiple of this."""
+
+
+def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """A `Kernel` whose sums do not depend on the number of queries, of items or of padded keys (a multiple of 64)."""
+    num, heads, length, size = q.shape
+    groups, keys = k.shape[1], k.shape[2]
+    many, rows, blocks = num * groups, heads // groups * length, keys // BLOCK
+    flat = _pad(q.reshape(many, rows, size))
+    scores = torch.bmm(flat, k.reshape(many, keys, size).transpose(1, 2))[:, :rows].float()
+    scores = scores.reshape(num, heads, length, keys).masked_fill_(hidden[:, None], float("-inf"))
+    weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_().view(many, rows, blocks, BLOCK)
+    mass = _in_order(weights.sum(-1).unbind(2))
+    parts = _pad(weights.to(v.dtype).transpose(1, 2)).reshape(many * blocks, -1, BLOCK)
+    sums = torch.bmm(parts, v.reshape(many * blocks, BLOCK, size)).view(many, blocks, -1, size)[:, :, :rows].float()
+    out = _in_order(sums.unbind(1)) / mass[..., None]
+    return out.to(q.dtype).view(num, heads, length, size)
+
+
+def _pad(x: torch.Tensor) -> torch.Tensor:
+    """fp32 kernels treat one to three rows (the axis before the last) differently: round up to eight."""
+    return x if x.dtype != torch.float32 else F.pad(x, (0, 0, 0, -x.shape[-2] % 8))
+
+
+def _in_order(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Sum one after another; zeros at the end change nothing."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+class InvariantDecoder(WholeRows):
+    """A `Decoder` whose steps give the bits that `Body.extend` gives with the same kernel."""
+
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+        """See `Decoder.step`."""
+        num = self.num_rows
+        self._reserve(num, max(self._lengths) + 1)
+        device = self.body.device
+        span = -(-(max(self._lengths) + 1) // BLOCK) * BLOCK
+        place = torch.tensor(self._lengths, device=device)
+        index = torch.arange(num, device=device)
+        hidden_keys = (torch.arange(span, device=device)[None] > place[:, None])[:, None]
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            self._keys[layer][index, :, place] = k[:num]
+            self._values[layer][index, :, place] = v[:num]
+            keys, values = self._keys[layer, :num, :, :span], self._values[layer, :num, :, :span]
+            out = self.body.kernel(q[:num].unsqueeze(2), keys, values, hidden_keys)
+            return F.pad(out.view(num, -1), (0, 0, 0, q.shape[0] - num))
+
+        extra = -num % self.body.pad_rows
+        ids, at = torch.as_tensor(tokens, device=device), torch.as_tensor(positions, device=device)
+        hidden = self.body.forward(F.pad(ids, (0, extra)), F.pad(at, (0, extra)), attend)
+        self._lengths = [length + 1 for length in self._lengths]
+        return hidden[:num]
+
+
+def check(body: Body) -> None:
+    """Compare rows computed alone, among others and in a prefill, bit by bit; logits, or hidden states without a head.
+
+    Raises:
+        EngineError: this machine's kernels are not invariant under the measures taken here.
+    """
+    read = body.logits if body.weights.head is not None else _as_it_is
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(body.dims.vocab, (2 * BLOCK + 5,), generator=generator).tolist()
+    length = min(len(ids), body.max_context)
+    ids = ids[:length]
+    ((whole, _),) = body.extend([(None, ids)])
+    reference = read(whole)
+    for cut in (1, min(BLOCK // 2 + 1, length - 1)):  # a toy model may have room for less
+        ((head, segment),) = body.extend([(None, ids[:cut])])
+        others: list[tuple[Segment | None, list[int]]] = [(None, ids[:n]) for n in (3, 17, 40)]
+        rest = body.extend([(segment, ids[cut:]), *others])
+        joined = read(torch.cat((head, rest[0][0])))
+        if not torch.equal(joined, reference):
+            raise EngineError(_REFUSED)
+    decoder = InvariantDecoder(body)
+    ((_, segment),) = body.extend([(None, ids[: length - 4])])
+    groups = [decoder.open(segment, 1) for _ in range(5)]
+    for group in groups:
+        decoder.add(group)
+    for position in range(length - 4, length):
+        hidden = decoder.step([ids[position]] * 5, [position] * 5)
+        if not torch.equal(read(hidden[2:3]), reference[position : position + 1]):
+            raise EngineError(_REFUSED)
+
+
+def _as_it_is(hidden: torch.Tensor) -> torch.Tensor:
+    return hidden
+
+
+_REFUSED = (
+    "batch_invariant=True cannot be honoured: this machine's matrix kernels give other bits for other batch shapes; "
+    "use dtype='float32', threads=1, or run without it"
+)

@@ -1,0 +1,288 @@
+"""The forward pass of the Llama, Qwen2 and Qwen3 families, and the stable interface for scorers.
+
+A scorer, or anything that wants hidden states, uses three names::
+
+    body, rest = load_body(folder, dtype="auto")    # rest: the tensors of the folder that are not the body's
+    (hidden, handle), = body.extend([(None, ids)])  # hidden (T, D) after the final norm, and the keys and values
+    out = body.extend([(handle, step_a), (handle, step_b)])  # two forks: only the new tokens are computed
+
+A handle is a `ttc.engines.embedded.cache.Segment`: immutable, kept alive by holding it, freed by dropping it; its
+memory is shared by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together.
+`body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
+
+`Body` is not thread-safe for weight swaps; `extend` keeps no state between calls. Set the number of threads with
+`torch.set_num_threads` in the thread that calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+
+from ttc.engines.embedded.alone import alone
+from ttc.engines.embedded.cache import Segment
+from ttc.engines.embedded.weights import Layer, Weights, pick_dtype, read_tensors
+from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
+from ttc.errors import ConfigError, PromptTooLong
+
+__all__ = ["Attend", "Body", "Kernel", "load_body", "softmax_attention"]
+
+Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
+
+Kernel: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(q (N, H, T, D), k (N, G, S, D), v (N, G, S, D), hidden (N, T, S) bool) -> (N, H, T, D); H a multiple of G."""
+
+_MAX_SLOTS = 32768
+"""Padded query-key rows that one batch of `extend` may hold: bounds its scratch memory."""
+
+
+def softmax_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """Attention with scores in the model's dtype and an fp32 softmax; `hidden` marks keys that must not be seen."""
+    num, heads, length, size = q.shape
+    groups, keys = k.shape[1], k.shape[2]
+    flat = q.reshape(num * groups, heads // groups * length, size)
+    scores = torch.bmm(flat, k.reshape(num * groups, keys, size).transpose(1, 2))
+    scores = scores.view(num, heads, length, keys).masked_fill_(hidden[:, None], float("-inf"))
+    weights = torch.softmax(scores, -1).view(num * groups, -1, keys)
+    return torch.bmm(weights, v.reshape(num * groups, keys, size)).view(num, heads, length, size)
+
+
+class Body:
+    """Embedding, layers and final norm, with the head when it was loaded.
+
+    Parameters: `kernel` is the attention used by `extend`; `pad_rows` rounds the rows of every matrix product up to a
+    multiple (batch-invariant mode; 1 elsewhere).
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        weights: Weights,
+        *,
+        max_context: int,
+        kernel: Kernel = softmax_attention,
+        pad_rows: int = 1,
+    ) -> None:
+        self.dims, self.weights, self.max_context = dims, weights, max_context
+        self.kernel, self.pad_rows = kernel, pad_rows
+        self.device, self.dtype = weights.embed.device, weights.embed.dtype
+        self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._scale = dims.head_dim**-0.5
+        self._eps = torch.tensor([dims.eps])  # on the CPU: kernels take its value
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
+        dims, weights = self.dims, self.weights
+        cos, sin = self._rotary(positions)
+        x = F.embedding(ids, weights.embed)
+        for index, layer in enumerate(weights.layers):
+            q, k, v = self._project(layer, _rms_norm(x, layer.norm_in, self._eps), cos, sin)
+            x = layer.out.add_to(x, attend(index, q, k, v))
+            both = layer.gate_up(_rms_norm(x, layer.norm_mlp, self._eps))
+            gate = F.silu(both[:, : dims.intermediate])
+            x = layer.down.add_to(x, gate.mul_(both[:, dims.intermediate :]))
+        return _rms_norm(x, weights.norm, self._eps)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Apply the head: hidden (T, D) -> (T, vocab) in the model's dtype."""
+        if self.weights.head is None:
+            raise ConfigError("this model was loaded without its head")
+        num = hidden.shape[0]
+        extra = -num % self.pad_rows
+        return self.weights.head(F.pad(hidden, (0, 0, 0, extra)))[:num] if extra else self.weights.head(hidden)
+
+    def extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
+        """Compute new tokens after cached prefixes, batched.
+
+        Args:
+            items: (handle or None, new ids); every item needs at least one new id.
+
+        Returns:
+            Per item, in order: hidden states (T, D) of its new tokens after the final norm, and the handle that
+            now ends with them.
+
+        Raises:
+            PromptTooLong: an item would pass the context of the model.
+        """
+        for prefix, ids in items:
+            total = (prefix.end if prefix else 0) + len(ids)
+            if not ids:
+                raise ConfigError("extend: an item has no new token")
+            if total > self.max_context:
+                raise PromptTooLong(f"{total} tokens exceed the context of {self.max_context}")
+        results: list[tuple[torch.Tensor, Segment] | None] = [None] * len(items)
+        for batch in _batches(items):
+            outputs = self._extend([items[i] for i in batch])
+            for i, output in zip(batch, outputs, strict=True):
+                results[i] = output
+        return [result for result in results if result is not None]
+
+    def _extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
+        dims, num = self.dims, len(items)
+        starts = [prefix.end if prefix else 0 for prefix, _ in items]
+        lengths = [len(ids) for _, ids in items]
+        longest, span = max(lengths), max(map(sum, zip(starts, lengths, strict=True)))
+        span = -(-span // _KEY_BLOCK) * _KEY_BLOCK
+        shape = (2, dims.num_layers, num, dims.num_kv_heads, span, dims.head_dim)
+        keys, values = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        for i, (prefix, _) in enumerate(items):
+            if prefix is not None:
+                prefix.write_to(keys[:, i], values[:, i])
+
+        first = torch.tensor(starts, device=self.device)
+        item = torch.repeat_interleave(torch.arange(num), torch.tensor(lengths)).to(self.device)
+        place = torch.cat([torch.arange(length) for length in lengths]).to(self.device)
+        position = place + first[item]
+        reach = first[:, None, None] + torch.arange(longest, device=self.device)[None, :, None]
+        hidden_keys = torch.arange(span, device=self.device)[None, None] > reach  # (N, T, S)
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            total = item.shape[0]
+            keys[layer][item, :, position] = k[:total]
+            values[layer][item, :, position] = v[:total]
+            padded = q.new_zeros(num, longest, dims.num_heads, dims.head_dim)
+            padded[item, place] = q[:total]
+            out = self.kernel(padded.transpose(1, 2), keys[layer], values[layer], hidden_keys)
+            rows = out.transpose(1, 2)[item, place].reshape(total, -1)
+            return rows if total == q.shape[0] else F.pad(rows, (0, 0, 0, q.shape[0] - total))
+
+        flat = torch.tensor([t for _, ids in items for t in ids], device=self.device)
+        extra = -len(flat) % self.pad_rows
+        output = self.forward(F.pad(flat, (0, extra)), F.pad(position, (0, extra)), attend)
+        parts = torch.split(output[: len(flat)], lengths)
+        return [
+            (parts[i], Segment(prefix, _cut(keys, values, i, starts[i], starts[i] + lengths[i])))
+            for i, (prefix, _) in enumerate(items)
+        ]
+
+    def _project(
+        self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys, values (T, heads, D), normed where the family does, turned, queries scaled."""
+        dims = self.dims
+        heads = dims.num_heads + dims.num_kv_heads
+        qkv = layer.qkv(x).view(x.shape[0], heads + dims.num_kv_heads, dims.head_dim)
+        qk, v = qkv[:, :heads], qkv[:, heads:]
+        if layer.qk_norm is not None:
+            qk = _rms_norm(qk, layer.qk_norm, self._eps)
+        qk = torch.addcmul(qk * cos, qk.roll(dims.head_dim // 2, -1), sin)
+        return qk[:, : dims.num_heads] * self._scale, qk[:, dims.num_heads :], v
+
+    def _rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._tables is None:
+            cos, sin = rope_tables(self.dims, self.max_context)
+            self._tables = cos.to(self.device, self.dtype), sin.to(self.device, self.dtype)
+        cos, sin = self._tables
+        return cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+
+    def swap(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replace all weights by a copy of `state`; handles made before are stale and must be dropped by their holder.
+
+        Without the copy, tensors that are used as they are would follow the trainer's next step by themselves.
+        """
+        head = self.weights.head is not None
+        own = {name: tensor.detach().clone() for name, tensor in state.items()}
+        self.weights = Weights.build(own, self.dims, self.dtype, self.device, head)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+    """Root-mean-square norm over the last axis in fp32: half the kernels of torch's own on a CPU.
+
+    `eps` is a tensor, since every Python number in an in-place operation costs four small kernels.
+    """
+    if x.is_cuda:
+        return F.rms_norm(x, x.shape[-1:], None, float(eps)).mul_(weight)
+    exact = x.float()
+    norm = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+    scale = torch.addcmul(eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
+    return (exact * scale).mul_(weight).to(x.dtype)
+
+
+_KEY_BLOCK = 64
+"""Keys are padded to a multiple of this: equal shapes for nearby lengths, and the block of invariant attention."""
+
+
+def _cut(keys: torch.Tensor, values: torch.Tensor, item: int, start: int, end: int) -> torch.Tensor:
+    part = slice(start, end)
+    return torch.stack((keys[:, item, :, part], values[:, item, :, part]), 1)
+
+
+def _batches(items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[list[int]]:
+    """Group items of like length, so that padding at most doubles the work, within the scratch limit."""
+    order = sorted(range(len(items)), key=lambda i: len(items[i][1]))
+    batches: list[list[int]] = []
+    shortest = longest = 0
+    for i in order:
+        prefix, ids = items[i]
+        span = (prefix.end if prefix else 0) + len(ids)
+        if batches and len(ids) <= 2 * shortest:
+            longest = max(longest, span)
+            if (len(batches[-1]) + 1) * longest <= _MAX_SLOTS:
+                batches[-1].append(i)
+                continue
+        batches.append([i])
+        shortest, longest = len(ids), span
+    return batches
+
+
+def load_body(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    max_context: int | None = None,
+    head: bool = False,
+    kernel: Kernel = softmax_attention,
+    pad_rows: int = 1,
+) -> tuple[Body, dict[str, torch.Tensor]]:
+    """Load a model folder.
+
+    Args:
+        folder: holds config.json and safetensors.
+        device: "auto" (a GPU when there is one), "cpu", "cuda", ...
+        dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
+        max_context: a limit below the model's own.
+        head: also load the language-model head.
+        kernel: the attention of `extend`.
+        pad_rows: see `Body`.
+
+    Returns:
+        The body, and the folder's remaining tensors under their stored names (a scorer's own head, for one).
+
+    Raises:
+        ConfigError: files are missing or the architecture is not one of the three families.
+    """
+    path = Path(folder)
+    config = read_config(path)
+    if not supported(config):
+        raise ConfigError(f"{path}: model_type {config['model_type']!r} is not run by the torch core")
+    dims = Dims.from_config(config)
+    place = pick_device(device)
+    state = read_tensors(path)
+    weights = alone(lambda: Weights.build(state, dims, pick_dtype(dtype, place), place, head))
+    limit = min(max_context or dims.max_context, dims.max_context)
+    body = Body(dims, weights, max_context=limit, kernel=kernel, pad_rows=pad_rows)
+    return body, {name: tensor for name, tensor in state.items() if not _is_body(name)}
+
+
+def pick_device(name: str) -> torch.device:
+    """Resolve `auto` to the first GPU or the CPU; raises ConfigError for an unknown or absent device."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device: Any = None
+    with contextlib.suppress(RuntimeError):
+        device = torch.device(name)
+    if device is None or (device.type == "cuda" and not torch.cuda.is_available()):
+        raise ConfigError(f"device {name!r} is not available here; use auto or cpu")
+    return torch.device(device)
+
+
+def _is_body(name: str) -> bool:
+    inner = name.removeprefix("model.")
+    return inner.startswith(("layers.", "embed_tokens.")) or inner == "norm.weight"

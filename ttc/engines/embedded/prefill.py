@@ -1,0 +1,82 @@
+"""Computing prompts: what the prefix cache does not hold already, in batches of bounded size.
+
+Prompts that share a long uncomputed start with one in the batch wait for it and find it in the cache afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ttc.core import Usage
+from ttc.engines.embedded.cache import PrefixTree
+from ttc.engines.embedded.model import Body
+from ttc.engines.embedded.requests import Job
+
+__all__ = ["advance", "score"]
+
+_TOKENS = 1024
+"""Most prompt tokens computed between two decoding steps: bounds how long running draws wait."""
+
+_SHARED_START = 32
+"""A prompt that shares at least this many uncached tokens with one being computed waits for it."""
+
+
+def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree) -> list[Job]:
+    """Compute missing tokens of `jobs`, all but the last of each, within one batch; return the complete jobs."""
+    ready: list[Job] = []
+    work: list[tuple[Job, tuple[int, ...]]] = []
+    budget = _TOKENS
+    for job in jobs:
+        if budget <= 0:
+            break
+        goal = len(job.ids) - 1
+        match = tree.find(job.ids[:goal])
+        held = job.segment.end if job.segment is not None else 0
+        if match.length > held:
+            job.segment, held = match.segment, match.length
+        if held >= goal:
+            ready.append(job)
+        elif not any(_common(job.ids, other.ids, goal) >= held + _SHARED_START for other, _ in work):
+            part = job.ids[held : min(goal, held + budget)]
+            budget -= len(part)
+            work.append((job, part))
+    if not work:
+        return ready
+    for (job, part), (_, segment) in zip(work, body.extend([(j.segment, p) for j, p in work]), strict=True):
+        job.segment = segment
+        job.computed += len(part)
+        tree.insert(job.ids[: segment.end], segment)
+        if segment.end == len(job.ids) - 1:
+            ready.append(job)
+    return ready
+
+
+def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree) -> tuple[tuple[float, ...], Usage]:
+    """Log-probabilities of ids[start:] (start >= 1), each given what precedes it, and what computing them cost."""
+    match = tree.find(ids[: start - 1])
+    segment, position = match
+    values: list[float] = []
+    while position < len(ids) - 1:
+        part = ids[position : min(position + _TOKENS, len(ids) - 1)]
+        ((hidden, segment),) = body.extend([(segment, part)])
+        skip = max(start - 1 - position, 0)
+        if skip < len(part):
+            logits = body.logits(hidden[skip:].contiguous()).float()
+            targets = torch.tensor(ids[position + skip + 1 : position + len(part) + 1], device=logits.device)
+            values += torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0].tolist()
+        position += len(part)
+        tree.insert(ids[:position], segment)
+    computed = len(ids) - 1 - match.length
+    price = body.dims.model_shape(body.dims.vocab).flops(computed, match.length)
+    usage = Usage(prompt=len(ids) - 1, cached=match.length, scored=computed, calls=1, attempts=1, flops=price)
+    return tuple(values), usage
+
+
+def _common(left: tuple[int, ...], right: tuple[int, ...], limit: int) -> int:
+    """Length of the common start, at most `limit`."""
+    end = min(len(left), len(right), limit)
+    if left[:end] == right[:end]:
+        return end
+    return next(i for i in range(end) if left[i] != right[i])

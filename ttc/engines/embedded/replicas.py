@@ -1,0 +1,278 @@
+"""The embedded engine in several processes: each holds the model and decodes its share of the draws.
+
+Two threads of one process do not decode a small model twice as fast: the steps between the matrix products hold
+Python's lock. Two processes do. Where a draw runs cannot change it (randomness is keyed by path), so results are those
+of one process, bit for bit in batch-invariant mode. Cost: weights, caches and start-up once per process, and a prompt
+is computed once more where its draws are split. Left out: GPUs, and starting a replica again that died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ttc.concurrent import gather, settle
+from ttc.core import Capabilities, Completion, Prompt, Sampling, Usage, UsageSink
+from ttc.engines.embedded.limits import default_batch_bytes
+from ttc.engines.embedded.model import pick_device
+from ttc.engines.embedded.routing import Router
+from ttc.engines.embedded.wire import Abort, Call, Ended, Generate, Load, Report, Score, Tokens, Used, receive, send
+from ttc.engines.shared.shape import read_config
+from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
+from ttc.errors import ConfigError, EngineError, TTCError
+
+__all__ = ["Replica", "ReplicatedEngine", "start"]
+
+_END_S = 10.0
+"""A replica that has not ended this long after it was told to is killed."""
+
+
+def start(folder: Path, model: str | None, options: Mapping[str, Any], processes: int) -> ReplicatedEngine:
+    """Start replicas with `options` of `ttc.engines.embedded.engine.embedded`; returns when all have loaded the model.
+
+    Raises:
+        ConfigError: the options cannot be used.
+        EngineError: a replica died while it started.
+    """
+    read_config(folder)  # names a missing folder or file before anything slow is started
+    if pick_device(str(options["device"])).type != "cpu":
+        raise ConfigError('embedded: processes share out a CPU; with a GPU leave it out, or set device="cpu"')
+    memory = options["batch_bytes"] or default_batch_bytes(torch.device("cpu"))
+    share = {"batch_bytes": memory // processes, "cache_bytes": int(options["cache_bytes"]) // processes}
+    replicas = [Replica({**options, **share, "model": model, "device": "cpu"}) for _ in range(processes)]
+    try:
+        found = [replica.ready() for replica in replicas]
+    except TTCError:
+        for replica in replicas:
+            replica.close()
+        raise
+    capabilities = replace(found[0], max_concurrency=sum(each.max_concurrency for each in found))
+    return ReplicatedEngine(Text(folder), capabilities, replicas)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A call that a replica has not ended yet; the future lives in `loop`."""
+
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    on_usage: UsageSink
+    on_tokens: Callable[[tuple[int, ...]], None] | None = None
+
+    def take(self, reports: Sequence[Report]) -> None:
+        """Hand on what came, in the loop of the call."""
+        for report in reports:
+            if isinstance(report, Used):
+                self.on_usage(report.usage)
+            elif isinstance(report, Tokens) and self.on_tokens is not None:
+                self.on_tokens(report.ids)
+            elif isinstance(report, Ended) and not self.future.done():
+                self._end(report)
+
+    def _end(self, ended: Ended) -> None:
+        if ended.how == "failed":
+            self.future.set_exception(ended.value)
+        elif ended.how == "cancelled":
+            self.future.cancel()
+        else:
+            self.future.set_result(ended.value)
+
+
+class Replica:
+    """The parent's end of one process: sends calls, and a thread hands reports to the loops that wait for them."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._connection, theirs = Pipe()
+        environment = {**os.environ, "OMP_NUM_THREADS": str(options["threads"])}
+        with theirs:
+            command = [sys.executable, "-m", "ttc.engines.embedded.replica", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt at the terminal is the parent's to handle
+            )
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, _Waiting] = {}
+        self._total = Usage()
+        self._gone = ""
+        self._reader = threading.Thread(target=self._read, name="ttc-replica-reader", daemon=True)
+        send(self._connection, dict(options))
+
+    def ready(self) -> Capabilities:
+        """Wait for the model; raises what loading it raised, or EngineError when the process died."""
+        try:
+            found = receive(self._connection)
+        except (EOFError, OSError) as exc:
+            raise EngineError(f"a replica of the embedded engine died as it started ({self._exit()})") from exc
+        if isinstance(found, TTCError):
+            raise found
+        self._reader.start()
+        return found  # type: ignore[no-any-return]  # the other end is this package
+
+    async def call(
+        self, call: Call, on_usage: UsageSink, on_tokens: Callable[[tuple[int, ...]], None] | None = None
+    ) -> Any:
+        """Make a call and wait for its end; cancelling aborts it there. Raises EngineError when the replica is gone."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        number = next(self._numbers)
+        with self._lock:
+            if self._gone:
+                raise EngineError(self._gone)
+            self._waiting[number] = _Waiting(loop, future, on_usage, on_tokens)
+            self._send(number, call)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            with self._lock:
+                if number in self._waiting:
+                    self._send(number, Abort())
+            await settle([future])
+            raise
+
+    def counters(self) -> Usage:
+        """The sum of all reports."""
+        with self._lock:
+            return self._total
+
+    def close(self) -> None:
+        """End the process; calls that wait fail with EngineError. May be called twice."""
+        with self._lock:
+            self._gone = self._gone or "the engine is closed"
+            if not self._connection.closed:
+                with contextlib.suppress(OSError):
+                    send(self._connection, None)
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._reader.is_alive():
+            self._reader.join()  # the end of the process is the end of the pipe
+        self._connection.close()
+        self._fail()
+
+    def _send(self, number: int, call: Call) -> None:
+        with contextlib.suppress(OSError):  # the reader sees the end of the pipe and fails whoever waits
+            send(self._connection, (number, call))
+
+    def _read(self) -> None:
+        """Sort what comes by call until the pipe ends."""
+        while True:
+            try:
+                reports: list[tuple[int, Report]] = receive(self._connection)
+            except (EOFError, OSError):
+                break
+            self._sort(reports)
+        with self._lock:
+            self._gone = self._gone or f"a replica of the embedded engine died ({self._exit()})"
+        self._fail()
+
+    def _sort(self, reports: Sequence[tuple[int, Report]]) -> None:
+        for number, group in itertools.groupby(reports, key=lambda pair: pair[0]):
+            found = [report for _, report in group]
+            with self._lock:
+                waiting = self._waiting[number]
+                self._total = sum((report.usage for report in found if isinstance(report, Used)), self._total)
+                if any(isinstance(report, Ended) for report in found):
+                    del self._waiting[number]
+            _tell(waiting, found)
+
+    def _fail(self) -> None:
+        with self._lock:
+            left, self._waiting = self._waiting, {}
+        for waiting in left.values():
+            _tell(waiting, [Ended("failed", EngineError(self._gone))])
+
+    def _exit(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return f"exit code {self._process.wait(_END_S)}"
+        return "still running"
+
+
+def _tell(waiting: _Waiting, reports: Sequence[Report]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed under us: nobody is left to tell
+        waiting.loop.call_soon_threadsafe(waiting.take, reports)
+
+
+class ReplicatedEngine(StreamingTokenEngine):
+    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync over replicas."""
+
+    def __init__(self, text: Text, capabilities: Capabilities, replicas: Sequence[Replica]) -> None:
+        super().__init__(text, capabilities)
+        self._replicas = replicas
+        self._router = Router(len(replicas))
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
+        check_start(len(token_ids), start)
+        self._check_room(len(token_ids), 0)
+        replica = self._router.idlest()
+        with self._router.running([(replica, range(1))]):
+            found = await self._replicas[replica].call(Score(tuple(token_ids), start), on_usage)
+        return tuple(found)
+
+    async def load_weights(self, state: Mapping[str, Any]) -> None:
+        """See `ttc.core.WeightSync`; raises EngineError while requests run, before any replica has changed."""
+        running = sum(self._router.load)
+        if running:
+            raise EngineError(f"weights can be replaced only while the engine is idle: {running} draws run")
+        call = Load({name: tensor.detach().cpu() for name, tensor in state.items()})
+        await gather(replica.call(call, lambda usage: None) for replica in self._replicas)
+
+    def counters(self) -> Usage:
+        """See `ttc.core.Engine`."""
+        return sum((replica.counters() for replica in self._replicas), Usage())
+
+    async def close(self) -> None:
+        """See `ttc.core.Engine`; may be called twice."""
+        loop = asyncio.get_running_loop()
+        await gather(_in_thread(loop, replica.close) for replica in self._replicas)
+
+    async def _draws(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
+    ) -> list[Completion]:
+        self._check(prompt, sampling)
+        parts = self._router.split(prompt, draws) if draws else []
+        sent = _plain(prompt)
+        with self._router.running(parts):  # counted before anything is awaited: new weights are refused from here on
+            done = await gather(self._part(sent, sampling, *part, on_usage, on_tokens) for part in parts)
+        return [completion for completions in done for completion in completions]
+
+    async def _part(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        replica: int,
+        draws: range,
+        on_usage: UsageSink,
+        on_tokens: OnTokens | None,
+    ) -> list[Completion]:
+        call = Generate(prompt, sampling, draws, on_tokens is not None)
+        found: list[Completion] = await self._replicas[replica].call(call, on_usage, on_tokens)
+        return found
+
+
+async def _in_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    await loop.run_in_executor(None, action)
+
+
+def _plain(prompt: Prompt) -> Prompt:
+    """The prompt without what a replica does not read."""
+    return replace(prompt, text="", messages=(), logprobs=None, certainty=None)

@@ -1,0 +1,192 @@
+"""Weights of one decoder: read from safetensors, fused, and packed for the CPU's matrix units.
+
+`q, k, v` and `gate, up` are fused into one matrix each. On a CPU, bf16 matrices are re-laid out once by oneDNN
+(`torch.ops.mkldnn`, private operators that are looked up, never required): plain `F.linear` repeats that work at
+every call, which costs up to half the time at small batches. Swapping weights builds a new `Weights`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ttc.engines.shared.shape import Dims
+from ttc.errors import ConfigError
+
+__all__ = ["Layer", "Linear", "Weights", "cpu_prefers_bf16", "pick_dtype", "read_tensors"]
+
+
+class Linear:
+    """`y = x W^T + b` with the weight packed where the CPU can; call with x (M, in) contiguous -> (M, out)."""
+
+    __slots__ = ("_bias", "_packed", "_weight", "out_features")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.out_features = weight.shape[0]
+        self._bias = bias
+        self._packed = _pack(weight)
+        self._weight = weight.new_empty(0) if self._packed is not None else weight.contiguous()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the matrix to every row of x."""
+        if self._packed is None:
+            return F.linear(x, self._weight, self._bias)
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return y
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return residual + self(x), in one kernel where the CPU can."""
+        if self._packed is None:
+            return residual + F.linear(x, self._weight, self._bias)
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self._bias, "add")
+        return y
+
+
+def _pack(weight: torch.Tensor) -> torch.Tensor | None:
+    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or not cpu_prefers_bf16():
+        return None
+    try:
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
+        row = weight.new_zeros(1, weight.shape[1])
+        out = torch.ops.mkldnn._linear_pointwise(row, packed, None, "none", [], "")
+        torch.ops.mkldnn._linear_pointwise.binary(row, out, packed, None, "add")
+    except (AttributeError, RuntimeError, TypeError):  # private operators: another torch may lack or change them
+        return None
+    return packed
+
+
+def cpu_prefers_bf16() -> bool:
+    """Whether this CPU multiplies bf16 natively (avx512_bf16 or AMX)."""
+    flags = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(flags.get("avx512_bf16") or flags.get("amx_bf16") or flags.get("amx_tile"))
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Resolve `auto` (bf16 where the hardware has it, else fp32) or a dtype name; raises ConfigError."""
+    known = {"bfloat16": torch.bfloat16, "float32": torch.float32, "bf16": torch.bfloat16, "fp32": torch.float32}
+    if name == "auto":
+        fast = device.type != "cpu" or cpu_prefers_bf16()
+        return torch.bfloat16 if fast else torch.float32
+    if name not in known:
+        raise ConfigError(f"dtype must be auto, {', '.join(known)}, got {name!r}")
+    return known[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder block. Norm weights are fp32; `qk_norm` (heads + kv heads, head size) is None outside Qwen3."""
+
+    qkv: Linear
+    out: Linear
+    gate_up: Linear
+    down: Linear
+    norm_in: torch.Tensor
+    norm_mlp: torch.Tensor
+    qk_norm: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """All matrices of one decoder; `head` is None for a body that was loaded without one."""
+
+    embed: torch.Tensor
+    layers: tuple[Layer, ...]
+    norm: torch.Tensor
+    head: Linear | None
+
+    @classmethod
+    def build(
+        cls, state: Mapping[str, torch.Tensor], dims: Dims, dtype: torch.dtype, device: torch.device, head: bool
+    ) -> Weights:
+        """Fuse and pack `state` (Hugging Face names, with or without the leading `model.`).
+
+        Raises ConfigError naming a tensor that is missing or has another shape than config.json says.
+        """
+        source = _Source(state, dtype, device)
+        embed = source("embed_tokens.weight", dims.vocab, dims.hidden)
+        layers = tuple(_layer(source, dims, f"layers.{i}.") for i in range(dims.num_layers))
+        matrix = None
+        if head:
+            matrix = Linear(embed if dims.tied else source("lm_head.weight", dims.vocab, dims.hidden))
+        return cls(embed, layers, source("norm.weight", dims.hidden).float(), matrix)
+
+
+class _Source:
+    """Looks a tensor up under its possible names, checks its shape, casts and moves it."""
+
+    def __init__(self, state: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device) -> None:
+        self._state, self._dtype, self._device = state, dtype, device
+
+    def optional(self, name: str) -> torch.Tensor | None:
+        for key in (f"model.{name}", name):
+            if key in self._state:
+                return self._state[key].detach().to(device=self._device, dtype=self._dtype)
+        return None
+
+    def __call__(self, name: str, *shape: int) -> torch.Tensor:
+        tensor = self.optional(name)
+        if tensor is None:
+            raise ConfigError(f"the weights hold no tensor model.{name}: the folder is incomplete or of another kind")
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(f"tensor {name} has shape {tuple(tensor.shape)}, config.json says {shape}")
+        return tensor
+
+
+def _layer(source: _Source, dims: Dims, prefix: str) -> Layer:
+    queries, keys = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
+
+    def fused(block: str, parts: Iterable[tuple[str, int]], width: int) -> Linear:
+        named = [(f"{prefix}{block}.{part}", rows) for part, rows in parts]
+        weight = torch.cat([source(f"{name}.weight", rows, width) for name, rows in named])
+        biases = [source.optional(f"{name}.bias") for name, _ in named]
+        present = [bias for bias in biases if bias is not None]
+        if present and len(present) != len(named):
+            raise ConfigError(f"only some of {[name for name, _ in named]} have a bias")
+        return Linear(weight, torch.cat(present) if present else None)
+
+    qk_norm = None
+    if dims.qk_norm:
+        query, key = (source(f"{prefix}self_attn.{x}_norm.weight", dims.head_dim).float() for x in "qk")
+        qk_norm = torch.cat((query.expand(dims.num_heads, -1), key.expand(dims.num_kv_heads, -1)))
+    return Layer(
+        qkv=fused("self_attn", (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)), dims.hidden),
+        out=fused("self_attn", (("o_proj", dims.hidden),), queries),
+        gate_up=fused("mlp", (("gate_proj", dims.intermediate), ("up_proj", dims.intermediate)), dims.hidden),
+        down=fused("mlp", (("down_proj", dims.hidden),), dims.intermediate),
+        norm_in=source(f"{prefix}input_layernorm.weight", dims.hidden).float(),
+        norm_mlp=source(f"{prefix}post_attention_layernorm.weight", dims.hidden).float(),
+        qk_norm=qk_norm,
+    )
+
+
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Read every tensor of a folder's safetensors files, sharded or not, as stored.
+
+    Raises ConfigError when there is none, or when a shard named by the index is absent.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names: dict[str, Any] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = sorted({folder / name for name in names.values()})
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ConfigError(f"{folder} holds no *.safetensors file")
+    state: dict[str, torch.Tensor] = {}
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"{file} is missing: {index.name} names it")
+        try:
+            state.update(load_file(file))
+        except SafetensorError as exc:
+            raise ConfigError(f"{file} is not a safetensors file: {exc}") from exc
+    return state

@@ -1,0 +1,111 @@
+"""The dialect of messages: `/v1/chat/completions`, for an endpoint whose tokenizer is not at hand.
+
+Whole answers work: `direct`, `majority`, `best_of_n`. Thinking comes back in the server's reasoning fields and is kept
+apart from the answer; its switch is passed on. Search step by step works where the endpoint continues an assistant
+message (prefill) and tells a stop string from an end. What needs ids (budgets on thinking, log-probabilities, counts of
+our own) is refused before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ttc.core import Message, Prompt, Sampling, ThinkState
+from ttc.engines.openai.reply import TextReader
+from ttc.engines.openai.request import Features, shared_fields
+from ttc.errors import Unsupported
+from ttc.session.thinking import CLOSE, OPEN
+
+__all__ = ["CURE", "PREFILL", "STATES", "ChatDialect", "check_steps", "check_stop_ids", "switch_fields"]
+
+CURE = "serve the model with vLLM (`vllm serve MODEL`) and set engine.tokenizer=PATH to its folder"
+PREFILL = {"continue_final_message": True, "add_generation_prompt": False}
+
+_STATES: Mapping[bool | None, ThinkState] = {None: "none", True: "open", False: "closed"}
+STATES: tuple[ThinkState, ...] = tuple(_STATES.values())
+"""How a prompt without ids keeps the thinking switch it was rendered with."""
+_SWITCHES: Mapping[ThinkState, bool] = {"open": True, "closed": False}
+_EFFORTS = {True: "medium", False: "none"}
+
+
+class ChatDialect:
+    """Sends messages, reads messages."""
+
+    path = "/chat/completions"
+
+    def __init__(self, features: Features) -> None:
+        """`features` say whether a message can be continued."""
+        self._features = features
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """The conversation as text for the trace; the server applies its own template to the messages."""
+        text = "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant: "
+        return Prompt(
+            text=text,
+            token_ids=None,
+            rendered_chars=len(text),
+            think_state=_STATES[thinking],
+            messages=tuple(messages),
+            logprobs=None,
+            certainty=None,
+        )
+
+    def check(self, prompt: Prompt, sampling: Sampling) -> None:
+        """Refuse what messages cannot do."""
+        check_stop_ids(sampling, self._features)
+        check_steps(prompt, sampling, self._features, continues=prompt.think_state in self._features.prefill)
+        said = prompt.generated_text.removeprefix(CLOSE)
+        if OPEN in said or CLOSE in said:
+            raise Unsupported(
+                f"{self._features.model} cannot go on after thinking that came in a field of its own: "
+                f"switch thinking off (--thinking off), or {CURE}"
+            )
+
+    def num_prompt(self, prompt: Prompt) -> int | None:
+        """Unknown without a tokenizer: the server's count is taken."""
+        return None
+
+    def body(self, prompt: Prompt, sampling: Sampling, seed: int | None) -> dict[str, Any]:
+        """The request."""
+        messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+        fields = shared_fields(sampling, seed, self._features)
+        said = prompt.generated_text.removeprefix(CLOSE)
+        if said:
+            messages.append({"role": "assistant", "content": said})
+            fields |= PREFILL
+        return fields | {"messages": messages} | switch_fields(self._features, prompt.think_state)
+
+    def reader(self, prompt: Prompt, sampling: Sampling) -> TextReader:
+        """The reader of its answer; a text that is continued has left its think block."""
+        inside = prompt.think_state == "open" and not prompt.generated_text
+        return TextReader(sampling.stop, (), inside, None)
+
+
+def switch_fields(features: Features, state: ThinkState) -> dict[str, Any]:
+    """The thinking switch as this server knows it: a template variable, or OpenAI's effort."""
+    thinking = _SWITCHES.get(state)
+    if thinking is None:
+        return {}
+    if features.extras:
+        return {"chat_template_kwargs": {"enable_thinking": thinking}}
+    return {"reasoning_effort": _EFFORTS[thinking]}
+
+
+def check_stop_ids(sampling: Sampling, features: Features) -> None:
+    """Refuse stop ids where there are no ids."""
+    if sampling.stop_token_ids:
+        raise Unsupported(f"stop_token_ids need token ids, which {features.model} does not take: {CURE}")
+
+
+def check_steps(prompt: Prompt, sampling: Sampling, features: Features, *, continues: bool) -> None:
+    """Refuse a step of a search, before the first one is paid for, where the next one could not follow."""
+    if (sampling.stop or prompt.generated_text) and not continues:
+        raise Unsupported(
+            f"{features.model} cannot continue a text it has begun, so strategies that go step by step (tree) cannot "
+            f"run on it: use direct, majority or best_of_n, or {CURE}"
+        )
+    if sampling.stop and not features.stops:
+        raise Unsupported(
+            f"{features.model} does not tell a stop string from the end of an answer, so steps cannot be cut: {CURE}"
+        )

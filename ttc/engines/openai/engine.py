@@ -1,0 +1,282 @@
+"""The engine over OpenAI-compatible servers: one streamed request per draw, retried, balanced, counted.
+
+Requests stream so that an abort knows what had been decoded, silence is noticed and thinking can be shown as it comes.
+Cancelling closes the connection, which aborts the request in the server. A retry sends the same seed; the tokens of the
+attempt that died are `overrun`. Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ttc.concurrent import gather
+from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Usage, UsageSink
+from ttc.engines.openai.balance import Balancer, ServerState
+from ttc.engines.openai.chat import CURE
+from ttc.engines.openai.client import Access, Client
+from ttc.engines.openai.ledger import Ledger, Reconciliation
+from ttc.engines.openai.reply import Outcome, Reader
+from ttc.engines.openai.request import Features, seed_of
+from ttc.engines.openai.retry import Retry, Transient
+from ttc.engines.shared.text import Text
+from ttc.errors import EngineError, Unsupported
+
+__all__ = ["Connection", "Dialect", "RemoteEngine", "Tally", "TokenEngine"]
+
+OnTokens = Callable[[tuple[int, ...]], None]
+
+
+class Dialect(Protocol):
+    """How an endpoint is spoken to."""
+
+    path: str
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """The root prompt of a conversation."""
+        ...
+
+    def check(self, prompt: Prompt, sampling: Sampling) -> None:
+        """Refuse what the endpoint cannot honour (Unsupported, PromptTooLong), before anything is sent."""
+        ...
+
+    def num_prompt(self, prompt: Prompt) -> int | None:
+        """Tokens of the context by our own count; None without a tokenizer."""
+        ...
+
+    def body(self, prompt: Prompt, sampling: Sampling, seed: int | None) -> dict[str, Any]:
+        """The request of one draw."""
+        ...
+
+    def reader(self, prompt: Prompt, sampling: Sampling) -> Reader:
+        """A fresh reader for its answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the servers are and how hard to try; `max_in_flight` requests at once over all of them."""
+
+    urls: tuple[str, ...]
+    access: Access
+    retry: Retry
+    max_in_flight: int
+
+
+class _Wires:
+    """Clients and the limit of requests in flight, made anew for each event loop that uses the engine."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._guard: AsyncGenerator[None, None] | None = None
+        self.clients: Mapping[str, Client] = {}
+        self.slots = asyncio.Semaphore(connection.max_in_flight)
+
+    async def here(self) -> _Wires:
+        """Itself, ready for the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self.slots = loop, asyncio.Semaphore(self._connection.max_in_flight)
+            self.clients = {url: Client(url, self._connection.access) for url in self._connection.urls}
+            self._guard = _closing(self.clients)
+            await anext(self._guard)
+        return self
+
+    async def close(self) -> None:
+        """Close the connections of this loop; those of a loop that ended are gone with it."""
+        if self._guard is not None and self._loop is asyncio.get_running_loop():
+            await self._guard.aclose()
+        self._loop = None
+
+
+async def _closing(clients: Mapping[str, Client]) -> AsyncGenerator[None, None]:
+    """Close the clients when closed itself: by the engine, or by a loop that ends without the engine being closed."""
+    try:
+        yield
+    finally:
+        for client in clients.values():
+            await client.close()
+
+
+@dataclass(slots=True)
+class Tally:
+    """One draw over all its attempts."""
+
+    attempts: int = 0
+    lost: int = 0
+    emitted: int = 0
+
+
+class RemoteEngine:
+    """Implements Engine; token ids or not is the dialect's matter."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        features: Features,
+        capabilities: Capabilities,
+        connection: Connection,
+        tokens: Text | None,
+    ) -> None:
+        """`tokens` is the local tokenizer, None where there is none."""
+        self._dialect, self._features, self._capabilities = dialect, features, capabilities
+        self._tokens, self._retry = tokens, connection.retry
+        self._balancer = Balancer(connection.urls)
+        self._wires = _Wires(connection)
+        self._ledger = Ledger(features.model)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ttc.core.Engine`."""
+        return self._capabilities
+
+    @property
+    def features(self) -> Features:
+        """What the endpoint was found to honour."""
+        return self._features
+
+    @property
+    def served(self) -> Mapping[str, str]:
+        """See `ttc.core.Served`."""
+        return self._features.served
+
+    @property
+    def servers(self) -> tuple[ServerState, ...]:
+        """The state of every server."""
+        return self._balancer.servers
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """See `ttc.core.Engine`; without a local tokenizer the prompt has no ids."""
+        return self._dialect.render(messages, thinking)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """See `ttc.core.Engine`; raises Unsupported without a local tokenizer."""
+        return self._tokenizer().encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `ttc.core.Engine`; raises Unsupported without a local tokenizer."""
+        return self._tokenizer().decode(ids) if ids else ""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """See `ttc.core.Engine`."""
+        self._dialect.check(prompt, sampling)
+        return await gather(self._draw(prompt, sampling, draw, on_usage, None) for draw in draws)
+
+    def counters(self) -> Usage:
+        """See `ttc.core.Engine`: our own counts; the probe at the start is not in them."""
+        return self._ledger.totals
+
+    def reconciliation(self) -> Reconciliation:
+        """How the servers' counts compare with ours."""
+        return self._ledger.compared
+
+    async def close(self) -> None:
+        """See `ttc.core.Engine`; may be called twice."""
+        await self._wires.close()
+
+    def _tokenizer(self) -> Text:
+        if self._tokens is None:
+            raise Unsupported(
+                f"{self._features.model} is known by its messages only, so there are no token ids: {CURE}"
+            )
+        return self._tokens
+
+    async def _draw(
+        self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
+    ) -> Completion:
+        body = self._dialect.body(prompt, sampling, seed_of(prompt, sampling, draw))
+        counted, tally = self._dialect.num_prompt(prompt), Tally()
+
+        async def attempt(url: str) -> Outcome:
+            return await self._attempt(url, body, self._dialect.reader(prompt, sampling), tally, on_tokens)
+
+        try:
+            outcome = await self._balancer.send(_affinity(prompt), attempt, self._retry)
+        except BaseException:
+            lost = Usage(prompt=counted or 0, overrun=tally.lost, calls=1, attempts=tally.attempts)
+            self._ledger.report(lost, on_usage)
+            raise
+        usage = self._usage(counted, outcome, tally)
+        self._ledger.report(usage, on_usage)
+        if self._capabilities.token_ids:
+            self._ledger.compare(counted, outcome.num_streamed, outcome.server)
+        else:
+            self._ledger.compare(None, None, outcome.server)
+        return Completion(
+            path=(*prompt.path, draw),
+            text=outcome.text,
+            token_ids=outcome.token_ids,
+            finish_reason=outcome.finish_reason,
+            stop_reason=outcome.stop_reason,
+            logprobs=outcome.logprobs,
+            usage=usage,
+        )
+
+    async def _attempt(
+        self, url: str, body: Mapping[str, Any], reader: Reader, tally: Tally, on_tokens: OnTokens | None
+    ) -> Outcome:
+        tally.attempts += 1
+        wires, received = await self._wires.here(), 0
+        try:
+            async with wires.slots, wires.clients[url].stream(self._dialect.path, body) as chunks:
+                async for chunk in chunks:
+                    try:
+                        ended, new = reader.add(chunk)
+                    except ValueError as exc:
+                        raise Transient(EngineError(f"{url} sent something unreadable: {exc}")) from exc
+                    received += len(new)
+                    fresh = new[len(new) - max(min(received - tally.emitted, len(new)), 0) :]
+                    if on_tokens is not None and fresh:
+                        on_tokens(fresh)
+                    tally.emitted += len(fresh)
+                    if ended:
+                        break
+                return reader.result()
+        except BaseException:
+            tally.lost += reader.num_streamed
+            raise
+
+    def _usage(self, counted: int | None, outcome: Outcome, tally: Tally) -> Usage:
+        """Our counts where there are ids, the server's where there are none."""
+        server = outcome.server
+        if self._capabilities.token_ids:
+            prompt, thinking = counted or 0, 0  # the session counts thinking on ids
+        else:
+            prompt = server.prompt if server.prompt is not None else counted or 0
+            thinking = min(server.thinking or 0, outcome.num_generated)
+        cached = min(server.cached or 0, prompt)
+        shape = self._capabilities.shape
+        return Usage(
+            prompt=prompt,
+            cached=cached,
+            generated=outcome.num_generated,
+            thinking=thinking,
+            overrun=tally.lost + outcome.num_streamed - outcome.num_generated,
+            calls=1,
+            attempts=tally.attempts,
+            flops=0.0 if shape is None else shape.flops(prompt - cached + outcome.num_streamed, cached),
+        )
+
+
+class TokenEngine(RemoteEngine):
+    """The same with token ids on the wire: also a StreamingEngine."""
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        draw: int,
+        on_usage: UsageSink,
+        on_tokens: OnTokens,
+    ) -> Completion:
+        """See `ttc.core.StreamingEngine`; tokens of an attempt that died are not handed over again."""
+        self._dialect.check(prompt, sampling)
+        return await self._draw(prompt, sampling, draw, on_usage, on_tokens)
+
+
+def _affinity(prompt: Prompt) -> str:
+    """What keeps requests of one problem on one server."""
+    return prompt.problem_id or prompt.text[: prompt.rendered_chars]

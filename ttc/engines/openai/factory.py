@@ -1,0 +1,217 @@
+"""The openai engine: any OpenAI-compatible endpoint, one or several servers of one model.
+
+What an endpoint can do is found out once at the start (`ttc.engines.openai.probe`). With a local tokenizer and a server
+that takes and gives token ids (vLLM), every strategy and the exact thinking control work as on an engine in this
+process. With a tokenizer and plain completions, search works on text. With neither, whole answers work through
+messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. Cost: the endpoint's;
+some 20 tokens for the probe at every start. Left out: images, tools, servers of different models behind one engine.
+
+vLLM as it serves us best: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU
+build 0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunked prefill with seeds kills it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ttc.config.ranges import above, at_least
+from ttc.core import Capabilities, Engine
+from ttc.errors import ConfigError
+from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
+
+if TYPE_CHECKING:
+    from ttc.core import ModelShape
+    from ttc.engines.openai.client import Access
+    from ttc.engines.openai.engine import Connection, RemoteEngine
+    from ttc.engines.openai.request import Features
+    from ttc.engines.shared.text import Text
+
+__all__ = ["openai"]
+
+OFFICIAL = "https://api.openai.com/v1"
+UNKNOWN_CONTEXT = 1 << 20
+KEY = "OPENAI_API_KEY"
+
+
+def _reads(*, model: str | None, tokenizer: str | None, **_: object) -> list[ModelFolder]:
+    folder = _folder(model, tokenizer)
+    return [] if folder is None else [ModelFolder(folder, BESIDE_WEIGHTS, owner=f"model {tokenizer or model}")]
+
+
+@reads(_reads)
+def openai(
+    model: str | None = None,
+    *,
+    base_url: str | None = None,
+    tokenizer: str | None = None,
+    api_key_env: str = KEY,
+    max_context: int | None = None,
+    max_in_flight: int = 256,
+    max_concurrency: int = 64,
+    attempts: int = 6,
+    retry_s: float = 60.0,
+    connect_s: float = 5.0,
+    idle_s: float = 600.0,
+) -> Engine:
+    """Connect to a server and find out what it can do.
+
+    Args:
+        model: the name the server knows it by; absent where it serves only one.
+        base_url: where the API is, http://127.0.0.1:8000/v1; several servers of the same model by commas. Absent: the
+            environment's OPENAI_BASE_URL, else OpenAI's own.
+        tokenizer: folder or hub id of the model's tokenizer and chat template, which makes exact token control
+            possible. Absent: the model where it is a folder; "none": messages only.
+        api_key_env: environment variable that holds the key; the key itself is never stored.
+        max_context: a limit below the server's own, in tokens.
+        max_in_flight: most requests at once; further ones wait here.
+        max_concurrency: most problems at once, where the caller does not say.
+        attempts: most attempts of one request, the first included; only transient failures are tried again.
+        retry_s: no attempt starts so many seconds after the first failure.
+        connect_s: seconds to wait for a connection.
+        idle_s: seconds of silence after which a request counts as dead.
+
+    Raises:
+        ConfigError: nothing answers there, the key, model or tokenizer is wrong, or an option is out of range.
+        EngineError: the server answers, but is too busy to be asked what it can do.
+    """
+    from ttc.engines.openai.client import Access
+    from ttc.engines.openai.engine import Connection
+    from ttc.engines.openai.retry import Retry
+
+    at_least("openai", 1, max_in_flight=max_in_flight, max_concurrency=max_concurrency, attempts=attempts)
+    at_least("openai", 2, max_context=max_context)
+    at_least("openai", 0, retry_s=retry_s)
+    above("openai", 0, connect_s=connect_s, idle_s=idle_s)
+    urls = _urls(base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL)
+    access = Access(_key(api_key_env, urls), connect_s, idle_s)
+    local = _local(model, tokenizer)
+    features = _find_out(urls, access, model, local)
+    context = features.max_context or (local.max_context if local else None) or UNKNOWN_CONTEXT
+    capabilities = Capabilities(
+        model=features.model,
+        max_context=min(context, max_context or context),
+        token_ids=False,
+        max_concurrency=max_concurrency,
+    )
+    connection = Connection(urls, access, Retry(max_attempts=attempts, max_total_s=retry_s), max_in_flight)
+    return _engine(features, capabilities, connection, local)
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """What a local folder says of the model: its tokenizer, its shape and its own context, as far as they are there."""
+
+    text: Text
+    shape: ModelShape | None
+    max_context: int | None
+
+
+def _engine(
+    features: Features, capabilities: Capabilities, connection: Connection, local: _Local | None
+) -> RemoteEngine:
+    """The engine for the richest dialect that was found."""
+    from ttc.engines.openai.chat import ChatDialect
+    from ttc.engines.openai.engine import RemoteEngine, TokenEngine
+    from ttc.engines.openai.ids import IdsDialect
+    from ttc.engines.openai.plain import PlainDialect
+    from ttc.engines.openai.scoring import ScoringEngine
+
+    if local is None:
+        return RemoteEngine(ChatDialect(features), features, capabilities, connection, None)
+    capabilities = replace(capabilities, shape=local.shape)
+    text = local.text
+    if features.ids:
+        capabilities = replace(
+            capabilities,
+            token_ids=True,
+            logprobs=features.logprobs,
+            think_open=text.think_open,
+            think_close=text.think_close,
+            eos_ids=text.eos_ids,
+            handover=text.handover,
+        )
+        make = ScoringEngine if features.scores else TokenEngine
+        return make(IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text)
+    dialect = PlainDialect(text, features) if features.text else ChatDialect(features)
+    return RemoteEngine(dialect, features, capabilities, connection, text)
+
+
+def _urls(given: str) -> tuple[str, ...]:
+    """The servers of a comma list; raises ConfigError for what is no address, or carries a secret into the records."""
+    urls = tuple(url.strip().rstrip("/") for url in given.split(",") if url.strip())
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"engine.base_url must look like http://127.0.0.1:8000/v1, got {url!r}")
+        if parts.username or parts.password or parts.query:
+            raise ConfigError(
+                f"engine.base_url of {parts.hostname} must hold no user, password or query, since it is written into "
+                f"records: put the key into {KEY}"
+            )
+    return urls
+
+
+def _key(name: str, urls: tuple[str, ...]) -> str:
+    """The key; local servers need none, so only an asked-for or official one must be there."""
+    key = os.environ.get(name, "").strip()
+    if not key and (name != KEY or OFFICIAL in urls):
+        raise ConfigError(
+            f"no key: set the environment variable {name}, or engine.base_url to a server that needs none"
+        )
+    return key
+
+
+def _folder(model: str | None, tokenizer: str | None) -> Path | None:
+    """The folder of the model's tokenizer, if one was named."""
+    from ttc.engines.shared.folder import resolve
+
+    if tokenizer == "none" or (tokenizer is None and not (model and Path(model).expanduser().is_dir())):
+        return None
+    return resolve(tokenizer or model or "")
+
+
+def _local(model: str | None, tokenizer: str | None) -> _Local | None:
+    """The local folder, if there is one; raises ConfigError when its tokenizer cannot be used."""
+    from ttc.engines.shared.shape import Dims, read_config, supported
+    from ttc.engines.shared.text import Text
+
+    folder = _folder(model, tokenizer)
+    if folder is None:
+        return None
+    text = Text(folder)
+    if not text.eos_ids:
+        raise ConfigError(f"{folder} names no end-of-sequence token (generation_config.json: eos_token_id)")
+    config = read_config(folder) if (folder / "config.json").is_file() else None
+    if config is None or not supported(config):
+        return _Local(text, None, None)
+    dims = Dims.from_config(config)
+    return _Local(text, dims.model_shape(dims.vocab), dims.max_context)
+
+
+def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _Local | None) -> Features:
+    """Probe the first server that answers; the others must serve the same model, or be down for now."""
+    from ttc.engines.openai.client import Door
+    from ttc.engines.openai.probe import Unreachable, probe, served_model
+
+    features: Features | None = None
+    silent: list[ConfigError] = []
+    for url in urls:
+        door = Door(url, access)
+        try:
+            listed = served_model(door, url, features.model if features else model)
+            if features is None:
+                features = probe(door, listed, local.text if local else None)
+        except Unreachable as exc:
+            silent.append(exc)
+        finally:
+            door.close()
+    if features is None:
+        raise silent[0]
+    for failure in silent:
+        warnings.warn(f"{failure}; going on without it until it answers", RuntimeWarning, stacklevel=3)
+    return features

@@ -1,0 +1,1 @@
+"""Several engines in processes of Ray, on one node or many."""

@@ -1,0 +1,160 @@
+"""The SGLang engine over a `Server` (HTTP or in process): draws with our seeds, stops, ledger and cancellation.
+
+One request per draw. The server's own counts are checked against the ids it sent (`wire`), so the ledger is
+ours and equal to its. SGLang looks for a stop string in a window of its newest tokens, as many as its own encoding of
+the string has, plus one; a string that was sampled in more pieces is missed. Draws are therefore read again here and
+cut at the first token that completes a stop string; what came after it is charged as `overrun`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ttc import seeds
+from ttc.concurrent import gather
+from ttc.core import Capabilities, Completion, FinishReason, Prompt, Sampling, Usage, UsageSink
+from ttc.engines.sglang.call import Call, Server
+from ttc.engines.sglang.wire import draw_body, ending, score_body
+from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
+from ttc.errors import EngineError, Unsupported
+
+__all__ = ["SGLangEngine"]
+
+
+class SGLangEngine(StreamingTokenEngine):
+    """Implements Engine, StreamingEngine, LogprobEngine and WeightSync; raises EngineError when the server is gone."""
+
+    def __init__(self, server: Server, text: Text, capabilities: Capabilities) -> None:
+        """`text` is the tokenizer of the model that `server` serves."""
+        super().__init__(text, capabilities)
+        self._server = server
+        self._counters = Usage()
+        self._live = 0
+
+    @property
+    def served(self) -> Mapping[str, str]:
+        """See `ttc.core.Served`; nothing for an engine in this process."""
+        return self._server.served
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """See `ttc.core.LogprobEngine`; `start` must be at least 1. SGLang computes everything from there anew."""
+        check_start(len(token_ids), start)
+        self._check_room(len(token_ids), 0)
+        if start == len(token_ids):
+            return ()
+        call = Call(score_body(token_ids, start), key="")
+        try:
+            await self._send(call, len(token_ids))
+        finally:
+            usage = self._usage(call, len(token_ids), 0)
+            self._report(replace(usage, scored=usage.prompt - usage.cached), on_usage)
+        values = call.received.input_logprobs[-(len(token_ids) - start) :]
+        found = tuple(value for value in values if value is not None)
+        if len(found) != len(token_ids) - start:
+            raise EngineError(f"sglang gave {len(found)} log-probabilities for {len(token_ids) - start} tokens")
+        return found
+
+    async def load_weights(self, state: Mapping[str, Any]) -> None:
+        """See `ttc.core.WeightSync`; raises EngineError while requests run."""
+        if self._live:
+            raise EngineError(f"weights can be replaced only while the engine is idle: {self._live} requests run")
+        await self._server.load_weights(state)
+
+    def counters(self) -> Usage:
+        """See `ttc.core.Engine`."""
+        return self._counters
+
+    async def close(self) -> None:
+        """See `ttc.core.Engine`; may be called twice."""
+        await self._server.close()
+
+    # -- one draw ----------------------------------------------------------------------------------------------------
+
+    async def _draws(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
+    ) -> list[Completion]:
+        """Draw at once; a stream hands over the tokens after a stop string that SGLang saw late, too."""
+        self._check(prompt, sampling)
+        return await gather(self._draw(prompt, sampling, draw, on_usage, on_tokens) for draw in draws)
+
+    async def _draw(
+        self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
+    ) -> Completion:
+        ids, path = prompt.token_ids or (), (*prompt.path, draw)
+        # The position is not in the key: SGLang mixes the absolute one in, so a continued draw goes on as one.
+        body = draw_body(ids, sampling, seeds.derive(sampling.seed or 0, path))
+        call = Call(body, key=prompt.problem_id or str(prompt.path[:1]), on_ids=on_tokens)
+        kept = 0
+        try:
+            await self._send(call, len(ids))
+            kept, finish, reason = self._end(call, sampling)
+        finally:
+            usage = self._usage(call, len(ids), kept)
+            self._report(usage, on_usage)
+        tokens = tuple(call.received.ids[:kept])
+        return Completion(
+            path=path,
+            text=self.decode(tokens[:-1] if reason == "eos" else tokens),
+            token_ids=tokens,
+            finish_reason=finish,
+            stop_reason=reason,
+            logprobs=tuple(call.received.logprobs[:kept]) if sampling.logprobs else None,
+            usage=usage,
+        )
+
+    async def _send(self, call: Call, num_prompt: int) -> None:
+        self._live += 1
+        try:
+            await self._server.send(call)
+            call.received.check(num_prompt)
+        finally:
+            self._live -= 1
+
+    def _end(self, call: Call, sampling: Sampling) -> tuple[int, FinishReason, str | int | None]:
+        """How many ids are kept, and how the draw ended."""
+        ids, rule = call.received.ids, self._rule(sampling)
+        if sampling.logprobs and len(call.received.logprobs) != len(ids):
+            raise EngineError(f"sglang gave {len(call.received.logprobs)} log-probabilities for {len(ids)} tokens")
+        for count in range(1, len(ids) + 1):
+            reason = rule.reason(ids[:count]) if ids[count - 1] in rule.watch else None
+            if reason is not None:
+                return count, "stop", reason
+        return len(ids), *ending(call.received.finish or {}, ids, sampling, self._capabilities.eos_ids)
+
+    # -- the ledger --------------------------------------------------------------------------------------------------
+
+    def _usage(self, call: Call, num_prompt: int, kept: int) -> Usage:
+        """The report of a request of which `kept` ids are kept; a prompt that was never read costs nothing."""
+        received, shape = call.received, self._capabilities.shape
+        read = num_prompt if received.prompt is not None else 0
+        # A request that was moved out of memory and back counts its own tokens as cached, too.
+        cached, count = min(received.cached, read), len(received.ids)
+        flops = 0.0
+        if shape is not None and read:
+            flops = shape.flops(read - cached, cached) + shape.flops(max(count - 1, 0), read)
+        return Usage(
+            prompt=read,
+            cached=cached,
+            generated=kept,
+            overrun=count - kept + call.lost,
+            calls=1,
+            attempts=call.attempts,
+            flops=flops,
+        )
+
+    def _report(self, usage: Usage, on_usage: UsageSink) -> None:
+        self._counters += usage
+        on_usage(usage)
+
+    # -- checks before anything is sent ------------------------------------------------------------------------------
+
+    def _check(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
+        if sampling.logprobs and not self._capabilities.logprobs:
+            raise Unsupported(
+                "sglang reports log-probabilities at the sampling temperature: "
+                "start the server with SGLANG_RETURN_ORIGINAL_LOGPROB=1"
+            )
+        return super()._check(prompt, sampling)

@@ -1,0 +1,276 @@
+"""SGLang servers over HTTP: one or several of the same model, balanced, retried, aborted; weights through a folder.
+
+Needs no SGLang here. `POST /generate` is streamed only when somebody listens; else the answer comes whole. A failure
+that may pass (no connection, 408, 429, 5xx) is tried again under a new request id, unless tokens were already handed
+over. New weights are written as a model folder that the servers can read (`/update_weights_from_disk`, then
+`/flush_cache`): SGLang's other ways need shared memory with the server or pickled tensors on the wire.
+Left out: servers of different models, mutual TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttc.core import Json
+from ttc.engines.openai.balance import Balancer
+from ttc.engines.openai.retry import Retry, Transient
+from ttc.engines.sglang.call import Call, until_done
+from ttc.engines.sglang.failures import check, check_event, read_json, translated
+from ttc.engines.sglang.weights import handed_over
+from ttc.engines.sglang.wire import UNKNOWN, ServerInfo
+from ttc.errors import ConfigError, EngineError, EngineTimeout, Unsupported
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["HttpServers", "Wire", "environment_key", "parse_urls"]
+
+START = "sglang serve --model-path MODEL --enable-deterministic-inference"
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How servers are reached: URLs, keys (from the environment, never stored elsewhere), times in seconds.
+
+    `weights_dir` is a folder that the servers can read as well; None is right when they all run on this machine.
+    """
+
+    urls: tuple[str, ...]
+    key: str | None = None
+    admin_key: str | None = None
+    connect_s: float = 10.0
+    answer_s: float = 600.0
+    max_requests: int = 512
+    retry: Retry = field(default_factory=Retry)
+    weights_dir: Path | None = None
+
+    def headers(self, admin: bool = False) -> dict[str, str]:
+        """The authorization header; management routes want the admin key where there is one."""
+        key = (self.admin_key or self.key) if admin else self.key
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def __repr__(self) -> str:
+        """Leave the keys out of logs and errors."""
+        return f"Wire({', '.join(self.urls)})"
+
+
+class HttpServers:
+    """Implements `Server` over HTTP."""
+
+    def __init__(self, wire: Wire, folder: Callable[[], Path]) -> None:
+        """Ask every server who it is. `folder` gives the local model folder, for handing over weights.
+
+        Raises:
+            ConfigError: nothing answers, a key is refused, or the servers differ in what they serve.
+        """
+        self._wire, self._folder, self._tls = wire, folder, _tls(wire.urls)
+        self._balancer = Balancer(wire.urls)
+        self._closed = False
+        self._clients: tuple[asyncio.AbstractEventLoop, _Clients] | None = None
+        found = [self._ask(url) for url in wire.urls]
+        for url, info in zip(wire.urls, found, strict=True):
+            if (info.model, info.honours_seeds) != (found[0].model, found[0].honours_seeds):
+                raise ConfigError(f"sglang: {url} serves {info.model}, {wire.urls[0]} serves {found[0].model}")
+        self._info = replace(found[0], max_input=min(info.max_input for info in found))
+
+    @property
+    def info(self) -> ServerInfo:
+        """See `Server`; the smallest context of all servers."""
+        return self._info
+
+    @property
+    def served(self) -> Mapping[str, str]:
+        """See `Server`."""
+        version = {} if self._info.version == UNKNOWN else {"SGLang version": self._info.version}
+        return {"model root": self._info.model, **version}
+
+    @property
+    def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
+        """See `Server`."""
+        return tuple(partial(self._post_now, url) for url in self._wire.urls)
+
+    async def send(self, call: Call) -> None:
+        """See `Server`."""
+        async with self._here().slots:
+            await self._balancer.send(call.key, lambda url: self._attempt(url, call), self._wire.retry)
+
+    async def load_weights(self, state: Mapping[str, Any]) -> None:
+        """See `Server`; raises Unsupported when no folder is known to be shared with the servers."""
+        import httpx2
+
+        hosts = [httpx2.URL(url).host for url in self._wire.urls]
+        if self._wire.weights_dir is None and not all(host in _LOCAL for host in hosts):
+            raise Unsupported(
+                "sglang: new weights go through a folder that the servers read, too: set engine.weights_dir=FOLDER"
+            )
+        with handed_over(state, self._folder(), self._wire.weights_dir) as folder:
+            for url in self._wire.urls:
+                await self._manage(url, "/update_weights_from_disk", {"model_path": str(folder), "flush_cache": True})
+                await self._manage(url, "/flush_cache", {})
+
+    async def close(self) -> None:
+        """See `Server`; the servers go on running, and abort what they see disconnected."""
+        self._closed = True
+        if self._clients is not None and self._clients[0] is asyncio.get_running_loop():
+            await self._clients[1].close()
+        self._clients = None
+
+    # -- one attempt -------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, url: str, call: Call) -> None:
+        if self._closed:
+            raise EngineError("the engine was closed")
+        call.begin()
+        body = {**call.body, "rid": uuid.uuid4().hex, "stream": call.on_ids is not None}
+        send = self._streamed if call.on_ids is not None else self._whole
+        request = asyncio.ensure_future(translated(url, lambda: send(url, body, call)))
+        try:
+            await until_done(call, request, lambda: self._abort(url, body["rid"]))
+        except Transient as failure:
+            if call.on_ids is not None and call.received.ids:
+                raise failure.error from failure  # what was handed over cannot be taken back
+            raise
+        except EngineTimeout:
+            with suppress(EngineError):  # a server that does not answer may not take this either
+                await self._abort(url, body["rid"])
+            raise
+
+    async def _whole(self, url: str, body: Mapping[str, Json], call: Call) -> None:
+        response = await self._here().work.post(url + "/generate", json=body)
+        check(url, response.status_code, response.headers, response.content)
+        call.take(read_json(url, response.content))
+
+    async def _streamed(self, url: str, body: Mapping[str, Json], call: Call) -> None:
+        async with self._here().work.stream("POST", url + "/generate", json=body) as response:
+            if response.status_code != 200:
+                check(url, response.status_code, response.headers, await response.aread())
+            async for line in response.aiter_lines():
+                if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+                    event = read_json(url, data)
+                    check_event(url, event)
+                    call.take(event)
+        if call.received.finish is None:
+            raise Transient(EngineError(f"sglang at {url} broke off after {len(call.received.ids)} tokens"))
+
+    async def _abort(self, url: str, rid: str) -> None:
+        await self._manage(url, "/abort_request", {"rid": rid})
+
+    async def _manage(self, url: str, route: str, body: Mapping[str, Json]) -> None:
+        """Call a management route once; raises EngineError when it is refused."""
+
+        async def call() -> None:
+            response = await self._here().control.post(url + route, json=body)
+            check(url + route, response.status_code, response.headers, response.content)
+
+        try:
+            await translated(url, call)
+        except Transient as failure:
+            raise failure.error from failure
+
+    def _here(self) -> _Clients:
+        """The connections of the running event loop; an engine may outlive the loop that it was first used in."""
+        loop = asyncio.get_running_loop()
+        if self._clients is None or self._clients[0] is not loop:
+            self._clients = (loop, _Clients(self._wire, self._tls))
+        return self._clients[1]
+
+    # -- before the run ----------------------------------------------------------------------------------------------
+
+    def _ask(self, url: str) -> ServerInfo:
+        """Learn who answers at `url`, and that requests may be aborted there."""
+        known = self._get(url, "/model_info", "/get_model_info"), self._get(url, "/server_info", "/get_server_info")
+        self._fetch("POST", url + "/abort_request", {"rid": uuid.uuid4().hex}, admin=True)
+        return ServerInfo.read(*known, url)
+
+    def _get(self, url: str, *routes: str) -> Mapping[str, Json]:
+        """The first of `routes` that exists: older servers know only the later ones."""
+        for route in routes[:-1]:
+            response = self._fetch("GET", url + route, None, missing_is_fine=True)
+            if response.status_code != 404:
+                return dict(read_json(url, response.content))
+        return dict(read_json(url, self._fetch("GET", url + routes[-1], None).content))
+
+    def _post_now(self, url: str, body: Mapping[str, Json]) -> Json:
+        return self._fetch("POST", url + "/generate", body).json()
+
+    def _fetch(
+        self, method: str, url: str, body: Json, *, admin: bool = False, missing_is_fine: bool = False
+    ) -> httpx2.Response:
+        """One request outside any event loop; every failure is a ConfigError, since nothing has started yet."""
+        import httpx2
+
+        timeout = httpx2.Timeout(self._wire.answer_s, connect=self._wire.connect_s)
+        try:
+            headers = self._wire.headers(admin)
+            response = httpx2.request(method, url, json=body, headers=headers, timeout=timeout, verify=self._tls)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+            text = f"{type(exc).__name__}: {exc}"
+            raise ConfigError(f"sglang: no answer from {url} ({text}); start a server with: {START}") from exc
+        if not (missing_is_fine and response.status_code == 404):
+            try:
+                check(url, response.status_code, response.headers, response.content)
+            except (EngineError, Transient) as exc:
+                raise ConfigError(str(exc)) from exc
+        return response
+
+
+class _Clients:
+    """Connections of one event loop: one pool for work and one for control, so that an abort never queues."""
+
+    def __init__(self, wire: Wire, tls: ssl.SSLContext | bool) -> None:
+        import httpx2
+
+        timeout = httpx2.Timeout(wire.answer_s, connect=wire.connect_s, pool=None)
+        self.slots = asyncio.Semaphore(wire.max_requests)
+        self.work = httpx2.AsyncClient(
+            headers=wire.headers(),
+            timeout=timeout,
+            limits=httpx2.Limits(max_connections=wire.max_requests),
+            verify=tls,
+        )
+        self.control = httpx2.AsyncClient(
+            headers=wire.headers(admin=True),
+            timeout=timeout,
+            limits=httpx2.Limits(max_connections=16),
+            verify=tls,
+        )
+
+    async def close(self) -> None:
+        await self.work.aclose()
+        await self.control.aclose()
+
+
+def _tls(urls: tuple[str, ...]) -> ssl.SSLContext | bool:
+    """The certificates to trust, read once and only when some server speaks TLS: reading them takes a tenth second."""
+    import httpx2
+
+    return httpx2.create_ssl_context() if any(url.startswith("https://") for url in urls) else False
+
+
+def parse_urls(text: str) -> tuple[str, ...]:
+    """Split `base_url` at commas; raises ConfigError for what is no HTTP address."""
+    urls = tuple(part.strip().rstrip("/").removesuffix("/v1") for part in text.split(",") if part.strip())
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"engine.base_url must be http://HOST:PORT, got {url!r}")
+    return urls
+
+
+def environment_key(name: str | None) -> str | None:
+    """The key in the environment variable `name`; raises ConfigError when it is not set."""
+    if name is None:
+        return None
+    value = os.environ.get(name)
+    if not value:
+        raise ConfigError(f"the environment variable {name} holds no key")
+    return value

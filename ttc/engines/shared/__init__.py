@@ -1,0 +1,1 @@
+"""What engines share: model folders, tokenizer and text, stops, token streaming, wrappers of an engine."""

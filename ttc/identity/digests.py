@@ -1,0 +1,182 @@
+"""What a run was made of, by content: digests of files, model folders, a user's code, and data.
+
+    model_digests(folder)     {"weights": ..., "tokenizer": ...}         one digest per role of a model's files
+    source_digests(file)      {"second.py": ..., "helper.py": ...}       a user's file and the modules beside it
+    digest_of(data)           JSON data, such as the rows of a task
+    named(...), differing()   name each digest for people, and say by name what differs between two sets of them
+
+A digest is a SHA-256, 64 hex digits. A digest is of content alone: copying a file or touching it changes nothing. Cost:
+each file is read once, about a second per gigabyte; large ones that nobody has changed since are remembered
+(`ttc.identity.digest_cache`). Standard library only.
+
+What cannot be seen has no digest, and none is invented: a model behind a server, or a hub id that is not on this
+machine, is known by its name alone, and saying so is the caller's part. Left out: subfolders of a model folder; of a
+user's code whatever is installed, and files that it opens.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ttc.errors import ConfigError
+from ttc.identity.digest_cache import remembered
+
+__all__ = ["ROLES", "differing", "digest_of", "file_digest", "model_digests", "named", "source_digests", "user_file"]
+
+_TEMPLATE_KEY = "chat_template"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+
+ROLES: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "weights": ("*.safetensors", "*.bin", "*.gguf", "*.safetensors.index.json", "*.bin.index.json"),
+    "config": ("config.json", "adapter_config.json", "*.py"),
+    "tokenizer": (
+        "tokenizer.json", _TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
+        "merges.txt", "*.model", "*.tiktoken", "tekken.json",
+    ),
+    "chat template": ("chat_template.jinja", "chat_template.json", _TOKENIZER_CONFIG),
+    "generation settings": ("generation_config.json",),
+})  # fmt: skip
+"""The files of each role in a model folder. Of tokenizer_config.json the template is one role and the rest another."""
+_TRAINER_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin"})
+"""What a trainer leaves beside the weights; no model reads them."""
+_TOOLKIT = Path(__file__).resolve().parents[2]
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file's bytes.
+
+    Raises:
+        ConfigError: the file cannot be read; names it.
+    """
+    try:
+        return remembered(path, _computed)
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+
+
+def digest_of(data: Any) -> str:
+    """Return the digest of JSON data; the order of keys does not matter, that of lists does.
+
+    An iterator counts as the list of its items, which are never held at once.
+    """
+    digest = hashlib.sha256()
+    if isinstance(data, Iterator):
+        digest.update(b"[")
+        for number, item in enumerate(data):
+            digest.update((b"," if number else b"") + _canonical(item))
+        digest.update(b"]")
+    else:
+        digest.update(_canonical(data))
+    return digest.hexdigest()
+
+
+def model_digests(folder: Path) -> dict[str, str]:
+    """Return one digest per role of a model folder's files, in the order of `ROLES`; a role without a file is left out.
+
+    Raises:
+        ConfigError: `folder` is none, a file in it cannot be read, or tokenizer_config.json is not JSON.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a model folder")
+    digests = {}
+    for role, patterns in ROLES.items():
+        rows = [row for file in _files(folder, patterns) for row in _rows(file, role)]
+        if rows:
+            digests[role] = digest_of(rows)
+    return digests
+
+
+def user_file(name: str) -> Path | None:
+    """Return the file of a part that was named `path/to/file.py:function`; None for one that is registered by name."""
+    path, separator, _ = name.rpartition(":")
+    return Path(path).expanduser() if separator and path.endswith(".py") else None
+
+
+def source_digests(file: Path) -> dict[str, str]:
+    """Return the digests of a Python file and of what it imports from beside it, by path relative to its folder.
+
+    The file itself comes first. What it imports is read from its syntax, through all modules in its folder; of a
+    package in that folder every Python file counts. Left out: installed packages (the toolkit among them), imports by
+    a name that is computed, and data that the code opens.
+
+    Raises:
+        ConfigError: a file cannot be read, or is not Python.
+    """
+    folder, waiting = file.parent, [file]
+    digests: dict[str, str] = {}
+    while waiting:
+        path = waiting.pop(0)
+        name = path.relative_to(folder).as_posix()
+        if name not in digests:
+            digests[name] = file_digest(path)
+            waiting += [near for top in sorted(_imported(path)) for near in _beside(folder, top)]
+    return digests
+
+
+def named(digests: Mapping[str, str], *, before: str = "", after: str = "") -> dict[str, str]:
+    """Return the digests by what people call them: `after=" of model teacher"` gives "weights of model teacher"."""
+    return {f"{before}{name}{after}": digest for name, digest in digests.items()}
+
+
+def differing(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """Return the names of what differs between a run's digests and those of now: its order, then what is new.
+
+    What only one side has says so: "chat template of model m (gone)", "strategy file helper.py (new)".
+    """
+    changed = [name if name in here else f"{name} (gone)" for name, digest in there.items() if here.get(name) != digest]
+    return changed + [f"{name} (new)" for name in here if name not in there]
+
+
+def _computed(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _canonical(data: Any) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    matching = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return sorted(path for path in matching if path.name not in _TRAINER_FILES)
+
+
+def _rows(file: Path, role: str) -> list[list[str]]:
+    """What a file gives to a role: its name and digest; of a tokenizer's configuration only the part of that role."""
+    if file.name != _TOKENIZER_CONFIG:
+        return [[file.name, file_digest(file)]]
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{file} cannot be read: {exc}") from exc
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{file}: expected a JSON object")
+    template = settings.pop(_TEMPLATE_KEY, None)
+    if role == "tokenizer":
+        return [[file.name, digest_of(settings)]]
+    return [] if template is None else [[f"{file.name}: {_TEMPLATE_KEY}", digest_of(template)]]
+
+
+def _imported(file: Path) -> set[str]:
+    """Top-level names that a file imports anywhere."""
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError) as exc:
+        raise ConfigError(f"{file} cannot be read as Python: {exc}") from exc
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in names}
+
+
+def _beside(folder: Path, name: str) -> list[Path]:
+    """The files of the module or package `name` in `folder`; none where it is elsewhere, or the toolkit's own."""
+    module, package = folder / f"{name}.py", folder / name
+    if (package / "__init__.py").is_file():
+        return [] if package.resolve().parent == _TOOLKIT else sorted(package.rglob("*.py"))
+    return [module] if module.is_file() else []

@@ -1,0 +1,66 @@
+"""Which adapter serves a model: named by the user, or recognised by its name or by the architecture in config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import Registry
+from ttc.errors import ConfigError
+from ttc.scorers.adapters._base import Adapter
+
+__all__ = ["ADAPTERS", "load_adapter", "recognise", "step_adapters"]
+
+ADAPTERS = Registry(
+    "adapter",
+    "ttc.scorers.adapters",
+    "ttc.adapters",
+    PluginShape(("ttc.scorers.adapters._base:Adapter",), has_options=False),
+)
+
+
+def load_adapter(name: str, config: Mapping[str, Any] | None, where: str, *, outcome: bool) -> Adapter:
+    """Return the adapter called `name`, checked against the model's configuration when there is one.
+
+    Raises:
+        ConfigError: no such adapter, one for another family, or one that scores whole answers where steps are asked.
+    """
+    found = _adapter(name)
+    if found.outcome != outcome:
+        what, use = ("whole answers", "orm") if found.outcome else ("steps", "prm")
+        raise ConfigError(f"adapter {name} scores {what}: use --scorer {use}")
+    family = None if config is None else config.get("model_type")
+    if family is not None and family not in found.families:
+        raise ConfigError(f"adapter {name} reads {' and '.join(found.families)} models, {where} is {family!r}")
+    return found
+
+
+def recognise(model: str, folder: Path, config: Mapping[str, Any], *, outcome: bool) -> Adapter | None:
+    """Return the adapter that knows this model by its name, else by its architecture; None when none does."""
+    own_names = _names(model, folder, config)
+    known = [_adapter(name) for name in ADAPTERS.names()]
+    serving = [a for a in known if a.outcome == outcome and config.get("model_type") in a.families]
+    for adapter in serving:
+        if any(part in name for part in adapter.names for name in own_names):
+            return adapter
+    stated = set(config.get("architectures") or ())
+    return next((adapter for adapter in serving if stated.intersection(adapter.architectures)), None)
+
+
+def step_adapters() -> str:
+    """The names of all adapters that score steps, for messages."""
+    return ", ".join(name for name in ADAPTERS.names() if not _adapter(name).outcome)
+
+
+def _adapter(name: str) -> Adapter:
+    made: Adapter = ADAPTERS.create(name, {}, supply={})
+    return made
+
+
+def _names(model: str, folder: Path, config: Mapping[str, Any]) -> list[str]:
+    """What the model is called: its spec's last part, its folder, and its repository in a hub cache."""
+    cached = [part for part in folder.parts if part.startswith("models--")]
+    stated = str(config.get("_name_or_path") or "")
+    return [name.lower() for name in (model.rstrip("/").rpartition("/")[2], folder.name, *cached, stated)]

@@ -1,0 +1,164 @@
+"""From a path of the search to what the reward model reads: its ids, and the positions at which scores are read.
+
+`SameIds` serves reward models with the generator's own tokenizer: the sampled ids themselves, a tag behind every step.
+`OwnText` serves all others: problem and steps are written in the reward model's format (an `Adapter`) and tokenised by
+its own tokenizer. Both are pure functions of the path, so a longer path shares all ids up to where it grew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ttc.core import Message, Prompt
+from ttc.errors import ConfigError
+from ttc.scorers.adapters._base import Adapter
+from ttc.scorers.reward_models.tokens import Tokens
+
+__all__ = ["Laid", "Layout", "OwnText", "SameIds", "common", "steps_of"]
+
+_THINK = re.compile(r"</?think>")
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """What the model reads for one path: `reads` are the positions of the scores in `ids`, one per step, ascending."""
+
+    ids: tuple[int, ...]
+    reads: tuple[int, ...]
+
+
+class Layout(Protocol):
+    """Lays a path out for the model. Raises ConfigError for a path it cannot serve."""
+
+    per_token: int
+    """How many ids a generated token adds, on the safe side."""
+
+    @property
+    def whole_answers(self) -> bool:
+        """Whether only a whole answer can be scored, rather than each step."""
+        ...
+
+    def key(self, prompt: Prompt) -> Hashable:
+        """What the root depends on: equal for all paths of one rendering of a problem."""
+        ...
+
+    def root(self, prompt: Prompt) -> tuple[int, ...]:
+        """Ids that all paths of the prompt's problem share."""
+        ...
+
+    def lay(self, prompt: Prompt) -> Laid:
+        """Ids and reads of the path so far; no reads when it has no step yet. `root` has accepted its key before."""
+        ...
+
+
+class SameIds:
+    """The generator's ids. A step ends at `delimiter`; the token `tag` is inserted there when the model wants one."""
+
+    def __init__(self, tokens: Tokens, vocab: int, delimiter: str, tag: int | None) -> None:
+        self._tokens, self._vocab, self._delimiter, self._tag = tokens, vocab, delimiter, tag
+        self.per_token = 1 if tag is None else 2
+
+    @property
+    def whole_answers(self) -> bool:
+        """Steps are scored."""
+        return False
+
+    def key(self, prompt: Prompt) -> Hashable:
+        """The rendered ids."""
+        return None if prompt.token_ids is None else prompt.token_ids[: prompt.rendered_len]
+
+    def root(self, prompt: Prompt) -> tuple[int, ...]:
+        """The rendered prompt, when this tokenizer reads it as the generator's does."""
+        if prompt.token_ids is None:
+            raise ConfigError("scorer prm needs an engine that gives token ids, or an adapter that reads text")
+        ids = prompt.token_ids[: prompt.rendered_len]
+        if max(ids, default=0) >= self._vocab or self._tokens.decode(ids) != prompt.text[: prompt.rendered_chars]:
+            raise ConfigError(
+                "scorer prm: its tokenizer does not match the generator's; use a reward model with the same tokenizer, "
+                "or name its format: --set scorer.adapter=NAME"
+            )
+        return ids
+
+    def lay(self, prompt: Prompt) -> Laid:
+        """Insert tags; scores are read at them, or at the last token of each step."""
+        ids = list((prompt.token_ids or ())[: prompt.rendered_len])
+        closed: list[int] = []
+        previous = ""
+        for token in prompt.generated_ids:
+            text = self._tokens.text(token)
+            ids.append(token)
+            joint = previous + text
+            ends = self._delimiter in joint and self._delimiter not in previous
+            previous = "" if ends else text
+            if ends:
+                if self._tag is not None:
+                    ids.append(self._tag)
+                closed.append(len(ids) - 1)
+        if len(ids) > prompt.rendered_len and (not closed or closed[-1] != len(ids) - 1):
+            if self._tag is not None:
+                ids.append(self._tag)
+            closed.append(len(ids) - 1)
+        return Laid(tuple(ids), tuple(closed))
+
+
+class OwnText:
+    """The reward model's own format and tokenizer. Markers in the texts are broken, so nobody can forge a step."""
+
+    per_token = 2
+
+    def __init__(self, adapter: Adapter, tokens: Tokens, delimiter: str) -> None:
+        """Raises ConfigError at once when the tokenizer cannot write this format (a split tag, no chat template)."""
+        self._adapter, self._tokens, self._delimiter = adapter, tokens, delimiter
+        self._encode((Message("user", "1 + 1?"),), ("It is 2.", "So 2."))
+
+    @property
+    def whole_answers(self) -> bool:
+        """As the adapter says."""
+        return self._adapter.outcome
+
+    def key(self, prompt: Prompt) -> Hashable:
+        """The messages."""
+        return prompt.messages
+
+    def root(self, prompt: Prompt) -> tuple[int, ...]:
+        """Everything before the first step: what two different first steps have in common."""
+        messages = self._messages(prompt)
+        one, other = self._encode(messages, ("0",)), self._encode(messages, ("x",))
+        return one.ids[: min(common(one.ids, other.ids), one.reads[0])]
+
+    def lay(self, prompt: Prompt) -> Laid:
+        """Write the steps so far."""
+        texts = steps_of(prompt, None if self._adapter.outcome else self._delimiter)
+        steps = [self._tokens.harmless(text, self._adapter.tag) for text in texts]
+        return self._encode(self._messages(prompt), steps) if steps else Laid((), ())
+
+    def _messages(self, prompt: Prompt) -> list[Message]:
+        if not prompt.messages:
+            raise ConfigError(f"adapter {self._adapter.name} needs the problem's messages, this prompt has none")
+        return [Message(m.role, self._tokens.harmless(m.content, self._adapter.tag)) for m in prompt.messages]
+
+    def _encode(self, messages: Sequence[Message], steps: Sequence[str]) -> Laid:
+        ids: list[int] = []
+        reads: list[int] = []
+        for segment in self._adapter.render(self._tokens, messages, steps):
+            new, at = self._tokens.locate(segment, self._adapter.tag)
+            reads += [len(ids) + index for index in at]
+            ids += new
+        return Laid(tuple(ids), tuple(reads))
+
+
+def steps_of(prompt: Prompt, delimiter: str | None) -> list[str]:
+    """The texts of the steps so far, without thinking marks and blank ones; the whole answer without a delimiter."""
+    text = _THINK.sub("", prompt.generated_text)
+    pieces = [text] if delimiter is None else text.split(delimiter)
+    return [stripped for piece in pieces if (stripped := piece.strip())]
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    if one[: len(other)] == other[: len(one)]:
+        return min(len(one), len(other))
+    return next(index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)

@@ -1,0 +1,115 @@
+"""Scorers whose keys and values live elsewhere (a server, vLLM, transformers): only scores are remembered here.
+
+A path is laid out as ids and the positions of its scores (`_layouts.py`); what an ancestor has already told is not
+asked again, so a step of a search asks for its own score only. How many tokens that costs is the backend's to say,
+also beforehand, for a token budget: an upper bound as long as its prefix cache forgets nothing of what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Protocol, TypeAlias
+
+from ttc.choosing.aggregate import How, aggregate
+from ttc.concurrent import gather
+from ttc.core import Path, Price, Prompt, Score, UsageSink
+from ttc.errors import PromptTooLong
+from ttc.scorers.reward_models.blocks import Blocks
+from ttc.scorers.reward_models.layouts import Laid, Layout, common
+
+__all__ = ["Backend", "RecallScorer"]
+
+Known: TypeAlias = dict[tuple[Hashable, Path], tuple[Laid, dict[int, float]]]
+"""By rendering and path: what was read, and the scores by position."""
+
+
+class Backend(Protocol):
+    """Reads scores from a model somewhere; reports every token it computed as `scored`."""
+
+    @property
+    def max_context(self) -> int | None:
+        """Most tokens of one path; None when only the server knows."""
+        ...
+
+    @property
+    def blocks(self) -> Blocks:
+        """What its prefix cache holds."""
+        ...
+
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """Most tokens that `read` may compute."""
+        ...
+
+    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+        """Probabilities at the positions `reads` (ascending, some of `laid.reads`) of `laid.ids`."""
+        ...
+
+
+class RecallScorer:
+    """See the module docstring."""
+
+    def __init__(self, backend: Backend, layout: Layout, *, aggregation: How) -> None:
+        """`aggregation` makes the value of a score from its steps."""
+        self._backend, self._layout, self._aggregation = backend, layout, aggregation
+        self._problems: dict[str, Known] = {}
+
+    @property
+    def whole_answers(self) -> bool:
+        """See `ttc.core.WholeAnswerScorer`."""
+        return self._layout.whole_answers
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""
+        scores: dict[int, Score] = {}
+        for depth in sorted({len(prompt.path) for prompt in prompts}):  # ancestors before what continues them
+            wave = [index for index, prompt in enumerate(prompts) if len(prompt.path) == depth]
+            done = await gather(self._score(prompts[index], on_usage) for index in wave)
+            scores.update(zip(wave, done, strict=True))
+        return [scores[index] for index in range(len(prompts))]
+
+    def price(self, prompt: Prompt) -> Price:
+        """What the scores of `prompt` that are not known take, and each draw for the part of it that is read again."""
+        laid, problem_id = self._layout.lay(prompt), prompt.problem_id
+        ids = laid.ids or self._layout.root(prompt)
+        values = self._told(self._problems.get(problem_id, {}), self._layout.key(prompt), prompt.path, laid)
+        missing = [read for read in laid.reads if read not in values]
+        fixed = self._backend.cost(problem_id, ids, missing)
+        return Price(fixed, self._layout.per_token, len(ids) - self._backend.blocks.cached(problem_id, ids))
+
+    def release(self, problem_id: str) -> None:
+        """Forget the scores of a problem."""
+        self._problems.pop(problem_id, None)
+        self._backend.blocks.release(problem_id)
+
+    async def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
+        known = self._problems.setdefault(prompt.problem_id, {})
+        key = self._layout.key(prompt)
+        if (key, ()) not in known:
+            known[key, ()] = Laid(self._layout.root(prompt), ()), {}
+        laid = self._layout.lay(prompt)
+        if not laid.reads:
+            return Score(None, note="no token generated yet")
+        limit = self._backend.max_context
+        if limit is not None and len(laid.ids) > limit:
+            raise PromptTooLong(
+                f"a path of problem {prompt.problem_id!r} is {len(laid.ids)} tokens for the reward model, whose "
+                f"context is {limit}: lower --max-tokens"
+            )
+        values = self._told(known, key, prompt.path, laid)
+        missing = [read for read in laid.reads if read not in values]
+        if missing:
+            found = await self._backend.read(prompt.problem_id, laid, missing, on_usage)
+            values |= zip(missing, found, strict=True)
+        known[key, prompt.path] = laid, values
+        steps = tuple(values[read] for read in laid.reads)
+        return Score(aggregate(Score(steps[-1], steps), self._aggregation), steps)
+
+    @staticmethod
+    def _told(known: Known, key: Hashable, path: Path, laid: Laid) -> dict[int, float]:
+        """Scores of `laid` that the path itself or its ancestors have told, by position."""
+        values: dict[int, float] = {}
+        for end in range(len(path) + 1):
+            if (entry := known.get((key, path[:end]))) is not None:
+                shared = common(entry[0].ids, laid.ids)
+                values |= {at: value for at, value in entry[1].items() if at < shared}
+        return values

@@ -1,0 +1,91 @@
+"""Outcome reward models of families that the embedded core does not run, through transformers' own module.
+
+Nothing is kept between calls: every answer is read with its whole conversation, and costs so many scored tokens. What
+waits is computed one after another in a worker thread. Only code that ships with transformers is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ttc.core import ModelShape, Usage, UsageSink
+from ttc.errors import ConfigError
+from ttc.scorers.adapters._base import Adapter
+from ttc.scorers.reward_models.batching import Batcher, Job
+from ttc.scorers.reward_models.blocks import Blocks
+from ttc.scorers.reward_models.embedded import Place
+from ttc.scorers.reward_models.incremental import inference
+from ttc.scorers.reward_models.layouts import Laid, OwnText
+from ttc.scorers.reward_models.recall import RecallScorer
+from ttc.scorers.reward_models.tokens import Tokens
+
+__all__ = ["transformers_scorer"]
+
+
+class TransformersBackend:
+    """A sequence classifier of transformers; reads only the end of a conversation."""
+
+    def __init__(self, model: Any, adapter: Adapter, place: Place) -> None:
+        self._model, self._adapter, self._threads = model, adapter, place.threads
+        config = model.config
+        limit = int(getattr(config, "max_position_embeddings", 2048))
+        self._max_context = min(place.max_context or limit, limit)
+        weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2)
+        embedding = model.get_input_embeddings().weight.numel()
+        heads = config.num_attention_heads
+        width = heads * int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        self._shape = ModelShape(weights - embedding, config.num_hidden_layers, width)
+        self.blocks = Blocks(None)
+        self._batcher: Batcher[tuple[int, ...], float] = Batcher("orm", self._compute)
+
+    @property
+    def max_context(self) -> int | None:
+        """The model's own, or the limit that was given."""
+        return self._max_context
+
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """See `Backend`: the whole conversation."""
+        return len(ids) if reads else 0
+
+    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+        """See `Backend`."""
+        return await self._batcher.submit([laid.ids], on_usage)
+
+    def _compute(self, batch: list[Job[tuple[int, ...], float]]) -> None:
+        import torch
+
+        from ttc.scorers.reward_models.readers import probability
+
+        with inference(self._threads):
+            for job in batch:
+                logits = self._model(torch.tensor([job.item], device=self._model.device)).logits.float()
+                value = probability(logits, self._adapter.positive_label, self._adapter.activation)
+                job.report(Usage(scored=len(job.item), flops=self._shape.flops(len(job.item), 0)))
+                job.finish(float(value[0]))
+
+
+def transformers_scorer(folder: Path, adapter: Adapter, place: Place) -> RecallScorer:
+    """Load a sequence classifier.
+
+    Raises:
+        ConfigError: the folder holds none, or an option of the embedded core was asked for.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    from ttc.engines.embedded.model import pick_device
+    from ttc.engines.embedded.weights import pick_dtype
+
+    if place.batch_invariant:
+        raise ConfigError(f"batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model, {folder} is none")
+    if adapter.name != "sequence_rm":
+        raise ConfigError(f"adapter {adapter.name} needs a model that the embedded core runs, {folder} is none")
+    layout = OwnText(adapter, Tokens(folder), adapter.step_delimiter)
+    device = pick_device(place.device)
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(str(folder), dtype=pick_dtype(place.dtype, device))
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"transformers cannot load {folder} as a sequence classifier: {exc}") from exc
+    backend = TransformersBackend(model.to(device).eval(), adapter, place)
+    return RecallScorer(backend, layout, aggregation=adapter.aggregation)

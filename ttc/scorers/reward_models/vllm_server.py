@@ -1,0 +1,223 @@
+"""The ways to ask a vLLM server for the scores of a path, and how a server of each kind of model is started.
+
+Token models at `/v1/completions`, one token at the end of each new step, out of the prefix cache:
+
+    vllm serve MODEL --enable-prompt-tokens-details      (else what was cached is not told, and counts as computed)
+
+Label models in the first of these ways that the server offers (asked once, with a single token):
+
+    spans    vllm serve MODEL --runner pooling --pooler-config '{"tok_pooling_type": "ALL"}'
+                 --io-processor-plugin ttc_steps         (`ttc.engines.vllm.steps_plugin`, installed beside vLLM)
+    last     vllm serve MODEL --runner pooling --pooler-config '{"task": "classify"}'
+    tokens   vllm serve MODEL --runner pooling --pooler-config '{"tok_pooling_type": "ALL"}'
+
+`spans` gives rows of all tokens behind the cached part: one request a path, every token about once, and the reply tells
+what was cached. `last` pools the end of a step, one request for each new one; it is there for token and sequence
+classifiers, not for Qwen's process reward models, whose code in vLLM has no such pooling. Its reply does not tell what
+was cached: that is computed from what was sent before and the server's block size (`/metrics`), right as long as the
+cache forgets nothing. `tokens` reads no cache, so every call costs the whole path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, tanh
+from pathlib import Path
+from typing import Any
+
+from ttc.core import Usage, UsageSink
+from ttc.engines.shared.shape import Dims, read_config
+from ttc.errors import ScorerError
+from ttc.scorers.adapters._base import Adapter
+from ttc.scorers.reward_models.blocks import Blocks
+from ttc.scorers.reward_models.layouts import Laid
+from ttc.scorers.reward_models.recall import Backend
+from ttc.scorers.reward_models.server import Server, part
+from ttc.scorers.reward_models.tokens import Tokens
+
+__all__ = ["PLUGIN_TASK", "vllm_backend"]
+
+PLUGIN_TASK = "plugin"
+"""VLLM's name for the task that an IO processor of the server decides on."""
+
+
+class CompletionBackend:
+    """A token model at `/v1/completions`."""
+
+    max_context = None
+
+    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
+        self._server = server
+        self._pair = tokens.single("good", adapter.good), tokens.single("bad", adapter.bad)
+        dims = Dims.from_config(read_config(folder))
+        self._shape = dims.model_shape(dims.vocab)
+        self.blocks = Blocks(server.block_size())
+
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """See `Backend`."""
+        return self.blocks.one_by_one(problem_id, ids, reads)
+
+    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+        """See `Backend`; one after another, so that each finds the one before in the cache."""
+        return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
+
+    async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> float:
+        body = {
+            "model": self._server.model(),
+            "prompt": ids,
+            "max_tokens": 1,
+            "temperature": 0,
+            "logprobs": 2,
+            "logprob_token_ids": list(self._pair),
+            "return_tokens_as_token_ids": True,
+        }
+        reply = await self._server.post(problem_id, "/v1/completions", body)
+        self.blocks.send(problem_id, ids)
+        details = part(reply, "usage").get("prompt_tokens_details") or {}
+        cached = int(details.get("cached_tokens") or 0)
+        on_usage(Usage(scored=len(ids) - cached, flops=self._shape.flops(len(ids) - cached, cached)))
+        told = part(reply, "choices", 0, "logprobs", "top_logprobs", 0)
+        try:
+            good, bad = (told[f"token_id:{token}"] for token in self._pair)
+        except KeyError as exc:
+            raise ScorerError(f"the reward server did not tell the log-probability of {exc}: it is no vLLM") from exc
+        return _sigmoid(good - bad)
+
+
+class SpansBackend:
+    """A label model whose server runs our plugin: rows of the tokens behind the cached part."""
+
+    max_context = None
+
+    def __init__(self, server: Server, adapter: Adapter, folder: Path) -> None:
+        self._server, self._adapter = server, adapter
+        self._shape = Dims.from_config(read_config(folder)).model_shape(2)
+        self.blocks = Blocks(server.block_size())
+
+    @staticmethod
+    def offered(server: Server, token: int) -> bool:
+        """Whether the server has the plugin."""
+        reply = server.offers("/pooling", _spans_body(server, [token]))
+        return isinstance(reply, dict) and isinstance(data := reply.get("data"), dict) and "cached" in data
+
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """See `Backend`."""
+        return self.blocks.from_the_end(problem_id, ids, reads)
+
+    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+        """See `Backend`; the last one first, whose reply tells all that were not cached."""
+        told: dict[int, float] = {}
+        while missing := [read for read in reads if read not in told]:
+            told |= await self._read(problem_id, list(laid.ids[: missing[-1] + 1]), on_usage)
+        return [told[read] for read in reads]
+
+    async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> dict[int, float]:
+        reply = await self._server.post(problem_id, "/pooling", _spans_body(self._server, ids))
+        self.blocks.send(problem_id, ids)
+        rows, cached = part(reply, "data", "rows"), part(reply, "data", "cached")
+        if not isinstance(rows, list) or not rows or len(rows) + cached != len(ids):
+            raise ScorerError(f"the reward server gave {_count(rows)} rows and {cached} cached for {len(ids)} tokens")
+        on_usage(Usage(scored=len(rows), flops=self._shape.flops(len(rows), cached)))
+        return {cached + at: _probability(row, self._adapter) for at, row in enumerate(rows)}
+
+
+class LastBackend:
+    """A classifier at `/classify`, asked at the end of every step."""
+
+    max_context = None
+
+    def __init__(self, server: Server, adapter: Adapter, folder: Path) -> None:
+        self._server, self._adapter = server, adapter
+        self._shape = Dims.from_config(read_config(folder)).model_shape(1 if adapter.outcome else 2)
+        self.blocks = Blocks(server.block_size())
+
+    @staticmethod
+    def offered(server: Server, token: int) -> bool:
+        """Whether the server pools the last token."""
+        reply = server.offers("/classify", _last_body(server, [token]))
+        return reply is not None and isinstance(reply.get("data"), list)
+
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """See `Backend`."""
+        return self.blocks.one_by_one(problem_id, ids, reads)
+
+    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+        """See `Backend`; one after another, so that each finds the one before in the cache."""
+        return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
+
+    async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> float:
+        new = self.blocks.send(problem_id, ids)  # siblings sent meanwhile find it: vLLM caches what it has scheduled
+        reply = await self._server.post(problem_id, "/classify", _last_body(self._server, ids))
+        on_usage(Usage(scored=new, flops=self._shape.flops(new, len(ids) - new)))
+        return _probability(part(reply, "data", 0, "probs"), self._adapter)
+
+
+class TokensBackend:
+    """A label model at `/pooling`, with rows of every token or of every step tag."""
+
+    max_context = None
+
+    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
+        self._server, self._adapter = server, adapter
+        self._tag = None if adapter.tag is None else tokens.single("step tag", adapter.tag)
+        self._shape = Dims.from_config(read_config(folder)).model_shape(2)
+        self.blocks = Blocks(None)
+
+    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """See `Backend`: the whole path."""
+        return reads[-1] + 1 if reads else 0
+
+    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+        """See `Backend`."""
+        ids = list(laid.ids[: reads[-1] + 1])
+        body = {"model": self._server.model(), "input": ids, "task": "token_classify"}
+        reply = await self._server.post(problem_id, "/pooling", {**body, "use_activation": False})
+        on_usage(Usage(scored=len(ids), flops=self._shape.flops(len(ids), 0)))
+        rows = part(reply, "data", 0, "data")
+        tags = [at for at, token in enumerate(ids) if token == self._tag]
+        if not isinstance(rows, list) or len(rows) not in (len(ids), len(tags)):
+            raise ScorerError(
+                f"the reward server gave {_count(rows)} rows for {len(ids)} tokens with {len(tags)} step tags: "
+                'start it with --pooler-config \'{"tok_pooling_type": "ALL"}\''
+            )
+        by_position = dict(zip(range(len(ids)) if len(rows) == len(ids) else tags, rows, strict=True))
+        return [_probability(by_position[read], self._adapter) for read in reads]
+
+
+def vllm_backend(server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> Backend:
+    """The cheapest way to read this model that the server offers."""
+    if adapter.kind == "token":
+        return CompletionBackend(server, adapter, tokens, folder)
+    if adapter.vllm == "/classify":
+        return LastBackend(server, adapter, folder)
+    if SpansBackend.offered(server, 0):
+        return SpansBackend(server, adapter, folder)
+    if LastBackend.offered(server, 0):
+        return LastBackend(server, adapter, folder)
+    return TokensBackend(server, adapter, tokens, folder)
+
+
+def _spans_body(server: Server, ids: list[int]) -> dict[str, Any]:
+    return {"model": server.model(), "task": PLUGIN_TASK, "data": {"ids": ids}}
+
+
+def _last_body(server: Server, ids: list[int]) -> dict[str, Any]:
+    return {"model": server.model(), "input": ids, "use_activation": False}
+
+
+def _count(rows: object) -> int:
+    return len(rows) if isinstance(rows, list) else 0
+
+
+def _sigmoid(logit: float) -> float:
+    return 0.5 * (1.0 + tanh(logit / 2))
+
+
+def _probability(logits: Sequence[float], adapter: Adapter) -> float:
+    """Probability of the positive label; a single output goes through a sigmoid."""
+    label = min(adapter.positive_label, len(logits) - 1)
+    if len(logits) == 1 or adapter.activation == "sigmoid":
+        return _sigmoid(logits[label])
+    highest = max(logits)
+    weights = [exp(logit - highest) for logit in logits]
+    return weights[label] / sum(weights)

@@ -1,0 +1,5 @@
+"""What a strategy touches: the session, its meter and budget, its draws, thinking control, solving."""
+
+from ttc.session.session import Session
+
+__all__ = ["Session"]

@@ -1,0 +1,112 @@
+"""A draw that grows piece by piece, so that a strategy can look at it, and stop it, before it ends.
+
+A piece continues the same draw: its seed, path and token positions are those of the uninterrupted run, so its tokens
+are too. A draw that is not grown further is cancelled for real: nothing of it is decoded any more. Every piece is one
+more request, over a cached context where the engine caches. Needs an engine that takes token ids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ttc.concurrent import gather
+from ttc.core import Candidate, FinishReason, Prompt
+from ttc.errors import ConfigError
+from ttc.session.meter import Cost
+from ttc.session.session import Session
+from ttc.session.thinking import Thinking
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Draw `number` of the prompt it began with; `prompt` holds what is there of it.
+
+    `ended` says that it cannot grow: finished, or cut by its own length, the thinking control or the budget.
+    """
+
+    prompt: Prompt
+    number: int
+    num_sampled: int = 0
+    ended: bool = False
+    finish_reason: FinishReason = "length"
+    thinking: Thinking | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its own end."""
+        return self.ended and self.finish_reason == "stop"
+
+    @property
+    def whole(self) -> Prompt:
+        """What is there of it, at its own path."""
+        return replace(self.prompt, path=(*self.prompt.path, self.number))
+
+    def candidate(self, session: Session, score: float | None = None) -> Candidate:
+        """Close it; one that did not finish has no final answer."""
+        return session.candidate_at(self.whole, self.finish_reason, score, self.num_sampled)
+
+
+async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, ...] = ()) -> Draw:
+    """Sample up to `num_tokens` more of `draw`, or up to a `stop` string; when the budget ends, so does the draw."""
+    sampling = session.sampling
+    asked = min(num_tokens, sampling.max_tokens - draw.num_sampled)
+    request = replace(sampling, max_tokens=asked, stop=(*sampling.stop, *stop))
+    numbers = range(draw.number, draw.number + 1)
+    parts = await session.generate(draw.prompt, numbers, sampling=request, thinking=draw.thinking, least=0)
+    if not parts:
+        return replace(draw, ended=True)
+    (part,) = parts
+    num_sampled = draw.num_sampled + part.usage.generated
+    paused = part.finish_reason == "stop" and part.stop_reason in stop and part.stop_reason not in sampling.stop
+    cut = part.finish_reason != "stop" and (part.usage.generated < asked or num_sampled >= sampling.max_tokens)
+    full = paused and num_sampled >= sampling.max_tokens
+    return replace(
+        draw,
+        prompt=replace(draw.prompt.then(part), path=draw.prompt.path),
+        num_sampled=num_sampled,
+        ended=cut or full or (part.finish_reason == "stop" and not paused),
+        finish_reason="stop" if part.finish_reason == "stop" and not paused else "length",
+    )
+
+
+async def grow_all(session: Session, draws: Sequence[Draw], num_tokens: int) -> list[Draw]:
+    """Grow every draw that has not ended, all at once; the order is kept."""
+    grown = iter(await gather(grow(session, draw, num_tokens) for draw in draws if not draw.ended))
+    return [draw if draw.ended else next(grown) for draw in draws]
+
+
+async def begin(session: Session, prompt: Prompt, n: int, num_tokens: int) -> list[Draw]:
+    """Return the draws to grow by `num_tokens` at a time: n, or as many as the budget can finish.
+
+    Where a budget may end before n draws do, the first is finished at once, which puts an answer in hand and shows what
+    a draw takes; only so many others are begun as what is left pays for.
+    """
+    draws = [Draw(prompt, number) for number in range(n)]
+    longest = session.sampling.max_tokens
+    timed = session.seconds_left < math.inf  # how long a draw takes is not known
+    if not timed and session.pays_for(_cost(session, prompt, longest, num_tokens)) >= n:
+        return draws
+    session.narrow()
+    first = await grow(session, draws[0], longest)
+    others = session.pays_for(_cost(session, prompt, max(first.num_sampled, 1), num_tokens))
+    return [first, *draws[1 : 1 + int(min(others, n - 1))]]
+
+
+def _cost(session: Session, prompt: Prompt, num_tokens: int, piece: int) -> Cost:
+    """What a draw of so many tokens takes when it grows by `piece` at a time, over a cached context."""
+    shape, length = session.capabilities.shape, len(prompt.token_ids or ()) + num_tokens
+    calls = session.thinking.calls_each * -(-num_tokens // piece)
+    return Cost(num_tokens, calls, 0.0 if shape is None else shape.flops(length, 0))
+
+
+def check_pieces(name: str, session: Session, chunk: int) -> None:
+    """Refuse an engine that cannot continue a draw, and a piece without a token."""
+    if chunk < 1:
+        raise ConfigError(f"{name}: chunk must be >= 1, got {chunk}")
+    if not session.capabilities.token_ids:
+        raise ConfigError(
+            f"{name} continues draws by their token ids, which {session.capabilities.model} does not take; with engine "
+            "openai, serve it with vLLM and set engine.tokenizer=PATH to its folder"
+        )

@@ -1,0 +1,475 @@
+"""A session: one problem's view of an engine, and all that a strategy may touch.
+
+Through it every request is seeded by path, held to the thinking control and the budget, charged to the meter and
+written to the trace. Strategies and scorers never see the engine itself, other problems, or a target. Cancelling the
+awaiting task aborts the requests in the engine.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
+
+from ttc import seeds
+from ttc.choosing.selection import choose
+from ttc.choosing.voting import fallback, vote
+from ttc.closing import close_path
+from ttc.concurrent import gather, gather_until
+from ttc.config.plugin_fault import read_scores
+from ttc.core import (
+    Answer,
+    Budget,
+    Candidate,
+    Capabilities,
+    Completion,
+    Enforced,
+    Engine,
+    Event,
+    Message,
+    Path,
+    Price,
+    PricedScorer,
+    Problem,
+    Prompt,
+    Sampling,
+    Score,
+    Scorer,
+    Usage,
+)
+from ttc.errors import BudgetExceeded, ConfigError
+from ttc.session.draws import DrawBook
+from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, Request
+from ttc.session.thinking import OUT_OF_CALLS, Thinking, answer_reserve, controlled, count_sampled_thinking
+
+T = TypeVar("T")
+Shared: TypeAlias = dict[Callable[[], Any], Any]
+"""What the sessions of one run have in common, by the factory that made it."""
+
+
+def _shortened(completion: Completion, lease: Lease, sampling: Sampling) -> bool:
+    """Whether the budget, and not the request, ended a draw."""
+    if completion.finish_reason != "length":
+        return False
+    return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
+
+
+def _check_budget(budget: Budget, thinking: Thinking, capabilities: Capabilities) -> None:
+    """Refuse, before anything is spent, limits that no answer fits into."""
+    if budget.flops is not None and capabilities.shape is None:
+        raise ConfigError(f"budget.flops: the size of {capabilities.model} is not known, so set budget.tokens")
+    if not thinking.active or thinking.template is False:
+        return
+    if budget.calls is not None and budget.calls < 2:
+        raise ConfigError(
+            f"budget.calls={budget.calls} leaves no call for the answer after a thought that is held to a budget: set "
+            "budget.calls to 2 or more, or think without limits"
+        )
+    if budget.tokens is not None and thinking.min_tokens >= budget.tokens:
+        raise ConfigError(
+            f"thinking.min_tokens={thinking.min_tokens} leaves nothing of budget.tokens={budget.tokens} for an answer: "
+            "raise the budget or think less"
+        )
+
+
+_UNPAID = Score(None, note="the budget does not cover its scoring")
+_TOO_LATE = Score(None, note="budget.seconds ended its scoring")
+_SCORED_TOGETHER = 16
+"""Prompts of one call to a scorer while a clock runs: what it has scored when time is up is kept."""
+
+
+class Session:
+    """What a strategy receives besides the problem."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        engine: Engine,
+        *,
+        seed: int,
+        sampling: Sampling,
+        thinking: Thinking | None = None,
+        budget: Budget | None = None,
+        shared: Shared | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Bind `engine` to `problem`; `seed` is the run's, `sampling` the run-level defaults of each draw.
+
+        `shared` is one dictionary for all sessions of a run; without it, this session is a run of its own. `clock` is
+        what a budget in seconds is measured by; the event loop waits by its own.
+
+        Raises:
+            ConfigError: the engine cannot hold the thinking control or the budget, or the two contradict each other.
+        """
+        self.problem = problem
+        self.thinking = thinking or Thinking()
+        self.thinking.check(engine.capabilities)
+        _check_budget(budget or Budget(), self.thinking, engine.capabilities)
+        self.sampling = replace(sampling, seed=seeds.derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
+        self.seed = seed
+        self._engine = engine
+        self._meter = Meter(budget, clock=clock)
+        self._draws = DrawBook()
+        self._ends: dict[Path, tuple[Prompt, Completion]] = {}
+        self._scores: dict[Path, Score] = {}
+        self._closed: dict[Path, Candidate] = {}
+        self._events: list[Event] = []
+        self._scorers: list[Scorer] = []
+        self._shared: Shared = {} if shared is None else shared
+        self._held: list[Enforced] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can honour."""
+        return self._engine.capabilities
+
+    @property
+    def usage(self) -> Usage:
+        """Everything charged so far."""
+        return self._meter.usage
+
+    @property
+    def trace(self) -> tuple[Event, ...]:
+        """The events in tree order, independent of the schedule (stable within one path)."""
+        return tuple(sorted(self._events, key=lambda event: event.path))
+
+    @property
+    def enforced(self) -> Enforced:
+        """How the thinking budget was held."""
+        if not self.thinking.active:
+            return "none"
+        return "native" if self._held and set(self._held) == {"native"} else "ids"
+
+    def render(self, thinking: Thinking | None = None) -> Prompt:
+        """Render the problem as the root of the tree; `thinking` overrides the session's."""
+        prompt = self._engine.render(self.problem.messages, (thinking or self.thinking).template)
+        return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages)
+
+    def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
+        """Render a question of the strategy's own (to compare, to revise), at a `path` that no other draw has."""
+        prompt = self._engine.render(messages, self.thinking.template)
+        return replace(prompt, problem_id=self.problem.id, messages=tuple(messages), path=path)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of `text` that a strategy injects, without any special token added."""
+        return self._engine.encode(text)
+
+    def chance(self, *purpose: int | str) -> float:
+        """Return the uniform number in [0, 1) that belongs to `purpose`: a strategy's own dice, keyed like a draw."""
+        return seeds.uniform(seeds.derive(self.sampling.seed or 0, "strategy", *purpose), 0)
+
+    def subtree(self, parts: int, index: int) -> Session:
+        """Return a view of this session that may spend share `index` of `parts` equal ones of what is left."""
+        view = copy.copy(self)
+        view._meter = self._meter.share(parts, index)
+        return view
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget has ended some of the work."""
+        return self._meter.exhausted
+
+    def narrow(self) -> None:
+        """Say that the budget, not the strategy, decided how far the work goes: the answer's stop cause tells."""
+        self._meter.exhaust()
+
+    @property
+    def rationed(self) -> bool:
+        """Whether tokens or FLOPs are limited: then whoever asks first may get the last, so the order must be kept."""
+        return self._meter.budget.tokens is not None or self._meter.budget.flops is not None
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a budget of any kind: then what is asked for together may come back in part."""
+        return self._meter.limited
+
+    def clock(self) -> float:
+        """Seconds of the clock that the budget is measured by."""
+        return self._meter.clock()
+
+    def price(self, prompt: Prompt, scorer: Scorer) -> Price:
+        """What scoring `prompt` and what is drawn after it takes; nothing where no budget asks for it."""
+        return self._meter.price(prompt, scorer)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that the budget leaves; infinite without such a limit."""
+        left = self._meter.seconds_left
+        return math.inf if left is None else left
+
+    def pays_for(self, cost: Cost) -> float:
+        """How many times what is left of the budget covers `cost`; infinite where nothing of it is limited."""
+        return self._meter.pays_for(cost)
+
+    @property
+    def spent(self) -> bool:
+        """Whether not even one more token can be drawn."""
+        return self.pays_for(Cost(tokens=1, calls=1)) < 1
+
+    def shared(self, factory: Callable[[], T]) -> T:
+        """Return the one object of `factory` that all sessions of this run share; made at the first call.
+
+        For what concerns the schedule or a budget of the whole run; nothing that decides a draw may live here.
+        """
+        if factory not in self._shared:
+            self._shared[factory] = factory()
+        found: T = self._shared[factory]
+        return found
+
+    def note(self, kind: str, path: tuple[int, ...], **data: object) -> None:
+        """Add an event to the trace."""
+        self._events.append(Event(kind, path, data))
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        draws: range | int,
+        *,
+        sampling: Sampling | None = None,
+        thinking: Thinking | None = None,
+        scorer: Scorer | None = None,
+        resumed: bool = False,
+        piece: bool = False,
+        least: int = 1,
+    ) -> list[Completion]:
+        """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
+
+        A count takes the next free numbers at this place of the tree; calls that overlap at one place name their
+        ranges. `scorer` is the one that every draw will be scored by: where it can tell its price, a budget keeps room
+        for that. `resumed`: `prompt` is itself a draw that was to be scored and will now only be as part of these.
+        `piece`: the draws will go on later, so a budget that ends does not hand their thinking over into an answer.
+
+        Raises:
+            BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.
+            ConfigError: a number was asked for twice, or a count beside a call that is in flight.
+        """
+        sampling = sampling or self.sampling
+        thinking = thinking or self.thinking
+        done: list[Completion] = []
+        with self._draws.numbered(prompt, draws) as numbers:
+            needed = min(least, len(numbers))
+            while numbers:
+                try:
+                    lease = self._meter.lease(self._request(prompt, len(numbers), sampling, thinking, scorer, piece))
+                except BudgetExceeded:
+                    self._meter.exhaust()
+                    if len(done) < needed:
+                        raise
+                    break
+                if resumed:
+                    self._meter.release(prompt.path)
+                now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
+                control = thinking if piece else self._closing(thinking, lease, sampling)
+                drawn = await self._draw_leased(prompt, lease, sampling, now, control)
+                if control is not thinking and any(one.injected for one in drawn):
+                    self._meter.exhaust()
+                self._keep_for_scoring(prompt, lease, drawn, scorer)
+                done += drawn
+        if len(done) < needed:  # every lease was granted, so the clock has cut the draws
+            raise BudgetExceeded(f"budget.seconds {self._meter.budget.seconds:g} is spent")
+        return done
+
+    async def _draw_leased(
+        self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
+    ) -> list[Completion]:
+        """Run draws under a lease and return it; note where the budget has ended them."""
+        self._draws.made(prompt, draws)
+        try:
+            drawn = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
+        finally:
+            self._meter.settle(lease)
+        if len(drawn) < len(draws) or any(_shortened(one, lease, sampling) for one in drawn):
+            self._meter.exhaust()
+        return drawn
+
+    def _request(
+        self, prompt: Prompt, num_draws: int, sampling: Sampling, thinking: Thinking, scorer: Scorer | None, piece: bool
+    ) -> Request:
+        """What the draws of a prompt ask of the budget."""
+        shape, length = self.capabilities.shape, len(prompt.token_ids or ())
+        closable = not piece and self._can_close(thinking)
+        control = replace(thinking, max_tokens=sampling.max_tokens) if closable and not thinking.active else thinking
+        return Request(
+            num_draws=num_draws,
+            max_tokens=sampling.max_tokens,
+            price=self._meter.price(prompt, scorer),
+            prompt=prompt.path,
+            calls=control.calls_each,
+            injected=control.count_injected(self._engine) if self.rationed else 0,
+            opening=not piece,
+            draw_flops=lambda num_tokens: 0.0 if shape is None else shape.flops(length + num_tokens, 0),
+        )
+
+    def _can_close(self, thinking: Thinking) -> bool:
+        """Whether a budget may cut a thought, and the model can be handed over into its answer then.
+
+        Only while nothing has finished: a forced answer is worth more than none, but not as much as a vote.
+        """
+        model = self.capabilities
+        if self._ends:
+            return False
+        open_ended = thinking.template is not False and thinking.at_cap == "handover"
+        return self._meter.budget.tokens is not None and open_ended and bool(model.think_close) and model.token_ids
+
+    def _closing(self, thinking: Thinking, lease: Lease, sampling: Sampling) -> Thinking:
+        """`thinking`, ended in time for an answer where the budget has shortened the draw.
+
+        A thought that ends by itself before that is the one that an unlimited draw would have had.
+        """
+        shortened = lease.max_tokens < sampling.max_tokens and lease.max_calls != 1
+        if not shortened or not self._can_close(thinking):
+            return thinking
+        cap = max(lease.max_tokens - answer_reserve(lease.max_tokens), 1)
+        if thinking.max_tokens is not None and thinking.max_tokens <= cap:
+            return thinking
+        return replace(thinking, max_tokens=cap, min_tokens=min(thinking.min_tokens, cap))
+
+    def _keep_for_scoring(
+        self, prompt: Prompt, lease: Lease, drawn: Sequence[Completion], scorer: Scorer | None
+    ) -> None:
+        before = self._meter.price(prompt, scorer)
+        if before != FREE:
+            prices = [self._meter.price(prompt.then(completion), scorer) for completion in drawn]
+            self._meter.keep(lease, drawn, prices, before)
+
+    async def _draw_in_time(
+        self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
+    ) -> list[Completion]:
+        """Run draws until the budget in seconds ends: what has finished comes back, the rest is aborted."""
+        leased = lease.hold(sampling, self.sampling)
+        seconds = self._meter.seconds_left
+        if seconds is None:
+            return await self._draw(prompt, leased, draws, thinking, lease.max_calls)
+        each = (
+            self._draw(prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
+        )  # a request each, so that one can end without the others
+        drawn = await gather_until(each, seconds)
+        return [completion for part in drawn if part is not None for completion in part]
+
+    async def _draw(
+        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
+    ) -> list[Completion]:
+        """Run draws in the engine; charge their thinking tokens; write the trace."""
+        if thinking.active and thinking.template is not False:
+            completions = await gather(
+                controlled(
+                    self._engine, prompt, sampling, draw, thinking, self._meter.add, max_calls, self._held.append
+                )
+                for draw in draws
+            )
+        else:
+            completions = await self._engine.generate(prompt, sampling, draws, self._meter.add)
+        self.record(prompt, completions)
+        counts = count_sampled_thinking(prompt, completions, self.capabilities)
+        if any(counts):
+            self._meter.add(Usage(thinking=sum(counts)))
+        for completion, count in zip(completions, counts, strict=True):
+            # Without ids the engine has charged what its server counted.
+            num_thinking = count if completion.token_ids else completion.usage.thinking
+            self.note(
+                "generate",
+                completion.path,
+                text=completion.text,
+                num_tokens=completion.usage.generated,
+                finish_reason=completion.finish_reason,
+                stop_reason=completion.stop_reason,
+                thinking=num_thinking > 0,
+                num_thinking=num_thinking,
+                injected=[list(span) for span in completion.injected],
+            )
+        return completions
+
+    def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
+        """Remember what was drawn and has ended: it is in hand when the budget ends before the strategy does."""
+        if prompt.messages == self.problem.messages:  # a question of the strategy's own has no answer to the problem
+            self._ends.update({one.path: (prompt, one) for one in completions if one.finished})
+
+    async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
+        """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here.
+
+        A prompt whose scoring the budget does not cover, or does not leave time for, has no verdict; nor has one whose
+        score is not finite.
+        """
+        if not any(known is scorer for known in self._scorers):
+            self._scorers.append(scorer)
+        for prompt in prompts:
+            self._meter.cover(prompt.path, self._meter.price(prompt, scorer))
+        affordable = [prompt for prompt in prompts if self._meter.affords(prompt.path)]
+        try:
+            verdicts = iter(await self._score_in_time(scorer, affordable))
+        finally:
+            for prompt in affordable:
+                self._meter.release(prompt.path)
+        scores = [next(verdicts) if self._meter.affords(prompt.path) else _UNPAID for prompt in prompts]
+        if any(score is _UNPAID or score is _TOO_LATE for score in scores):
+            self._meter.exhaust()
+        for prompt, score in zip(prompts, scores, strict=True):
+            self._scores[prompt.path] = score
+            self.note("score", prompt.path, value=score.value, steps=list(score.steps), note=score.note)
+        return scores
+
+    async def _score_in_time(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
+        """Score until the budget in seconds ends; what was scored by then is kept."""
+        seconds = self._meter.seconds_left
+        if seconds is None:
+            return read_scores(scorer, await scorer.score(prompts, self._meter.add), len(prompts))
+        scores: list[Score] = []
+        # Scorers that say their price for one prompt alone give it one score whatever it is scored beside.
+        alone = isinstance(scorer, PricedScorer) and all(not scorer.price(prompt).per_draw for prompt in prompts[:1])
+        size = _SCORED_TOGETHER if alone else len(prompts)
+        while len(scores) < len(prompts):
+            batch = prompts[len(scores) : len(scores) + size]
+            (verdicts,) = await gather_until([scorer.score(batch, self._meter.add)], self.seconds_left)
+            if verdicts is None:
+                break
+            scores += read_scores(scorer, verdicts, len(batch))
+        return scores + [_TOO_LATE] * (len(prompts) - len(scores))
+
+    def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:
+        """Close a path (`ttc.closing`): split thinking from answer and extract the final answer."""
+        whole = prompt.then(completion)
+        return self.candidate_at(whole, completion.finish_reason, score, completion.usage.generated)
+
+    def candidate_at(
+        self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
+    ) -> Candidate:
+        """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
+        candidate = self._close_path(whole, finish_reason, score, num_tokens)
+        self._closed[candidate.path] = candidate
+        return candidate
+
+    def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
+        return close_path(whole, self._engine, self.problem.kind, finish_reason, score, num_tokens)
+
+    def best_so_far(self) -> Answer:
+        """What is in hand when the budget ended before the strategy did: the best score, else the vote."""
+        for path, (prompt, completion) in self._ends.items():
+            if path not in self._closed:
+                score = self._scores.get(path)
+                self.candidate(prompt, completion, None if score is None else score.value)
+        candidates = [self._closed[path] for path in sorted(self._closed)]
+        kind = self.problem.kind
+        chosen = choose(candidates, kind, "argmax") or vote(candidates, kind) or fallback(candidates)
+        return self.answer(chosen, candidates, "budget")
+
+    def answer(self, chosen: Candidate | None, candidates: Sequence[Candidate], stop_cause: str = "done") -> Answer:
+        """Build the strategy's answer from the chosen candidate (None: nothing was found)."""
+        if chosen is not None:
+            self.note("select", chosen.path)
+        return Answer(
+            text=chosen.text if chosen else "",
+            final=chosen.final if chosen else None,
+            thinking=chosen.thinking if chosen else "",
+            finish_reason=chosen.finish_reason if chosen else "length",
+            candidates=tuple(sorted(candidates, key=lambda candidate: candidate.path)),
+            stop_cause="budget" if self._meter.exhausted else stop_cause,
+            enforced=self.enforced,
+        )
+
+    def close(self) -> None:
+        """Free what scorers keep for this problem."""
+        for scorer in self._scorers:
+            scorer.release(self.problem.id)

@@ -1,0 +1,143 @@
+"""Solve problems: bind a strategy to a session per problem and return answers.
+
+`solve` is one problem; `solve_all` runs many at once and turns a failed problem into data instead of cancelling its
+siblings; `run` is the one synchronous door. There is no barrier between problems: the engine batches across them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from ttc.config.plugin_fault import call_strategy
+from ttc.core import Answer, Budget, Engine, Problem, Sampling, Usage
+from ttc.errors import BudgetExceeded, ConfigError, TTCError
+from ttc.session.meter import Clock
+from ttc.session.session import Session, Shared
+from ttc.session.thinking import Thinking
+
+Strategy = Callable[[Problem, Session], Awaitable[Answer]]
+"""A strategy whose keyword parameters are already bound."""
+
+_SPENT = "ttc_usage"
+
+
+async def solve(
+    problem: Problem,
+    *,
+    engine: Engine,
+    strategy: Strategy,
+    seed: int,
+    sampling: Sampling | None = None,
+    thinking: Thinking | None = None,
+    budget: Budget | None = None,
+    shared: Shared | None = None,
+    clock: Clock = time.monotonic,
+) -> Answer:
+    """Solve one problem; the answer carries its usage, trace and seconds.
+
+    Problems that are solved as one run get one `shared` dictionary, empty at first (see `Session.shared`).
+    A budget that ends before the strategy does gives the best of what was drawn by then, with `stop_cause` "budget"; a
+    budget in seconds is measured by `clock`. When the problem fails, what it had cost is not lost: `spent(error)` gives
+    it.
+
+    Raises:
+        TTCError: the engine, a scorer, the configuration or the strategy failed.
+    """
+    started = time.perf_counter()
+    session = Session(
+        problem,
+        engine,
+        seed=seed,
+        sampling=sampling or Sampling(),
+        thinking=thinking,
+        budget=budget,
+        shared=shared,
+        clock=clock,
+    )
+    try:
+        answer = await attempt(problem, session, strategy)
+    except Exception as error:
+        error.__dict__[_SPENT] = session.usage
+        raise
+    finally:
+        session.close()
+    return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)
+
+
+async def attempt(problem: Problem, session: Session, strategy: Strategy) -> Answer:
+    """Run `strategy`; where the budget ends it, answer by the best of what the session has in hand."""
+    try:
+        return await call_strategy(strategy, problem, session)
+    except BudgetExceeded:
+        return session.best_so_far()
+
+
+def spent(error: BaseException) -> Usage:
+    """Return what a problem had cost when `solve` raised `error` for it; nothing for any other error."""
+    usage = error.__dict__.get(_SPENT)
+    return usage if isinstance(usage, Usage) else Usage()
+
+
+async def solve_all(
+    problems: Iterable[Problem],
+    *,
+    engine: Engine,
+    strategy: Strategy,
+    seed: int,
+    sampling: Sampling | None = None,
+    thinking: Thinking | None = None,
+    budget: Budget | None = None,
+    concurrency: int | None = None,
+) -> AsyncIterator[tuple[Problem, Answer | TTCError]]:
+    """Yield (problem, answer or error) as problems finish, at most `concurrency` in flight.
+
+    `problems` is read as they start, so it may be endless.
+
+    Configuration errors are raised: they would fail every problem alike.
+    """
+    shared: Shared = {}
+
+    async def one(problem: Problem) -> tuple[Problem, Answer | TTCError]:
+        try:
+            return problem, await solve(
+                problem,
+                engine=engine,
+                strategy=strategy,
+                seed=seed,
+                sampling=sampling,
+                thinking=thinking,
+                budget=budget,
+                shared=shared,
+            )
+        except ConfigError:
+            raise
+        except TTCError as error:
+            return problem, error
+
+    # Only what is in flight is held, so that memory does not grow with the number of problems.
+    waiting, width = iter(problems), concurrency or engine.capabilities.max_concurrency
+    running = {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, width)}
+    done: set[asyncio.Task[tuple[Problem, Answer | TTCError]]] = set()
+    try:
+        while running:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            running |= {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, len(done))}
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, *done, return_exceptions=True)
+
+
+def run(problem: Problem | str, **options: object) -> Answer:
+    """Solve one problem from synchronous code; options are those of `solve`."""
+    from ttc.core import Message
+
+    if isinstance(problem, str):
+        problem = Problem(id="ask", messages=(Message("user", problem),))
+    return asyncio.run(solve(problem, **options))  # type: ignore[arg-type]

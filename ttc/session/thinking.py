@@ -1,0 +1,269 @@
+"""Thinking control: on / off / auto, a maximum and a minimum of thinking tokens, exact on token ids.
+
+Muennighoff et al. 2025, "s1: Simple test-time scaling" (cap and "Wait"); Qwen3 technical report 2025 (hand-over).
+
+It sits between a session and an engine, so it composes with every strategy and works on every engine that takes token
+ids, by stop-and-continue: generate up to the cap, inject the hand-over, continue the same draw. A natural end of
+thinking at or below the cap is untouched: the tokens equal those of the uncapped run. Cost: one extra request per cut
+or suppressed end, whose context is cached; one token beyond the cap is sampled to see whether it was the end
+(charged as `overrun`); injected tokens are charged as prompt, not as generated.
+
+Without ids (chat-only endpoints) thinking is told from the answer by its markers in the text; budgets are refused.
+An engine that has proven its own cap exact (`thinking_cap` in its extras) is asked to hold it where the hand-over is
+the bare marker, which is all that engines can force; what comes back is counted here all the same, and cut where it is
+too long. A thought that such a cap ends, or that ends by itself at its last token, counts as cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ttc.core import Capabilities, Completion, Enforced, Engine, Prompt, Sampling, Usage, UsageSink
+from ttc.errors import ConfigError
+from ttc.extras import ExtraSampling
+from ttc.native_cap import Action, judge_native, native_sampling
+from ttc.segments import Growth, recount
+from ttc.session.think_blocks import (
+    CLOSE,
+    OPEN,
+    Split,
+    TextSplit,
+    count_sampled_thinking,
+    split,
+    split_prompt,
+    split_text,
+)
+
+__all__ = [
+    "CLOSE",
+    "OPEN",
+    "OUT_OF_CALLS",
+    "QWEN3_HANDOVER",
+    "Split",
+    "TextSplit",
+    "Thinking",
+    "answer_reserve",
+    "controlled",
+    "count_sampled_thinking",
+    "handover_of",
+    "split",
+    "split_prompt",
+    "split_text",
+]
+
+QWEN3_HANDOVER = (
+    "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+    "</think>\n\n"
+)
+
+
+MINIMUM_CALLS = 4
+"""Under a budget of calls, so many ends of thinking may be suppressed for the sake of `min_tokens`."""
+OUT_OF_CALLS = "calls"
+"""`stop_reason` of a draw that its budget of calls cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How much to think. `mode` picks the chat template's switch; `auto` leaves the template's default.
+
+    `max_tokens` caps the ids inside the think block (0 is the no-think template, without a hand-over); `min_tokens`
+    and `num_waits` suppress the end of thinking until so many ids, or so many times, and inject `wait` in its place.
+    `at_cap` says what follows a cut: the hand-over and an answer, or nothing (hard truncation, for comparison).
+    `handover` None is the model's own sentence, else Qwen3's; it must contain the end-of-thinking marker.
+    """
+
+    mode: Literal["auto", "on", "off"] = "auto"
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    num_waits: int = 0
+    wait: str = "Wait"
+    at_cap: Literal["handover", "stop"] = "handover"
+    handover: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse contradictions."""
+        if self.mode not in ("auto", "on", "off"):
+            raise ConfigError(f"thinking.mode must be auto, on or off, got {self.mode!r}")
+        if self.at_cap not in ("handover", "stop"):
+            raise ConfigError(f"thinking.at_cap must be handover or stop, got {self.at_cap!r}")
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise ConfigError(f"thinking.max_tokens must be >= 0 or absent, got {self.max_tokens}")
+        for name, value in (("min_tokens", self.min_tokens), ("num_waits", self.num_waits)):
+            if value < 0:
+                raise ConfigError(f"thinking.{name} must be >= 0, got {value}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ConfigError(f"thinking.min_tokens {self.min_tokens} exceeds thinking.max_tokens {self.max_tokens}")
+        if self.extends and (self.mode == "off" or self.max_tokens == 0):
+            raise ConfigError("thinking is off, so thinking.min_tokens and thinking.num_waits must be 0")
+        if self.extends and not self.wait:
+            raise ConfigError("thinking.wait must not be empty")
+
+    @property
+    def template(self) -> bool | None:
+        """What to ask of the chat template: True, False, or None for its default."""
+        if self.mode == "off" or self.max_tokens == 0:
+            return False
+        return True if self.mode == "on" or self.max_tokens is not None or self.extends else None
+
+    @property
+    def extends(self) -> bool:
+        """Whether an end of thinking may be suppressed."""
+        return self.min_tokens > 0 or self.num_waits > 0
+
+    @property
+    def active(self) -> bool:
+        """Whether tokens must be counted at all."""
+        return bool(self.max_tokens) or self.extends
+
+    @property
+    def calls_each(self) -> int:
+        """Requests that one draw may take: the thinking, the answer, one for each wait, and some for a minimum."""
+        if not self.active or self.template is False:
+            return 1
+        return 2 + self.num_waits + MINIMUM_CALLS * (self.min_tokens > 0)
+
+    def count_injected(self, engine: Engine) -> int:
+        """Most tokens that one draw gets injected (under a minimum: as many waits as `calls_each` has room for)."""
+        if not self.active or self.template is False:
+            return 0
+        waits = self.num_waits + MINIMUM_CALLS * (self.min_tokens > 0)
+        handover = 0 if self.max_tokens is None else len(engine.encode(handover_of(self, engine.capabilities)))
+        return handover + (waits * len(engine.encode(self.wait)) if waits else 0)
+
+    def check(self, capabilities: Capabilities) -> None:
+        """Refuse, before any work, what the engine cannot honour."""
+        if not self.active:
+            return
+        if not capabilities.token_ids:
+            raise ConfigError(
+                f"thinking budgets need token ids, which {capabilities.model} does not take; with engine openai, serve "
+                "it with vLLM and set engine.tokenizer=PATH to its folder"
+            )
+        if not capabilities.think_close:
+            raise ConfigError(f"{capabilities.model} has no end-of-thinking marker, so thinking cannot be budgeted")
+
+
+def handover_of(thinking: Thinking, capabilities: Capabilities) -> str:
+    """The words that end the thinking: those asked for, else the model's own, else Qwen3's."""
+    return thinking.handover or capabilities.handover or QWEN3_HANDOVER
+
+
+def answer_reserve(num_tokens: int) -> int:
+    """Tokens that a draw of at most `num_tokens` keeps for the answer after its thinking: a quarter, 16 to 512."""
+    return min(max(num_tokens // 4, 16), 512, num_tokens // 2)
+
+
+async def controlled(
+    engine: Engine,
+    prompt: Prompt,
+    sampling: Sampling,
+    draw: int,
+    thinking: Thinking,
+    on_usage: UsageSink,
+    max_calls: int | None = None,
+    on_held: Callable[[Enforced], None] | None = None,
+) -> Completion:
+    """Generate one draw under `thinking`; the result is one completion, its injected spans marked.
+
+    `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number. Stops of the caller
+    hold in every segment. `on_held` is told whether the engine's own cap held the budget, or counting ids did.
+    """
+    capabilities = engine.capabilities
+    grown, wait_len, calls = Growth(prompt, draw), len(engine.encode(thinking.wait)), 0
+    native = _native(engine, prompt, sampling, thinking)
+    if native is None and on_held is not None:
+        on_held("ids")
+    while True:
+        state = split_prompt(grown.prompt, capabilities)
+        left = sampling.max_tokens - grown.num_sampled
+        if left <= 0:
+            return grown.finish(engine, "length", None)
+        if calls == max_calls:
+            return grown.finish(engine, "length", OUT_OF_CALLS)
+        calls += 1
+        reports: list[Usage] = []
+        try:
+            (segment,) = await engine.generate(
+                grown.prompt,
+                native or _segment_sampling(sampling, thinking, state, left, capabilities),
+                range(draw, draw + 1),
+                reports.append,
+            )
+        except BaseException:
+            for report in reports:
+                on_usage(report)
+            raise
+        forced: tuple[int, int] | None = None
+        if native is None:
+            kept, action = _judge(segment, state, thinking, grown.prompt.num_waits, sampling, wait_len, capabilities)
+        else:
+            kept, action, forced = judge_native(segment, native.thinking_cap or 0, capabilities)
+            if on_held is not None:
+                on_held("native" if action == "done" else "ids")
+            native = None
+        for report in reports:
+            on_usage(recount(report, len(segment.token_ids) - kept))
+        grown.append(engine, segment, kept, forced)
+        if action == "handover" and thinking.at_cap == "stop":
+            return grown.finish(engine, "length", None)
+        if action == "handover":
+            grown.inject(engine, handover_of(thinking, capabilities))
+        elif action == "wait":
+            grown.inject(engine, thinking.wait, waits=1)
+        elif action == "done":
+            return grown.finish(engine, segment.finish_reason, segment.stop_reason)
+
+
+def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> ExtraSampling | None:
+    """What to ask of an engine that can hold this cap itself; None where the toolkit must."""
+    if thinking.max_tokens is None or thinking.extends or thinking.at_cap == "stop":
+        return None
+    handover = engine.encode(handover_of(thinking, engine.capabilities))
+    return native_sampling(prompt, sampling, thinking.max_tokens, handover, engine.capabilities)
+
+
+def _segment_sampling(
+    sampling: Sampling, thinking: Thinking, state: Split, left: int, capabilities: Capabilities
+) -> Sampling:
+    """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural."""
+    marker = capabilities.think_close if state.inside else capabilities.think_open
+    limit = left
+    if state.inside and thinking.max_tokens is not None:
+        limit = min(left, max(thinking.max_tokens - len(state.thinking), 0) + len(marker))
+    return replace(sampling, max_tokens=limit, stop_token_ids=(*sampling.stop_token_ids, *marker[-1:]))
+
+
+def _judge(
+    segment: Completion,
+    state: Split,
+    thinking: Thinking,
+    waits: int,
+    sampling: Sampling,
+    wait_len: int,
+    capabilities: Capabilities,
+) -> tuple[int, Action]:
+    """Decide how many ids of a segment to keep and what comes next."""
+    ids = segment.token_ids
+    marker = capabilities.think_close if state.inside else capabilities.think_open
+    at_marker = bool(marker) and ids[-len(marker) :] == marker
+    # A stop at the marker's last id was asked for by us, unless the caller had asked for it too.
+    ours = segment.stop_reason in marker[-1:] and segment.stop_reason not in sampling.stop_token_ids
+    resume: Action = "continue" if ours else "done"
+    if not state.inside:
+        return len(ids), resume
+    num_terminator = len(marker) if at_marker else segment.num_eos
+    num_thinking = len(state.thinking) + len(ids) - num_terminator
+    if num_terminator and _wants_more(thinking, num_thinking, waits, wait_len):
+        return len(ids) - num_terminator, "wait"
+    excess = 0 if thinking.max_tokens is None else num_thinking - thinking.max_tokens
+    if excess > 0 and not num_terminator:
+        return max(len(ids) - excess, 0), "handover"
+    return len(ids), resume
+
+
+def _wants_more(thinking: Thinking, num_thinking: int, waits: int, wait_len: int) -> bool:
+    room = thinking.max_tokens is None or num_thinking + wait_len < thinking.max_tokens
+    return room and (waits < thinking.num_waits or num_thinking < thinking.min_tokens)

@@ -1,0 +1,1 @@
+"""Equality of mathematical answers: comparing, deciding, symbols, and the verdict."""

@@ -1,0 +1,1 @@
+"""Verifiers as a service: deadlines and lanes, audits, metrics, disagreement of two."""

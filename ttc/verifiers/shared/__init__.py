@@ -1,0 +1,1 @@
+"""What verifiers share: the contract, targets, reading, prose, versions."""

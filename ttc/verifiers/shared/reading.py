@@ -1,0 +1,127 @@
+"""What all verifiers share: reading targets and the final answers of submissions.
+
+The policy on endings: a text that was cut (`finish_reason` length or abort) is not finished, so it has no answer
+(`no_answer`, reason `truncated` or `aborted`), unless the verifier was made with `allow_truncated`, and then its
+answer counts like any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ttc.answers import Extraction, extract
+from ttc.answers.extract import MAX_FINAL
+from ttc.core import Submission, Target, Verdict
+from ttc.errors import ConfigError
+from ttc.verifiers.maths.comparing import Reading
+
+MAX_TEXT = 1_000_000
+"""Characters of a text beyond which it is not searched for an answer."""
+MAX_S = 3.0
+"""Seconds within which a verifier that works in this process decides on the longest text."""
+PLAIN_LIMITS = (
+    f"a text of more than {MAX_TEXT:,} characters or a final answer of more than {MAX_FINAL:,} is `limit`; time grows "
+    "in proportion to the text; no processes"
+)
+"""What those verifiers say of their limits."""
+
+_CUT = {"length": "truncated", "abort": "aborted"}
+_READINGS: Mapping[str, Reading] = {"": "", "set": "set", "tuple": "tuple"}
+_FIELDS = ("answer", "alternatives", "tolerance", "unit", "type")
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A target: one of `answers` is meant; `tolerance` is absolute; `type` says how to read lists."""
+
+    answers: tuple[str, ...]
+    tolerance: float = 0.0
+    unit: str = ""
+    type: Reading = ""
+
+
+def read_gold(target: Target) -> Gold:
+    """Read a target: a string, a number, or {"answer", "alternatives", "tolerance", "unit", "type"}.
+
+    `alternatives` are other answers that are right as well, `tolerance` is an absolute one, `unit` belongs to the
+    answer, and `type` is `set` or `tuple` where the order of a list does not matter or does, whatever its brackets.
+
+    Raises:
+        ConfigError: naming the field that is missing, unknown or of the wrong type.
+    """
+    fields: Mapping[str, Any] = target if isinstance(target, Mapping) else {"answer": target}
+    unknown = [name for name in fields if name not in _FIELDS]
+    if unknown:
+        raise ConfigError(f"target has the unknown field {unknown[0]!r} (known: {', '.join(_FIELDS)})")
+    alternatives = fields.get("alternatives") or ()
+    if isinstance(alternatives, str) or not isinstance(alternatives, (list, tuple)):
+        raise ConfigError(f"target.alternatives must be a list of strings, got {alternatives!r}")
+    answers = tuple(_text(value) for value in (fields.get("answer"), *alternatives))
+    tolerance = fields.get("tolerance") or 0.0
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
+        raise ConfigError(f"target.tolerance must be a number >= 0, got {tolerance!r}")
+    reading = _READINGS.get(fields.get("type") or "")
+    if reading is None:
+        raise ConfigError(f"target.type must be set, tuple or absent, got {fields['type']!r}")
+    return Gold(answers, float(tolerance), _unit(fields.get("unit")), reading)
+
+
+def _unit(value: object) -> str:
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"target.unit must be a string, got {value!r}")
+    bare = re.sub(r"\\(?:mathrm|text)\s*\{([^{}]*)\}", r"\1", value or "").strip("$ ")
+    return "degrees" if "circ" in bare else bare
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ConfigError(f"target.answer must be a string or a number, got {value!r}")
+    text = str(value).strip()
+    if not text:
+        raise ConfigError("target.answer is empty")
+    if len(text) > MAX_FINAL:
+        raise ConfigError(f"target.answer has more than {MAX_FINAL} characters")
+    return text
+
+
+def unfinished(submission: Submission, allow_truncated: bool) -> str:
+    """Why a submission has no final answer because of how it ended; empty when it counts."""
+    return "" if allow_truncated else _CUT.get(submission.finish_reason, "")
+
+
+def without_answer(extraction: Extraction) -> Verdict:
+    """The verdict on a submission in which no final answer was found."""
+    status = "limit" if extraction.reason == "too_long" else "no_answer"
+    return Verdict(status, reason=extraction.reason, span=extraction.span)  # type: ignore[arg-type]
+
+
+def read_answer(submission: Submission, kind: str, allow_truncated: bool) -> Extraction | Verdict:
+    """The final answer of a submission, or the verdict that there is none."""
+    if cut := unfinished(submission, allow_truncated):
+        return Verdict("no_answer", reason=cut)
+    if len(submission.text) > MAX_TEXT:
+        return Verdict("limit", reason="text_too_long")
+    extraction = extract(submission.text, kind)
+    return extraction if extraction.final is not None else without_answer(extraction)
+
+
+def decided(equal: bool, extraction: Extraction, reason: str) -> Verdict:
+    """A verdict of correct (score 1) or incorrect (score 0) on a final answer."""
+    status, score = ("correct", 1.0) if equal else ("incorrect", 0.0)
+    return Verdict(status, score, reason=reason, extracted=extraction.final, span=extraction.span)  # type: ignore[arg-type]
+
+
+class Clock:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def stamp(self, verdict: Verdict, version: str, waited: float = 0.0) -> Verdict:
+        """Add version and seconds, less the time spent `waited` in a queue."""
+        return dataclasses.replace(verdict, version=version, seconds=time.perf_counter() - self._start - waited)

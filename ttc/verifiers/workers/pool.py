@@ -1,0 +1,255 @@
+"""A pool of killable worker processes with wall, CPU and memory limits, for threads and for asyncio.
+
+Each worker is a fresh `python -m ttc.verifiers.workers.worker` (never a fork of this process, so threads of torch
+cannot break it) that speaks length-prefixed JSON over pipes and gets an environment without the parent's secrets. A
+request that does not answer within its limit loses its worker; a warm spare takes the place at once. Workers are
+replaced after `recycle` requests and end with their parent.
+
+    pool = Pool(workers=2, timeout_s=1.5)
+    reply = await pool.run({"call": "maths", ...})      in a coroutine
+    reply = pool.submit({...}).result()                 in a thread
+
+Cost: 60 MB and 0.5 s of start per worker; about 0.2 ms of overhead per request. Left out: Windows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from ttc.config.ranges import above, at_least
+from ttc.errors import VerifierError
+from ttc.verifiers.workers.worker import MAX_FRAME, PREFIX, write_frame
+
+SOFT = 0.75
+"""The share of the wall limit after which the worker interrupts itself."""
+START_S = 60.0
+MIN_MEMORY_MB = 256
+_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: `status` ok, timeout, limit or error, the worker's `data`, `seconds` of work, `waited` before."""
+
+    status: str
+    data: Mapping[str, Any]
+    seconds: float
+    waited: float
+
+
+class Pool:
+    """`workers` processes that run requests, and one warm spare. Starts on first use; `close` ends all.
+
+    `program` is what the interpreter runs as a worker, a module or a script that calls `worker.serve`.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        timeout_s: float = 1.5,
+        memory_mb: int = 2048,
+        recycle: int = 2000,
+        program: Sequence[str] = ("-m", "ttc.verifiers.workers.worker"),
+    ) -> None:
+        at_least("verifier", 1, workers=workers, recycle=recycle)
+        at_least("verifier", MIN_MEMORY_MB, memory_mb=memory_mb)
+        above("verifier", 0, timeout_s=timeout_s)
+        self.timeout_s, self.memory_mb = timeout_s, memory_mb
+        self._command = (sys.executable, "-P", *program, str(memory_mb))
+        self._recycle, self._num_workers = recycle, workers
+        self._lock = threading.Lock()
+        self._ready: list[_Worker] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._closed = False
+        self._finalizer = weakref.finalize(self, _kill_all, self._ready)
+        self.num_started = 0
+
+    def submit(self, request: Mapping[str, Any]) -> Future[Reply]:
+        """Queue a request; the future is done within `timeout_s` of the moment a worker takes it up."""
+        with self._lock:
+            if self._closed:
+                raise VerifierError("the pool is closed")
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self._num_workers, thread_name_prefix="ttc-verifier")
+                self._ready.extend(self._start() for _ in range(self._num_workers + 1))
+            threads = self._threads
+        return threads.submit(self._serve, dict(request), time.perf_counter())
+
+    async def run(self, request: Mapping[str, Any]) -> Reply:
+        """Run a request from a coroutine; cancelling gives up the place in the queue."""
+        return await asyncio.wrap_future(self.submit(request))
+
+    def close(self) -> None:
+        """End every worker; what is queued fails."""
+        with self._lock:
+            self._closed = True
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._finalizer()
+
+    def _serve(self, request: dict[str, Any], queued: float) -> Reply:
+        worker = self._take()
+        began = time.perf_counter()
+        limits = {"soft_s": SOFT * self.timeout_s, "cpu_s": math.ceil(self.timeout_s) + 1}
+        data = worker.ask({**request, **limits}, self.timeout_s)
+        seconds = time.perf_counter() - began
+        if worker.is_broken or worker.num_served >= self._recycle or data.get("reason") == "memory":
+            self._replace(worker)
+        else:
+            self._give(worker)
+        return Reply(str(data.pop("status")), data, seconds, began - queued)
+
+    def _take(self) -> _Worker:
+        """A ready worker; prefers one that has finished its start."""
+        with self._lock:
+            if not self._ready:
+                self._ready.append(self._start())
+            self._ready.sort(key=lambda worker: worker.is_ready, reverse=True)
+            worker = self._ready.pop(0)
+        if not worker.wait_ready(START_S):
+            message = worker.complaint()
+            worker.kill()
+            raise VerifierError(f"no verifier worker could be started: {message}")
+        return worker
+
+    def _give(self, worker: _Worker) -> None:
+        with self._lock:
+            if not self._closed:
+                self._ready.insert(0, worker)
+                return
+        worker.kill()
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.kill()
+        with self._lock:
+            if not self._closed:
+                self._ready.append(self._start())
+
+    def _start(self) -> _Worker:
+        self.num_started += 1
+        return _Worker(self._command)
+
+
+def _kill_all(workers: list[_Worker]) -> None:
+    while workers:
+        workers.pop().kill()
+
+
+class _Worker:
+    """One process and its pipes; used by one thread at a time."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+        self.is_ready = False
+        self.num_served = 0
+        self.is_broken = False
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait for the end of the start; False when the process died or took too long."""
+        if not self.is_ready:
+            self.is_ready = self._read(time.perf_counter() + timeout_s).get("status") == "ready"
+        return self.is_ready
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send a request and wait for the reply, or say why none came; then the worker `is_broken`."""
+        deadline = time.perf_counter() + timeout_s
+        self.num_served += 1
+        try:
+            write_frame(self._pipe(self._process.stdin), request)
+        except BrokenPipeError:
+            return self._broken(*self._death())
+        return self._read(deadline)
+
+    def _read(self, deadline: float) -> dict[str, Any]:
+        head = self._read_exactly(PREFIX.size, deadline)
+        if isinstance(head, dict):
+            return head
+        (length,) = PREFIX.unpack(head)
+        if length > MAX_FRAME:
+            return self._broken("error", "an oversized reply")
+        body = self._read_exactly(length, deadline)
+        message: dict[str, Any] = body if isinstance(body, dict) else json.loads(body)
+        return message
+
+    def _broken(self, status: str, reason: str) -> dict[str, Any]:
+        self.is_broken = True
+        return {"status": status, "reason": reason}
+
+    def _death(self) -> tuple[str, str]:
+        """Status and reason of a worker that ended by itself."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        if code == -signal.SIGXCPU:
+            return "timeout", "CPU limit"
+        return "error", f"the worker died ({'signal' if code and code < 0 else 'exit code'} {abs(code or 0)})"
+
+    def _read_exactly(self, count: int, deadline: float) -> bytes | dict[str, Any]:
+        descriptor = self._pipe(self._process.stdout).fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN | select.POLLHUP)
+        data = b""
+        while len(data) < count:
+            left = deadline - time.perf_counter()
+            if left <= 0 or not poll.poll(left * 1000):
+                return self._broken("timeout", "wall limit")
+            chunk = os.read(descriptor, count - len(data))
+            if not chunk:
+                return self._broken(*self._death())
+            data += chunk
+        return data
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        if pipe is None:
+            raise VerifierError("a worker without pipes")
+        return pipe
+
+    def complaint(self) -> str:
+        """The end of what the process wrote to standard error."""
+        self._errors.seek(0)
+        return self._errors.read()[-2000:].decode(errors="replace").strip() or "no message"
+
+    def kill(self) -> None:
+        """End the process and its group, at once."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            # A request half written to a dead worker cannot be flushed any more.
+            with suppress(BrokenPipeError):
+                self._pipe(pipe).close()
+
+
+def _environment() -> dict[str, str]:
+    """What a worker needs to start, and nothing else: secrets in the parent's environment stay there."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    path = os.pathsep.join(os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path)
+    return {**kept, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}

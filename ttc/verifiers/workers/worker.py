@@ -1,0 +1,122 @@
+"""The worker process of the pool: `python -m ttc.verifiers.workers.worker MEMORY_MB`.
+
+Reads length-prefixed JSON requests on standard input, writes one reply each on standard output. Every request brings
+its limits. A soft alarm ends most over-long work inside the process and keeps it warm; the parent kills it when that
+fails; a CPU limit ends it when the parent is gone; a thread ends it when its parent changes.
+
+    request   {"call": "maths", "soft_s": 1.2, "cpu_s": 2, ...}
+    reply     {"status": "ok", ...} or {"status": "timeout" | "limit" | "error", "reason": "..."}
+
+Left out: a sandbox. Nothing here runs text as code; code tasks need a jail, not this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import signal
+import struct
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Mapping
+from typing import IO, Any, NoReturn, TypeAlias
+
+Call: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
+PREFIX = struct.Struct(">I")
+MAX_FRAME = 1 << 20
+
+
+class SoftTimeout(BaseException):
+    """The alarm; not an Exception, so that no library swallows it."""
+
+
+def write_frame(stream: IO[bytes], message: Mapping[str, Any]) -> None:
+    """Write one message: four bytes of length, then JSON."""
+    body = json.dumps(message).encode("ascii")
+    stream.write(PREFIX.pack(len(body)) + body)
+    stream.flush()
+
+
+def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
+    """Read one message; None at the end of the stream."""
+    head = stream.read(PREFIX.size)
+    if len(head) < PREFIX.size:
+        return None
+    (length,) = PREFIX.unpack(head)
+    body = stream.read(length)
+    message: dict[str, Any] = json.loads(body)
+    return message
+
+
+def serve(calls: Mapping[str, Call], memory_mb: int) -> None:
+    """Answer requests by name of call until the input ends; never returns into a half-read stream."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # What a library prints must not reach the pipe.
+    with open(os.devnull, "r+b") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 1)
+    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
+    signal.signal(signal.SIGALRM, _alarm)
+    sys.setrecursionlimit(4000)
+    sys.set_int_max_str_digits(20_000)
+    _limit(resource.RLIMIT_AS, memory_mb << 20)
+    write_frame(replies, {"status": "ready"})
+    while (request := read_frame(requests)) is not None:
+        write_frame(replies, answer(calls, request))
+
+
+def answer(calls: Mapping[str, Call], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out one request under its limits; every outcome is a reply."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + request["cpu_s"]))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, request["soft_s"])
+        try:
+            return {"status": "ok", **calls[request["call"]](request)}
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except SoftTimeout:
+        return {"status": "timeout", "reason": "soft limit"}
+    except MemoryError:
+        return {"status": "limit", "reason": "memory"}
+    except RecursionError:
+        return {"status": "limit", "reason": "depth"}
+    except Exception as exc:
+        # A library that fails on hostile text is an outcome to report, never the end of the worker.
+        return {"status": "error", "reason": f"{type(exc).__name__}: {exc}"[:200]}
+
+
+def _alarm(_signal: int, _frame: types.FrameType | None) -> NoReturn:
+    raise SoftTimeout
+
+
+def _limit(which: int, value: int) -> None:
+    """Lower a soft limit; systems that do not know it (memory on macOS) leave the wall clock as the limit."""
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(which, (value, resource.getrlimit(which)[1]))
+
+
+def _leave_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+def main(memory_mb: int) -> None:
+    """Serve comparisons; everything they need is imported first, so that no request pays for it."""
+    import latex2sympy2_extended  # noqa: F401
+    import math_verify.grader
+
+    from ttc.verifiers.maths.judging import judge
+
+    math_verify.grader.logger.disabled = True
+    serve({"maths": judge}, memory_mb)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
