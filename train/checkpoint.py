@@ -2,7 +2,8 @@
 
 A checkpoint is written beside its place and renamed, so there is never half of one; the newest `keep` stay. Weights are
 safetensors and everything else JSON or tensors without code (`weights_only`). Random draws need no state: they are pure
-functions of (seed, step).
+functions of (seed, step). Bit for bit means on one CPU, with the same build of torch, number of threads and dtype, and
+rollouts by an engine that is itself deterministic; elsewhere a run goes on to rounding.
 """
 
 from __future__ import annotations
