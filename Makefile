@@ -16,7 +16,7 @@ SMOLLM2 ?= build/smollm2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-vllm test-sglang conformance mutants lint format nano bench gpu-nano gpu-train gpu-test gpu-bench clean
+.PHONY: demo test test-cpus test-vllm test-sglang conformance mutants lint format nano bench gpu-nano gpu-train gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -25,6 +25,10 @@ demo: $(VENV)/.stamp-base
 # One worker per core; the tests of a file stay together, since they share what is slow to make.
 test: $(VENV)/.stamp-test
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# The tests that hang on rounding, with the kernels that other processors would take.
+test-cpus: $(VENV)/.stamp-test
+	$(BIN)/python -m tests.processors
 
 # The vLLM engine on this machine's CPU, with the packaged model and with SmolLM2-135M from PyPI.
 test-vllm: $(VLLM_VENV)/.stamp $(SMOLLM2)/model.safetensors

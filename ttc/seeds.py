@@ -60,7 +60,7 @@ def uniform(key: int, position: int) -> float:
 
 
 def uniforms(keys: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Vectorised `uniform`: keys (B,), positions (B,) -> (B,) in [0, 1), equal to the scalar one bit for bit."""
+    """Vectorised `uniform`: keys (B,), positions (B,) -> (B,) in [0, 1), the scalar one bit for bit on all machines."""
     import numpy as np
 
     value = keys + positions * np.uint64(_GOLDEN)  # wraps modulo 2**64, as intended

@@ -6,6 +6,7 @@ no display is needed.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from evals.report.numbers import count, percent
 from evals.report.runs import ORACLE_KINDS, Curve, Point, Run, drawn_curves, frontier
 from ttc.durable import replaced_file
 
+LEGEND_WIDTH = 44
+"""Characters of a line of the legend: a longer one would leave no room for the axes."""
 COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#7a6400", "#475569")
 MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
 DASHES: dict[str, Any] = {"best_of_n": (0, (6, 3)), "best_of_k": (0, (6, 3)), "weighted": (0, (2, 2, 6, 2))}
@@ -89,7 +92,7 @@ def _own(axes: Any, run: Run, colour: str, marker: str) -> None:
     axes.errorbar(
         [run.point.tokens], [100 * run.point.accuracy], yerr=_errors([run.point]), color=colour, marker=marker,
         markersize=9, capsize=4, elinewidth=1.6, linestyle="none", zorder=5,
-        label=f"{run.label}: {percent(run.point.accuracy)}",
+        label=textwrap.fill(f"{run.label}: {percent(run.point.accuracy)}", LEGEND_WIDTH),
     )  # fmt: skip
 
 

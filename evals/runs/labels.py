@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -80,7 +81,14 @@ def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 def _said(name: str, value: Any) -> str:
     if name == "temperature":
         return "greedy" if value == 0 else f"t={value:g}"
-    return f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+    values = value if isinstance(value, list) else [value]
+    return f"{name}={','.join(map(_short, values))}"
+
+
+def _short(value: Any) -> str:
+    """A value in a name; of a file its own name, since the whole path would be longer than the table is wide."""
+    text = str(value)
+    return PurePath(text).name if isinstance(value, str) and PurePath(text).suffix and "/" in text else text
 
 
 def _differences(entry: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:

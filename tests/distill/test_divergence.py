@@ -118,7 +118,6 @@ def test_every_kind_has_its_direction_in_words():
 
 @pytest.mark.parametrize("kind", ["forward", "reverse", "jsd"])
 def test_chunks_change_neither_the_value_nor_the_gradient(kind, monkeypatch):
-    torch.set_num_threads(1)
     texts = cipher(symbols=12, max_steps=4).tokenizer()
     model, teacher = (
         new_model(Shape(hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, mlp=24), texts, s) for s in (1, 2)
@@ -148,7 +147,6 @@ def test_chunks_change_neither_the_value_nor_the_gradient(kind, monkeypatch):
 def test_numbers_are_those_of_trls_distillation_trainer(kind, beta):
     from trl.trainer.distillation_trainer import _chunked_divergence_loss
 
-    torch.set_num_threads(1)
     made = torch.Generator().manual_seed(11)
     hidden, other = torch.randn(3, 6, 8, generator=made).requires_grad_(), torch.randn(3, 6, 5, generator=made)
     heads = torch.randn(40, 8, generator=made), torch.randn(40, 5, generator=made)

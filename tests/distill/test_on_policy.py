@@ -42,7 +42,6 @@ KINDS = ("reverse", "forward", "jsd", "sampled")
 
 @pytest.fixture(scope="module")
 def student(guesser):
-    torch.set_num_threads(1)
     return guesser
 
 

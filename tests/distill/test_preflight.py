@@ -6,7 +6,6 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 
 from distill import preflight
@@ -29,7 +28,6 @@ ROWS = ("context", "disk", "end_of_text", "memory", "normaliser", "own_samples",
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """A student and a teacher that nothing is wrong with."""
-    torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("pair")
     return make_model(root / "a", share=0.5, steps=2), make_model(root / "b", share=0.5, steps=2, hidden=48, seed=1)
 

@@ -181,7 +181,7 @@ def test_a_plan_with_a_search_needs_its_scorer_and_one_of_an_older_form_is_refus
     ("spec", "reason"),
     [
         ("tree:n=8,policy=particle,islands=3", "islands must divide n"),
-        ("tree:n=8,policy=particle,islands=0", "islands must divide n"),
+        ("tree:n=8,policy=particle,islands=0", "islands must be at least 1"),
         ("tree:n=8,policy=puct,islands=2", "level by level"),
     ],
 )

@@ -213,5 +213,5 @@ def test_the_packaged_model_is_evaluated_within_its_context_unless_a_length_is_a
     config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert config["task_params"] == {"subset": "math", "excluded": 1}
     assert config["fit"] and config["sampling"]["max_tokens"] > 2048
-    assert main([*command, "--out", str(tmp_path / "asked"), "--max-tokens", "8192"]) == 3
-    assert "8192 requested tokens exceed the context of 2048" in capsys.readouterr().err
+    assert main([*command, "--out", str(tmp_path / "asked"), "--max-tokens", "8192"]) == 2
+    assert "--max-tokens 8192 exceeds the context of nano-teacher: 2048 tokens" in capsys.readouterr().err

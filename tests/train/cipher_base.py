@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,8 @@ from ttc.verifiers.exact import exact
 SYMBOLS, STEPS = 12, 4
 SAMPLING = Sampling(temperature=1.0, max_tokens=14)
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
+WALKS = f"{TASK},split=train"
+"""The 37 walks that training may see. What was learnt shows on them; on the 11 held out, rounding decides as much."""
 
 
 def make_base(folder: Path, seed: int = 0, steps: int = 400) -> Path:
@@ -88,6 +91,15 @@ def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, pro
     )
 
 
+def gained(rows: Sequence[Mapping[str, float]], name: str) -> float:
+    """By how much the mean of a metric over the last three steps of a run exceeds that over the first three.
+
+    Of 216 answers each, which is steady. Greedy accuracy on the 11 held-out questions is not: weights that differ by
+    rounding at the start end anywhere between 0.5 and 1.
+    """
+    return (sum(row[name] for row in rows[-3:]) - sum(row[name] for row in rows[:3])) / 3
+
+
 def secret() -> Cipher:
     """The permutation of the base."""
     return Cipher(SYMBOLS, STEPS, 0)
@@ -95,7 +107,6 @@ def secret() -> Cipher:
 
 def two_updates(folder: Path, model: Path, extra: str = "") -> Path:
     """A run of two recorded updates by reinforcement; `extra` is put into its stage."""
-    torch.set_num_threads(1)
     recipe = folder / "two.toml"
     recipe.write_text(
         f'[[stage]]\nkind = "grpo"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nsteps = 2\nlr = 1e-3\n'

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.train.cipher_base import make_base, make_parts
+from tests.train.cipher_base import gained, make_parts
 from train.rl.asynchronous import learn_async
 from train.rl.loop import learn
 from train.rl.parts import Plan
@@ -35,11 +35,6 @@ class Slow:
         await self._inner.close()
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return make_base(tmp_path_factory.mktemp("base"))
-
-
 def run(loop, plan, parts):
     try:
         return asyncio.run(loop(plan, parts))
@@ -53,27 +48,26 @@ def rows(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_it_learns_what_the_synchronous_loop_learns_within_the_stated_staleness(base, tmp_path):
-    parts = make_parts(base, tmp_path)
-    plan = Plan(steps=24, prompts=12, eval_every=6, until=0.99, buffer=3, max_staleness=2)
-    last = run(learn_async, plan, parts)
+def test_it_learns_what_the_synchronous_loop_learns_within_the_stated_staleness(cipher_model, tmp_path):
+    parts = make_parts(cipher_model, tmp_path)
+    run(learn_async, Plan(steps=24, prompts=12, eval_every=12, buffer=3, max_staleness=2), parts)
     told = rows(tmp_path)
-    assert last["held_out"] >= 0.9
+    assert gained(told, "accuracy") > 0.3 and gained(told, "thinking_share") > 0.3
     assert max(row["staleness"] for row in told) <= 2 and any(row["staleness"] > 0 for row in told)
     assert max(row["parity"] for row in told) < 1e-4
 
 
-def test_rollouts_that_are_too_old_are_dropped_and_counted(base, tmp_path):
-    parts = make_parts(base, tmp_path)
+def test_rollouts_that_are_too_old_are_dropped_and_counted(cipher_model, tmp_path):
+    parts = make_parts(cipher_model, tmp_path)
     run(learn_async, Plan(steps=6, prompts=4, eval_every=6, buffer=3, max_staleness=0), parts)
     told = rows(tmp_path)
     assert all(row["staleness"] == 0 for row in told) and told[-1]["dropped"] > 0
 
 
-def test_a_slow_verifier_is_waited_for_less_than_by_the_synchronous_loop(base, tmp_path):
+def test_a_slow_verifier_is_waited_for_less_than_by_the_synchronous_loop(cipher_model, tmp_path):
     seconds = {}
     for name, loop in (("sync", learn), ("async", learn_async)):
-        parts = make_parts(base, tmp_path / name)
+        parts = make_parts(cipher_model, tmp_path / name)
         parts = dataclasses.replace(parts, rewarder=Rewarder(Slow(0.4)))
         began = time.perf_counter()
         run(loop, Plan(steps=6, prompts=4, eval_every=6, buffer=3, max_staleness=3), parts)
@@ -81,11 +75,11 @@ def test_a_slow_verifier_is_waited_for_less_than_by_the_synchronous_loop(base, t
     assert seconds["async"] < 0.85 * seconds["sync"]
 
 
-def test_an_actor_that_dies_ends_the_run_with_its_error(base, tmp_path):
+def test_an_actor_that_dies_ends_the_run_with_its_error(cipher_model, tmp_path):
     from train.rollouts.frontier import Frontier
     from ttc.errors import TrainingError
 
-    parts = make_parts(base, tmp_path)
+    parts = make_parts(cipher_model, tmp_path)
     items = parts.sampler.draw(1, 0)
     parts = dataclasses.replace(parts, sampler=Frontier(items, seed=0, retire=1))
     parts.sampler.load({"items": {items[0].problem.id: [4.0, 4.0, 1]}, "difficulties": {}})
@@ -93,18 +87,18 @@ def test_an_actor_that_dies_ends_the_run_with_its_error(base, tmp_path):
         run(learn_async, Plan(steps=2, prompts=1), parts)
 
 
-def test_what_it_cannot_do_is_refused(base, tmp_path):
-    parts = make_parts(base, tmp_path)
+def test_what_it_cannot_do_is_refused(cipher_model, tmp_path):
+    parts = make_parts(cipher_model, tmp_path)
     with pytest.raises(ConfigError, match="refills"):
         asyncio.run(learn_async(Plan(steps=1, prompts=1, refills=1), parts))
     with pytest.raises(ConfigError, match="buffer"):
         run(learn_async, Plan(steps=1, prompts=1, buffer=0), parts)
 
 
-def test_with_a_buffer_of_one_it_is_the_synchronous_loop_bit_for_bit(base, tmp_path):
+def test_with_a_buffer_of_one_it_is_the_synchronous_loop_bit_for_bit(cipher_model, tmp_path):
     found = {}
     for name, loop in (("sync", learn), ("async", learn_async)):
-        parts = make_parts(base, tmp_path / name)
+        parts = make_parts(cipher_model, tmp_path / name)
         run(loop, Plan(steps=4, prompts=4, eval_every=2, buffer=1, max_staleness=0), parts)
         told = rows(tmp_path / name)
         weights = {key: tensor.clone() for key, tensor in parts.updater.model.state_dict().items()}
@@ -114,8 +108,8 @@ def test_with_a_buffer_of_one_it_is_the_synchronous_loop_bit_for_bit(base, tmp_p
     assert all(found["sync"][1][key].equal(tensor) for key, tensor in found["async"][1].items())
 
 
-def test_a_buffer_bounds_the_staleness(base, tmp_path):
-    parts = make_parts(base, tmp_path)
+def test_a_buffer_bounds_the_staleness(cipher_model, tmp_path):
+    parts = make_parts(cipher_model, tmp_path)
     parts = dataclasses.replace(parts, rewarder=Rewarder(Slow(0.1)))
     run(learn_async, Plan(steps=8, prompts=2, eval_every=8, buffer=2, max_staleness=5), parts)
     told = rows(tmp_path)

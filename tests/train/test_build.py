@@ -37,7 +37,6 @@ def gradient(model):
 
 
 def setting(folder, base):
-    torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     return Setting(folder, base, 1, "cpu", 1, lambda text: None)
 

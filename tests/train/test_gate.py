@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
 from train.base.models import load_model, load_tokenizer, save_model
@@ -25,7 +24,6 @@ TRAIN = f"{TASK},split=train"
 @pytest.fixture(scope="module")
 def run(cipher_model, tmp_path_factory):
     """A finished run: the base as if pretrained, its rollouts, and the model that learnt from the right ones."""
-    torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("run")
     first = root / "1-pretrain"
     first.mkdir()
@@ -118,7 +116,9 @@ def test_a_failed_gate_leaves_the_last_promoted_model_in_place(run, tmp_path, ca
 def test_each_gate_fails_on_one_side_of_its_bound_and_passes_on_the_other(run, gate, tight, loose):
     failed, passed = checked(run, **{gate: tight})[gate], checked(run, **{gate: loose})[gate]
     assert not failed.passed and passed.passed
-    assert failed.value == passed.value and (failed.bound, passed.bound) == (tight, loose)
+    # Which prompt's beginning another one finds in the cache depends on the schedule, and FLOPs on that.
+    assert failed.value == (pytest.approx(passed.value, rel=0.05) if gate == "max_mflops" else passed.value)
+    assert (failed.bound, passed.bound) == (tight, loose)
 
 
 def test_the_divergence_of_a_model_from_itself_is_zero(run):

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from tests.train.cipher_base import make_base, make_parts
+from tests.train.cipher_base import gained, make_parts
 from train.base.rollout_file import read_rollouts
 from train.rl.loop import learn
 from train.rl.parts import Plan
@@ -18,17 +18,12 @@ from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return make_base(tmp_path_factory.mktemp("base"))
-
-
 @pytest.fixture
-def new_parts(base):
+def new_parts(cipher_model):
     made = []
 
     def make(folder):
-        made.append(make_parts(base, folder))
+        made.append(make_parts(cipher_model, folder))
         return made[-1]
 
     yield make
@@ -55,12 +50,26 @@ def weights(parts):
 
 def test_reward_alone_makes_the_model_think_and_be_right(new_parts, tmp_path):
     parts = new_parts(tmp_path)
-    last = run(Plan(steps=24, prompts=12, eval_every=6, until=0.99), parts)
+    run(Plan(steps=24, prompts=12, eval_every=12), parts)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert last["held_out"] >= 0.9
-    assert rows[-1]["thinking_share"] > rows[0]["thinking_share"] + 0.3
+    assert gained(rows, "accuracy") > 0.3 and gained(rows, "thinking_share") > 0.3
+    assert [row["step"] for row in rows if "held_out" in row] == [12, 24]
     assert max(row["parity"] for row in rows) < 1e-4
     assert max(row["mismatch"] for row in rows) < 1e-4
+
+
+class Content:
+    """A verifier that finds every answer right."""
+
+    async def verify(self, target, submission):
+        return Verdict("correct")
+
+
+def test_a_run_ends_once_its_held_out_accuracy_is_what_was_asked_for(new_parts, tmp_path):
+    parts = new_parts(tmp_path)
+    parts = dataclasses.replace(parts, held_out=dataclasses.replace(parts.held_out, verifier=Content()))
+    last = run(Plan(steps=6, prompts=4, eval_every=2, until=1.0), parts)
+    assert (last["step"], last["stopped"]) == (2, "held-out accuracy reached 1")
 
 
 def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(new_parts, tmp_path):
@@ -170,7 +179,7 @@ def test_micro_batches_of_any_size_give_the_same_gradient(new_parts, tmp_path):
         parts.updater._micro = bound
         parts.updater.model.zero_grad()
         for part in parts.updater._micro_batches(ready, torch.arange(len(ready))):
-            from train.update.update import _Tally
+            from train.update import _Tally
 
             parts.updater._loss(ready.rows(part), None, _Tally()).backward()
         gradients.append(torch.cat([p.grad.flatten() for p in parts.updater.model.parameters()]))

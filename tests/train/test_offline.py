@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.cipher_base import WALKS
 from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
@@ -17,7 +17,6 @@ from train.stages.sample import sample
 from train.stages.trl import trl
 from ttc.errors import ConfigError, UnknownName
 
-TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: ttckit[train]"),
     pytest.mark.filterwarnings("default"),  # what TRL warns of is not ours
@@ -26,9 +25,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def run(cipher_model, tmp_path_factory):
-    torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("run")
-    sample(task=f"{TASK},split=train", n=6).run(setting(root / "1-sample", cipher_model))
+    sample(task=WALKS, n=6).run(setting(root / "1-sample", cipher_model))
     return root
 
 
@@ -91,7 +89,7 @@ def test_trl_is_given_the_very_ids_with_only_completions_learnt():
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "kto"])
 def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, method):
-    stage = trl(method=method, rollouts="1-sample", steps=25, lr=1e-3, rows=24, held_out=TASK)
+    stage = trl(method=method, rollouts="1-sample", steps=25, lr=1e-3, rows=24, held_out=WALKS)
     stage.check(True)
     folder = run / f"2-{method}"
     found = stage.run(setting(folder, cipher_model)).metrics
@@ -107,7 +105,7 @@ def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(ciphe
     stage = trl(method="reward", rollouts="1-sample", steps=60, lr=2e-3, rows=24, held_out_share=0.2)
     folder = run / "2-reward"
     result = stage.run(setting(folder, cipher_model))
-    assert result.metrics["ranked_before"] == 0.5 and result.metrics["ranked_after"] > 0.7
+    assert result.metrics["ranked_before"] == 0.5 and result.metrics["ranked_gain_low"] > 0
     assert (folder / "reward_model" / "config.json").is_file()
     assert (folder / "model").resolve() == cipher_model.resolve()
     before = (cipher_model / "model.safetensors").read_bytes()

@@ -32,7 +32,6 @@ ROWS = [(5, 18, 21, 3, 9, 1), (6, 19, 21, 10, 1), (7, 17, 21, 3, 12, 4, 12, 1)]
 
 
 def setting(folder, base, seed=1):
-    torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
@@ -128,8 +127,8 @@ def test_a_divergence_in_the_reward_is_taken_off_every_token_and_the_returns_fol
 def test_a_divergence_in_the_loss_pulls_back_to_the_reference_when_rewards_say_nothing(cipher_model):
     given, reference, model = batch(), load_model(cipher_model, "cpu").eval(), moved(cipher_model, 1.3)
     objective = Objective(clipped(), group(), kl_weight=1.0, kl_estimator="k2")
-    updater = Updater(model, Optimiser(model, Schedule(3e-3, 1)), objective, reference=reference)
-    found = [updater.learn(given, outcome(given.mask, (1.0, 1.0, 1.0)))["kl"] for _ in range(15)]
+    updater = Updater(model, Optimiser(model, Schedule(1e-3, 1)), objective, reference=reference)
+    found = [updater.learn(given, outcome(given.mask, (1.0, 1.0, 1.0)))["kl"] for _ in range(25)]
     assert found[-1] < 0.2 * found[0]
 
 

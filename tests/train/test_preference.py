@@ -5,8 +5,9 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.cipher_base import WALKS
 from train.base.health import Health, configured
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
@@ -14,6 +15,7 @@ from train.base.rollout import Rollout
 from train.base.rollout_file import RolloutFile
 from train.base.stage import Setting
 from train.examples.examples import Example
+from train.examples.imitation import completion_sums
 from train.examples.pair_data import Preferred, pairs_of_rollouts, read_pairs
 from train.examples.reference import reference_sums
 from train.offline.preference_update import PairUpdater, Reference, mismatched
@@ -25,7 +27,6 @@ from ttc.core import Verdict
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
-TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 ROW = {"prompt": "s1n1=", "chosen": "s2", "rejected": "s3"}
 
 
@@ -33,12 +34,11 @@ ROW = {"prompt": "s1n1=", "chosen": "s2", "rejected": "s3"}
 def run(cipher_model, tmp_path_factory):
     """A run folder with judged rollouts of the base."""
     root = tmp_path_factory.mktemp("run")
-    sample(task=f"{TASK},split=train", n=8).run(setting(root / "1-sample", cipher_model))
+    sample(task=WALKS, n=8).run(setting(root / "1-sample", cipher_model))
     return root
 
 
 def setting(folder, base, log=lambda text: None):
-    torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     return Setting(folder, base, 1, "cpu", 1, log)
 
@@ -98,35 +98,89 @@ def test_rollouts_are_ranked_within_their_problem_and_share_one_unit_of_weight(t
     assert (one.rejected.token_ids, one.weight) == ((14, 15), 1.0)
 
 
-def make_updater(model_folder, **more):
-    pairs = [
-        Preferred("a", Example("a", (5, 6), (8, 9, 1)), Example("a", (5, 6), (10, 1))),
-        Preferred("b", Example("b", (7,), (11, 1)), Example("b", (7,), (12, 13, 14, 1)), 2.0),
-        Preferred("c", Example("c", (5, 7, 6), (9, 1)), Example("c", (5, 7, 6), (8, 1))),
+def make_updater(model_folder, weights=(1.0, 2.0, 1.0), **more):
+    sides = [
+        (Example("a", (5, 6), (8, 9, 1)), Example("a", (5, 6), (10, 1))),
+        (Example("b", (7,), (11, 1)), Example("b", (7,), (12, 13, 14, 1))),
+        (Example("c", (5, 7, 6), (9, 1)), Example("c", (5, 7, 6), (8, 1))),
     ]
+    pairs = [Preferred(one.key, one, other, weight) for (one, other), weight in zip(sides, weights, strict=True)]
     model = load_model(model_folder, "cpu")
-    sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs), *mismatched(pairs)]
-    folder = model_folder.parent
-    sums = reference_sums(model_folder, sides, folder, "cpu", 0)
+    rows = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs), *mismatched(pairs)]
+    sums = reference_sums(model_folder, rows, model_folder.parent, "cpu", 0)
     reference = Reference(sums[:3], sums[3:6], sums[6:])
     return PairUpdater(model, Optimiser(model, Schedule(1e-3, 10)), pairs, reference, 0, **more)
 
 
-def weights(updater):
-    return torch.cat([parameter.detach().flatten() for parameter in updater.model.parameters()])
+ROUNDING = 1e-5
+"""Most that two ways to compute one gradient may differ, as a share of its norm.
+
+The number of rows decides which kernel of the matrix library multiplies them, and each adds in its own order. In fp32,
+whose unit is 1.2e-7, that makes 1e-7 (torch with AVX-512, AVX2 or neither) to 6e-7 (MKL held to AVX2 or to its
+compatible mode). A pair that counts wrongly, in a weight, a reference or the reference point, makes 1e-3 to 2.
+"""
 
 
-@pytest.mark.parametrize("loss", [{"pair_loss": dpo()}, {"labelled_loss": kto()}], ids=["dpo", "kto"])
-def test_an_update_raises_the_margin_and_does_not_depend_on_how_it_is_cut(cipher_model, loss):
-    whole = make_updater(cipher_model, **loss)
-    first = whole.step([0, 1, 2])
+def moved(updater):
+    """The updater with its policy away from the reference, so that margins and KTO's reference point are not 0."""
+    with torch.no_grad():
+        for parameter in updater.model.parameters():
+            parameter.mul_(0.9)
+    return updater
+
+
+def update(updater, rows):
+    """The gradient that an update on these pairs accumulates, and what it tells; the optimiser takes no step.
+
+    Weights after the step are no measure. Clipping and Adam undo a wrong factor, and blow rounding up: the first step
+    is lr * g / (|g| + 1e-8), so where |g| is about 1e-8 itself, a difference of 1e-10 in it makes one of 1e-6 here.
+    """
+    kept = []
+
+    def keep():
+        kept.append(torch.cat([parameter.grad.flatten() for parameter in updater.model.parameters()]))
+        return 0.0
+
+    updater.optimiser.step = keep
+    told = updater.step(rows)
+    return kept[0], told
+
+
+def close(gradient, other):
+    return (gradient - other).norm() < ROUNDING * other.norm()
+
+
+LOSSES = pytest.mark.parametrize("loss", [{"pair_loss": dpo()}, {"labelled_loss": kto()}], ids=["dpo", "kto"])
+
+
+@LOSSES
+def test_an_update_raises_the_margin(cipher_model, loss):
+    updater = make_updater(cipher_model, **loss)
+    first = updater.step([0, 1, 2])
     assert first["margin"] == pytest.approx(0.0, abs=1e-4) and first["chosen_falls"] == pytest.approx(0.0, abs=1e-4)
-    parts = make_updater(cipher_model, micro_rows=1, **loss)
-    assert parts.step([0, 1, 2])["loss"] == pytest.approx(first["loss"], abs=1e-6)
-    assert torch.allclose(weights(whole), weights(parts), atol=1e-6)
     for _ in range(5):
-        last = whole.step([0, 1, 2])
-    assert last["margin"] > 0.1 and last["pair_accuracy"] == 1.0 and last["loss"] < first["loss"]
+        last = updater.step([0, 1, 2])
+    assert last["margin"] > 1.0 and last["pair_accuracy"] > 0.5 and last["loss"] < first["loss"]
+
+
+@LOSSES
+def test_an_update_does_not_depend_on_how_it_is_cut(cipher_model, loss):
+    whole, told = update(moved(make_updater(cipher_model, **loss, likelihood=0.5)), [0, 1, 2])
+    for micro_rows in (1, 2):  # two: the parts are not of one size
+        updater = moved(make_updater(cipher_model, **loss, likelihood=0.5, micro_rows=micro_rows))
+        gradient, again = update(updater, [0, 1, 2])
+        assert close(gradient, whole)
+        assert again == pytest.approx(told, rel=ROUNDING)
+
+
+def test_the_gradient_of_an_update_is_the_weighted_mean_over_its_pairs(cipher_model):
+    weighted = moved(make_updater(cipher_model, weights=(1.0, 2.0, 5.0), pair_loss=dpo()))
+    plain = moved(make_updater(cipher_model, weights=(1.0, 1.0, 1.0), pair_loss=dpo()))
+    alone = []
+    for row in range(3):
+        plain.model.zero_grad()
+        alone.append(update(plain, [row])[0])
+    assert close(update(weighted, [0, 1, 2])[0], (alone[0] + 2 * alone[1] + 5 * alone[2]) / 3)
 
 
 def test_kto_measures_its_reference_point_on_mismatched_prompts(cipher_model):
@@ -151,28 +205,41 @@ def test_a_likelihood_term_holds_the_chosen_completion_up(cipher_model):
 
 def test_the_reference_is_computed_once_and_never_taken_for_another_models(cipher_model, tmp_path):
     examples = [Example("a", (5, 6), (8, 9, 1)), Example("b", (7,), (11, 1))]
-    first = reference_sums(cipher_model, examples, tmp_path, "cpu", 0)
-    (path,) = tmp_path.glob("reference-*.safetensors")
-    from safetensors.torch import save_file
-
-    save_file({"sums": first + 1}, str(path))
-    assert torch.equal(reference_sums(cipher_model, examples, tmp_path, "cpu", 0), first + 1)  # read, not computed
-    assert torch.equal(reference_sums(cipher_model, examples[:1], tmp_path, "cpu", 0), first[:1])
     other = tmp_path / "other"
     model = load_model(cipher_model, "cpu")
     with torch.no_grad():
         model.lm_head.weight.mul_(1.2)
     model.save_pretrained(other)
-    assert not torch.allclose(reference_sums(other, examples, tmp_path, "cpu", 0), first, atol=1e-3)
+
+    def sums(source, rows):
+        return reference_sums(source, rows, tmp_path, "cpu", 0)
+
+    def near(found, expected):
+        # Computed anew in a batch of another shape, 36 nats come out in other bits (a unit of fp32 is 4e-6 there).
+        return torch.allclose(found, torch.as_tensor(expected), rtol=0, atol=1e-4)
+
+    def by_hand(source, rows):
+        return [completion_sums(load_model(source, "cpu"), [row], 0)[0][0] for row in rows]
+
+    first = sums(cipher_model, examples)
+    assert near(first, by_hand(cipher_model, examples))
+    (path,) = tmp_path.glob("reference-*.safetensors")
+    save_file({"sums": first + 1}, str(path))  # whoever reads it from now on is a nat off
+    assert torch.equal(sums(cipher_model, examples), first + 1)  # read, not computed
+    turned = [Example("a", (6, 5), (8, 9, 1)), examples[1]]
+    for source, rows in [(cipher_model, examples[:1]), (cipher_model, examples[::-1]), (cipher_model, turned),
+                         (other, examples)]:  # fmt: skip
+        assert near(sums(source, rows), by_hand(source, rows))
+    assert not near(sums(other, examples), first)
 
 
 def test_pairs_of_its_own_rollouts_make_the_model_better(cipher_model, run):
     stage = preference(rollouts="1-sample", loss="dpo:beta=0.1", likelihood=0.2, steps=50, rows=24, lr=1e-3,
-                       held_out=TASK, eval_every=25)  # fmt: skip
+                       held_out=WALKS, eval_every=25)  # fmt: skip
     stage.check(True)
     found = stage.run(setting(run / "2-preference", cipher_model)).metrics
-    assert found["held_out_gain_low"] > 0 and found["held_out_after"] > 0.6
-    assert found["ranked_after"] >= found["ranked_before"] > 0
+    assert found["held_out_gain_low"] > 0.1
+    assert found["ranked_before"] > 0.8 and found["ranked_after"] > 0.8  # the base ranks nearly all
     rows = [json.loads(line) for line in (run / "2-preference" / "metrics.jsonl").read_text().splitlines()]
     assert {"chosen_logprob", "rejected_logprob", "margin", "pair_accuracy", "chosen_falls"} <= rows[-1].keys()
 

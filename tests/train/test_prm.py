@@ -5,7 +5,6 @@ import json
 import random
 
 import pytest
-import torch
 
 from evals.tasks.cipher import cipher as task
 from evals.worlds.chain import NAMES, Chains
@@ -27,7 +26,6 @@ from ttc.verifiers.steps import prefixes
 
 
 def setting(folder, base, seed=1):
-    torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
@@ -44,7 +42,6 @@ def test_continuations_go_to_the_prefix_that_is_least_certain_and_never_to_a_dec
 @pytest.fixture(scope="module")
 def made(cipher_model):
     """Rows labelled by continuations of the cipher base, and how many were drawn."""
-    torch.set_num_threads(1)
     engine = open_engine(cipher_model, setting(cipher_model, cipher_model))
     items = task(symbols=SYMBOLS, max_steps=STEPS).items(8, 0)
     steps = Steps(cipher_model, "n")  # every counter ends a step

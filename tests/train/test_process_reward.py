@@ -27,7 +27,6 @@ FIELDS = {"task": "chain:length=2,split=train,count=20", "held_out": "chain:leng
 
 
 def setting(folder, base, seed=1):
-    torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 

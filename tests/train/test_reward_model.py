@@ -21,7 +21,6 @@ ONE, TWO = Example("a", (5, 6), (8, 9, 1)), Example("b", (7,), (11, 1))
 
 @pytest.fixture(scope="module")
 def run(cipher_model, tmp_path_factory):
-    torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("run")
     sample(task=f"{TASK},split=train", n=6).run(setting(root / "1-sample", cipher_model))
     return root

@@ -48,7 +48,6 @@ ROWS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet():
-    torch.set_num_threads(1)
     before = os.environ.get("TRL_EXPERIMENTAL_SILENCE")
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     yield

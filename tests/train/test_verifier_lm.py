@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
 from train.base.rollout_file import RolloutFile, read_rollouts
@@ -24,7 +23,6 @@ FIELDS = {"rollouts": "1-sample", "ask": "=", "good": "n1", "bad": "n2", "lr": 2
 
 
 def setting(folder, base, seed=1):
-    torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
@@ -49,7 +47,7 @@ def trained(cipher_model, tmp_path_factory):
 
 def test_it_learns_to_tell_right_from_wrong_on_unseen_problems(trained):
     _, result = trained
-    assert result.metrics["judged_right_gain_low"] > 0 and result.metrics["judged_right_after"] > 0.95
+    assert result.metrics["judged_right_gain_low"] > 0.2
     assert result.metrics["ranking"] > 0.95
 
 

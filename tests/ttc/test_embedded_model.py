@@ -41,12 +41,9 @@ CASES = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def no_gradients():
     with torch.inference_mode():
         yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,9 @@ def test_cancelling_aborts_in_the_server_and_charges_what_had_been_streamed() ->
 
         async def go() -> None:
             task = asyncio.create_task(shared.draw(engine, range(3), usages, max_tokens=400))
-            await asyncio.sleep(0.3)
+            while server.most_live < 3:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -23,7 +23,7 @@ __all__ = ["gains", "held_out_gains", "open_engine", "task_gains"]
 
 
 def open_engine(folder: Path, setting: Setting) -> Engine:
-    """The embedded engine on a model folder: fp32, and the same bits whatever is batched together."""
+    """The embedded engine on a model folder: fp32, and on one machine the same bits whatever is batched."""
     factory = ENGINES.load("embedded")
     options = {"dtype": "float32", "device": setting.device, "threads": setting.threads, "batch_invariant": True}
     found: Engine = factory(str(folder), **options)

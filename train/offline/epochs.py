@@ -1,8 +1,8 @@
 """The loop of offline stages: batches of a fixed data set in mixed order, one update each, watched by health rules.
 
 Which rows a step takes is a pure function of (seed, step): every epoch is its own permutation. A checkpoint holds the
-rest, so a killed run goes on bit for bit on a CPU. Cost: the updates. Left out: weighting or mixing of data sets, which
-is a matter of the rows.
+rest, so a killed run goes on bit for bit on one CPU, with the same build of torch and number of threads. Cost: the
+updates. Left out: weighting or mixing of data sets, which is a matter of the rows.
 """
 
 from __future__ import annotations

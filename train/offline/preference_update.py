@@ -67,7 +67,11 @@ class PairUpdater:
         self._device = next(model.parameters()).device
 
     def step(self, rows: Sequence[int]) -> dict[str, float]:
-        """Update on the pairs of these numbers; nats, shares and norms."""
+        """Update on the pairs of these numbers; nats, shares and norms.
+
+        `chosen_ratio` and `rejected_ratio` are mean log-ratios to the reference. `chosen_falls` is by how much both
+        completions fell below it: above 0 both did.
+        """
         self.model.train()
         kl = self._divergence(rows)
         tally: dict[str, float] = {}
@@ -81,7 +85,8 @@ class PairUpdater:
             for name, value in {"loss": loss.detach(), **_watched(pairs)}.items():
                 share = 1.0 if name == "loss" else len(part) / len(rows)
                 tally[name] = tally.get(name, 0.0) + float(value) * share
-        return {**tally, "grad_norm": self.optimiser.step()}
+        falls = -max(tally["chosen_ratio"], tally["rejected_ratio"])
+        return {**tally, "chosen_falls": falls, "grad_norm": self.optimiser.step()}
 
     def _scored(self, part: Sequence[int]) -> Pairs:
         chosen = [self.pairs[row].chosen for row in part]
@@ -123,12 +128,13 @@ class PairUpdater:
 
 @torch.no_grad()
 def _watched(pairs: Pairs) -> dict[str, torch.Tensor]:
-    """Means over pairs. `chosen_falls` is by how much both completions fell below the reference: above 0 both did."""
+    """Means over pairs, so that those of micro-batches average to those of the update."""
     chosen, rejected = pairs.margins("preference")
     return {
         "chosen_logprob": pairs.chosen.mean(),
         "rejected_logprob": pairs.rejected.mean(),
+        "chosen_ratio": chosen.mean(),
+        "rejected_ratio": rejected.mean(),
         "margin": (chosen - rejected).mean(),
         "pair_accuracy": (chosen > rejected).float().mean(),
-        "chosen_falls": torch.minimum(-chosen.mean(), -rejected.mean()),
     }

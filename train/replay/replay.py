@@ -1,9 +1,10 @@
 """Compute an update again from its recorded rollouts: the same tokens, rewards and weights give the same numbers.
 
 Updates are pure functions of (weights, optimiser, rollouts), so an update is reached from the nearest state before it
-by repeating the updates in between: no engine, no verifier, no sampling. On a CPU the loss is equal bit for bit to the
-logged one; a difference means that code, data or weights have changed. Cost: one update per repeated step. Left out:
-runs in which a rule changed the rate or rolled back before the step.
+by repeating the updates in between: no engine, no verifier, no sampling. On the CPU of the run, with its build of torch
+and number of threads, the loss is equal bit for bit to the logged one, and a difference means that code, data or
+weights have changed; elsewhere numbers differ by rounding, which grows with every update. Cost: one update per repeated
+step. Left out: runs in which a rule changed the rate or rolled back before the step.
 """
 
 from __future__ import annotations

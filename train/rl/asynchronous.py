@@ -5,11 +5,11 @@
     learner   updates on judged steps in order, pushes the weights, checks health
 
 At most `plan.buffer` steps are on their way, from their first draw until the weights they led to are pushed; so
-rollouts are at most `buffer - 1` updates old, and with a buffer of 1 the run is the synchronous one, bit for bit. A
-step whose rollouts are older than `plan.max_staleness` updates when its turn comes is dropped and counted (`dropped`):
-the correction of `train.update.correction`, which weighs every token by the trainer's probability over the sampler's,
-is truncated and cannot mend just any distance. Weights are pushed between two rounds of rollouts, never during one, so
-each rollout has one version.
+rollouts are at most `buffer - 1` updates old, and with a buffer of 1 the run is the synchronous one (bit for bit where
+that one repeats itself: `train.rl.loop`). A step whose rollouts are older than `plan.max_staleness` updates when its
+turn comes is dropped and counted (`dropped`): the correction of `train.update.correction`, which weighs every token by
+the trainer's probability over the sampler's, is truncated and cannot mend just any distance. Weights are pushed between
+two rounds of rollouts, never during one, so each rollout has one version.
 
 Gains when verdicts or updates take as long as rollouts. Rollouts in processes of their own need an engine there: on a
 CPU `embedded:processes=1`, on several machines `ray_workers`; weights go to them by message. Left out: exact resume of

@@ -8,9 +8,10 @@
     alarms <- health rules          (`train.base.health`)
 
 Every step appends a line of metrics and, when recorded, its rollouts; alarms and held-out outcomes have files of their
-own. A checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps on a
-CPU. Everything that can be swapped comes in as an argument (`train.rl.parts`). Left out: several learners; overlap of
-rollouts, verdicts and updates is `train.rl.asynchronous`.
+own. A checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps, on
+one CPU, with the same build of torch and number of threads and an engine in batch-invariant mode. Everything that can
+be swapped comes in as an argument (`train.rl.parts`). Left out: several learners; overlap of rollouts, verdicts and
+updates is `train.rl.asynchronous`.
 """
 
 from __future__ import annotations

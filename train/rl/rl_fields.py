@@ -46,7 +46,8 @@ class RolloutFields(Fields):
         max_tokens: cap of a rollout; None is the task's.
         thinking: on asks for it, off forbids it, auto leaves it to the model.
         max_thinking: most thinking tokens of a rollout.
-        engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a resumed run is the same bits.
+        engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a run resumed on the
+            same machine is the same bits.
         sampler: frontier, hard or uniform; or fresh, which asks every problem once.
         train_limit: most training problems.
         held_out_limit: most held-out problems.

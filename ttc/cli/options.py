@@ -105,7 +105,7 @@ def add_sampling_options(parser: argparse.ArgumentParser, *, seed: str = "a new 
     group.add_argument("--top-p", type=float, metavar="P", help="sample from the likeliest tokens of this total share")
     group.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
     group.add_argument("--max-tokens", type=int, metavar="TOKENS", help="cap on one sample, thinking included")
-    group.add_argument("--seed", type=int, help=f"the same seed gives the same samples (default: {seed})")
+    group.add_argument("--seed", type=int, help=f"what all random draws are keyed by (default: {seed})")
 
 
 def resolve_engine(args: argparse.Namespace) -> PartChoice:

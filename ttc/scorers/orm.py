@@ -65,7 +65,7 @@ def orm(
         dtype: embedded: auto, bfloat16 or float32.
         threads: embedded: compute threads.
         max_context: embedded: a limit below the model's own.
-        batch_invariant: embedded: what is scored together cannot change a single bit of a score; slower.
+        batch_invariant: embedded: what is scored together cannot change a single bit of a score on one machine; slower.
 
     Raises:
         ConfigError: no model, or one that is no outcome reward model.

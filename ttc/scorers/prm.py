@@ -100,7 +100,7 @@ def prm(
         max_context: embedded, vllm: a limit below the model's own.
         gpu_memory_utilization: vllm: share of the GPU's memory it may take.
         kv_cache_bytes: vllm: memory of its cache; absent: what gpu_memory_utilization leaves, 2 GiB on a CPU.
-        batch_invariant: embedded: what is scored together cannot change a single bit of a score; slower.
+        batch_invariant: embedded: what is scored together cannot change a single bit of a score on one machine; slower.
         kind: without adapter: label, token or likelihood; absent: what the folder states, else label.
         step_delimiter: text that ends a step; absent: the adapter's or the folder's own.
         step_tag: without adapter: token inserted after a step, where the score is read.

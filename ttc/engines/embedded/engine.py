@@ -76,7 +76,8 @@ def embedded(
         batch_bytes: memory for keys and values of what is decoded; None is a quarter of the machine's memory, or half
             of a GPU's free memory. Sequences beyond it wait.
         cache_bytes: memory for keys and values of prompts and branches that nobody is decoding.
-        batch_invariant: concurrency, batching and resume points cannot change a single bit; slower.
+        batch_invariant: concurrency, batching and resume points cannot change a single bit on one machine with as many
+            threads; slower.
         processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
             idle cores faster than more threads. None is this process alone.
 

@@ -1,10 +1,11 @@
-"""Batch-invariant mode: concurrency, batch composition and resume points cannot change a single bit.
+"""Batch-invariant mode: on one machine, concurrency, batches and resume points cannot change a single bit.
 
 The result of a token must be the same whether it is computed in a prefill, in a decoding step, alone or among others
 (He et al. 2025, "Defeating Nondeterminism in LLM Inference"). Three things secure that here: matrix products run on
 rows padded to a fixed multiple; attention sums over blocks of keys at fixed absolute positions, one after another, so
 neither padding nor the cut between a cached prefix and new tokens changes the order of any sum; and every row keeps its
-whole context in one piece. The price is speed (benchmarks/README.md) and one copy of the prefix per branch.
+whole context in one piece. The price is speed (benchmarks/README.md) and one copy of the prefix per branch. Left out:
+equality between processors, builds of torch, dtypes or numbers of threads, whose kernels add in different orders.
 
 The vendor's matrix kernels must treat rows alike: `check` measures that at start-up and refuses the mode otherwise.
 """

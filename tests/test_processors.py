@@ -1,0 +1,43 @@
+"""The runner of other processors' kernels: no numeric file is forgotten, no failure is lost."""
+
+import re
+
+import pytest
+
+from tests.processors import ROOT, SETTINGS, TESTS, features, report
+
+HARDWARE = re.compile(r"pytestmark = .*(gpu|vllm)")
+
+
+def test_every_file_that_compares_tensors_runs_with_the_kernels_of_other_processors():
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    compares = re.compile(r"torch\.(equal|allclose|testing)\b")
+    numeric = {path for path, text in texts.items() if compares.search(text) and not HARDWARE.search(text)}
+    assert numeric - {ROOT / "tests/test_processors.py"} <= {ROOT / name.partition("::")[0] for name in TESTS}
+
+
+@pytest.mark.parametrize(
+    ("capability", "has_mkl", "skipped"),
+    [("AVX512", True, set()), ("AVX2", True, {"avx512"}), ("NEON", False, {"avx2", "avx512", "AVX2", "COMPATIBLE"})],
+)
+def test_what_a_processor_does_not_have_is_skipped_with_a_word(capability, has_mkl, skipped):
+    lines, ran = [], []
+    here = features(capability, has_mkl)
+    assert report(SETTINGS, here, lambda setting: (ran.append(setting), (0, "1 passed"))[1], lines.append) == 0
+    assert {setting.value for setting in SETTINGS} - {setting.value for setting in ran} == skipped
+    left = [line for line in lines if line.startswith("skipped")]
+    assert len(left) == 2 * len(skipped) and all("there is no " in line for line in left)
+    assert len(ran) + len(left) == len(SETTINGS) == sum(line.startswith(("ok", "skipped")) for line in lines)
+
+
+@pytest.mark.parametrize("code", [1, 5, -11])
+def test_a_setting_that_fails_finds_no_test_or_crashes_fails_the_run_and_shows_its_output(code):
+    lines = []
+    odd = SETTINGS[3]
+    outcomes = {odd: (code, "the whole story\nits end")}
+    assert report(SETTINGS, features("AVX512", True), lambda setting: outcomes.get(setting, (0, "fine")), lines.append)
+    assert f"failed  {odd.name}: its end" in lines and "the whole story\nits end" in lines
+
+
+def test_nothing_to_run_is_no_success():
+    assert report([], features("AVX512", True), lambda setting: (0, ""), lambda line: None) == 1
