@@ -1,11 +1,11 @@
 """What a search buys when the budget is small: `tree` against `majority` at equal budgets of tokens, paired.
 
-    python -m benchmarks.tight_budgets --out DIR [--limit 1200] [--seed 3107] [--n 16] [--save FILE]
+    python -m benchmarks.tight_budgets --out DIR [--limit 1200] [--seed 3107] [--budgets 150 300] [--save FILE]
 
 Every run is an ordinary `ttc eval` on held-out `arithmetic` problems of the default level, in a folder of its own, so
 the script resumes. The budget is per problem and counts generated and scored tokens; `majority` may draw as many
-samples as fit. Budgets were fixed beforehand. About 40 minutes on one core. Left out: budgets in calls, FLOPs and
-seconds, which the tests hold on the simulated reasoner; other models.
+samples as fit. Budgets were fixed beforehand. About 90 minutes on one core, most of it for the two largest. Left out:
+budgets in calls, FLOPs and seconds, which the tests hold on the simulated reasoner; other models.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1200, help="problems")
     parser.add_argument("--seed", type=int, default=3107, help="seed of problems and draws")
     parser.add_argument("--n", type=int, default=16, help="paths of the tree")
+    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, help="tokens a problem, each a row")
     parser.add_argument("--save", type=Path, help="where the numbers go")
     args = parser.parse_args()
     bench = Bench(args.out, args.limit, args.seed)
-    rows = [measure(bench, tokens, args.n) for tokens in BUDGETS]
+    rows = [measure(bench, tokens, args.n) for tokens in args.budgets]
     print("budget majority   tree  tree - majority (95 %)   tokens: majority, tree   unanswered %")
     for row in rows:
         print(line(row))
