@@ -179,7 +179,7 @@ def test_micro_batches_of_any_size_give_the_same_gradient(new_parts, tmp_path):
         parts.updater._micro = bound
         parts.updater.model.zero_grad()
         for part in parts.updater._micro_batches(ready, torch.arange(len(ready))):
-            from train.update import _Tally
+            from train.update.update import _Tally
 
             parts.updater._loss(ready.rows(part), None, _Tally()).backward()
         gradients.append(torch.cat([p.grad.flatten() for p in parts.updater.model.parameters()]))
