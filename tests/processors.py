@@ -41,6 +41,7 @@ TESTS = (
     "tests/ttc/test_seeds.py",
     "tests/train/test_advantages.py",
     "tests/train/test_build.py",
+    "tests/train/test_checkpoint.py",
     "tests/train/test_grouping.py",
     "tests/train/test_loop.py",
     "tests/train/test_losses.py",
