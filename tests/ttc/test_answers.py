@@ -207,11 +207,11 @@ def _seconds(finals: list[str]) -> float:
 def test_hostile_texts_are_read_quickly_and_never_raise(kind: str) -> None:
     slowest = 0.0
     for text in hostile_texts().values():
-        start = time.process_time()
+        start = time.thread_time()
         found = extract(text, kind)
         if found.final is not None:
             key(found.final, kind)
-        slowest = max(slowest, time.process_time() - start)
+        slowest = max(slowest, time.thread_time() - start)
     assert slowest < 2.0
 
 

@@ -165,10 +165,10 @@ def test_no_text_makes_reading_fail_otherwise(text: str) -> None:
 def test_hostile_texts_are_judged_in_time() -> None:
     verifier = countdown()
     for text in hostile_texts().values():
-        started = time.process_time()
+        started = time.thread_time()
         verdict = judge(text, verifier=verifier)
         assert verdict.status in ("incorrect", "unparseable", "limit", "no_answer")
-        assert time.process_time() - started < verifier.card.max_s
+        assert time.thread_time() - started < verifier.card.max_s
 
 
 @pytest.mark.skipif(not DATA, reason="TTC_DATA names no data folder")

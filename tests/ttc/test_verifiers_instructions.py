@@ -172,10 +172,10 @@ def test_hostile_responses_are_judged_in_time() -> None:
     slow = []
     for text in [*mean, *hostile_texts().values()]:
         for verifier in verifiers:
-            started = time.process_time()
+            started = time.thread_time()
             verdict = asyncio.run(verifier.verify(target, Submission(text)))
             assert verdict.status in ("correct", "incorrect", "no_answer", "limit")
-            slow.append(time.process_time() - started)
+            slow.append(time.thread_time() - started)
     assert max(slow) < verifiers[0].card.max_s
 
 

@@ -130,7 +130,7 @@ def test_hostile_texts_are_judged_in_time() -> None:
     verifier = language(part="both")
     for text in [*mean, *hostile_texts().values()]:
         for target in ("en", "ja"):
-            started = time.process_time()
+            started = time.thread_time()
             verdict = asyncio.run(verifier.verify(target, Submission(text)))
             assert verdict.status in ("correct", "incorrect", "no_answer", "limit")
-            assert time.process_time() - started < verifier.card.max_s
+            assert time.thread_time() - started < verifier.card.max_s

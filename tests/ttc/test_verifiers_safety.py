@@ -148,21 +148,18 @@ def test_plain_words_of_any_text_are_words_between_single_spaces(text: str) -> N
     assert "  " not in words.strip() and plain_words(words) == words
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a" + "\u0301\u0323" * 45_000,
-        "i can't " * 12_000,
-        "i " * 45_000,
-        "\ufdfa" * 90_000,
-        "(" * 90_000,
-        "sorry " * 15_000,
-    ],
-)
-def test_hostile_texts_take_no_longer_than_others(text: str) -> None:
-    began = time.process_time()
+@pytest.mark.parametrize("piece", ["\u0301\u0323", "i can't ", "i ", "\ufdfa", "(", "sorry "])
+def test_the_time_to_judge_a_hostile_text_grows_with_its_length(piece: str) -> None:
+    """Eight times the text takes about 8 times as long; a search that backtracks, or a sort of marks, takes 64."""
+    short, long = (min(seconds_to_judge("a" + piece * n) for _ in range(3)) for n in (2_000, 16_000))
+    assert long < 24 * short + 0.01
+
+
+def seconds_to_judge(text: str) -> float:
+    """Processor time of this thread, so that no busy machine and no other thread decides the test."""
+    began = time.thread_time()
     judge(text, {"refusal": "forbidden"})
-    assert time.process_time() - began < 1
+    return time.thread_time() - began
 
 
 def test_a_phrase_finds_its_alternatives_and_gaps() -> None:
