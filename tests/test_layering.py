@@ -60,7 +60,7 @@ def test_an_optional_package_is_imported_lazily_and_in_few_files() -> None:
 
 
 def test_core_and_errors_need_only_the_standard_library() -> None:
-    for name in ("core.py", "errors.py", "protocols.py", "usage.py"):
+    for name in ("core.py", "errors.py"):
         found = _imports(ast.parse((ROOT / "ttc" / name).read_text(encoding="utf-8")))
         assert found <= set(sys.stdlib_module_names) | {"ttc"}, found
 

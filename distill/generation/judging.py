@@ -17,10 +17,9 @@ from distill.spec.method import Assignment
 from distill.spec.sample import Sample
 from evals.task import Item, Task
 from ttc.cli.options import PartChoice, resolve_verifier
-from ttc.config.config import dump
+from ttc.config.config import dump, parse_spec
 from ttc.core import Answer, Submission, Verdict, Verifier
 from ttc.identity.contents import part_contents
-from ttc.specs import parse_spec
 from ttc.verifiers.service.service import Service
 
 __all__ = ["Gathered", "gather", "verifier_label", "verifier_of"]

@@ -17,7 +17,7 @@ from distill.spec.digests import name_of
 from distill.spec.spec import JobSpec, TeacherSpec
 from evals.runs.experiment import all_params
 from ttc.cli.options import PartChoice, StrategyChoice
-from ttc.config.config import dump
+from ttc.config.config import dump, label_of, parse_spec, split_model
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
 from ttc.core import Engine, Sampling, Scorer
 from ttc.errors import ConfigError
@@ -25,7 +25,6 @@ from ttc.identity.contents import part_contents, strategy_contents
 from ttc.identity.digests import model_digests, named
 from ttc.rehearsal import refuse_early
 from ttc.session.solve import Strategy
-from ttc.specs import label_of, parse_spec, split_model
 
 __all__ = ["Teacher", "resolve_teacher"]
 

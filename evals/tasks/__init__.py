@@ -13,11 +13,11 @@ from pathlib import Path
 from evals.data.jsonl import jsonl
 from evals.task import Task
 from evals.tasks._toml import toml_task
+from ttc.config.config import split_model
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry
 from ttc.errors import ConfigError
 from ttc.identity.digests import user_file
-from ttc.specs import split_model
 
 __all__ = ["TASKS", "load_task", "task_file"]
 

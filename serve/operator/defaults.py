@@ -9,11 +9,10 @@ from serve.operator.config import Limits, ModelSpec, PresetSpec, ServeConfig, pa
 from serve.requests.keys import read_keys
 from serve.requests.thinking import ThinkingPolicy
 from ttc.cli.options import DEFAULT_ENGINE, DEFAULT_SCORER
-from ttc.config.config import build
+from ttc.config.config import build, split_model
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.config.values import nearest
 from ttc.errors import ConfigError
-from ttc.specs import split_model
 
 __all__ = ["from_options"]
 

@@ -14,8 +14,7 @@ from typing import Any
 from serve.requests.errors import invalid
 from serve.requests.keys import ANYONE, Key
 from serve.requests.request import ServeRequest
-from ttc.core import Sampling
-from ttc.extras import PENALTIES, ExtraSampling, extras_of
+from ttc.core import PENALTIES, ExtraSampling, Sampling, extras_of
 from ttc.session.thinking import Thinking
 
 __all__ = ["check_forwarded", "with_extras"]

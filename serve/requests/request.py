@@ -21,7 +21,7 @@ Progress: TypeAlias = Literal["off", "summary", "full"]
 class SamplingWish:
     """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages.
 
-    `penalties` holds those that are not neutral, by their names in `ttc.extras.PENALTIES`.
+    `penalties` holds those that are not neutral, by their names in `ttc.core.PENALTIES`.
     """
 
     temperature: float | None = None

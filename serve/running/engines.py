@@ -9,9 +9,8 @@ from __future__ import annotations
 from serve.running.deltas import Deltas
 from serve.running.fair import FairGate, Share
 from ttc.concurrent import gather
-from ttc.core import Completion, Engine, Path, Prompt, Sampling, UsageSink
+from ttc.core import Completion, Engine, ExtraCompletion, Path, Prompt, Sampling, Top, UsageSink
 from ttc.engines.shared.wrapped import Wrapped, draw_shown
-from ttc.extras import ExtraCompletion, Top
 
 __all__ = ["RequestEngine"]
 

@@ -31,8 +31,7 @@ from serve.running.plan import Plan
 from serve.running.progress import Board
 from serve.running.watch import Watched
 from ttc.concurrent import gather
-from ttc.core import Answer, Candidate, Completion, Problem, Usage
-from ttc.extras import Top
+from ttc.core import Answer, Candidate, Completion, Problem, Top, Usage
 from ttc.session.solve import attempt
 from ttc.session.thinking import split
 

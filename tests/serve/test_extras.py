@@ -15,10 +15,19 @@ from serve.requests.thinking import ThinkingPolicy
 from tests.serve.running import Running, chat, running, served
 from tests.serve.streams import same, streamed, whole
 from tests.ttc.capping import ANSWER, BARE, THOUGHT, Capping
-from ttc.core import Completion, Prompt, Sampling, UsageSink
+from ttc.core import (
+    PENALTIES,
+    Completion,
+    ExtraCapabilities,
+    ExtraCompletion,
+    ExtraSampling,
+    Prompt,
+    Sampling,
+    UsageSink,
+    with_extra,
+)
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.vllm.thinking_cap import CapReport
-from ttc.extras import PENALTIES, ExtraCapabilities, ExtraCompletion, ExtraSampling, with_extra
 
 REPLY = "<think>hm</think>\n\nThe answer is 7."
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ttc.core import Capabilities, Completion, Path, Prompt, Sampling, UsageSink
+from ttc.core import Capabilities, Completion, ExtraSampling, Path, Prompt, Sampling, UsageSink, with_extra
 from ttc.engines.scripted import ScriptedEngine
-from ttc.extras import ExtraSampling, with_extra
 
 THOUGHT, ANSWER = "ten chars.", "The answer is 7."
 BARE = "</think>"

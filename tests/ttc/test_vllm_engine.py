@@ -24,6 +24,8 @@ from ttc import nano
 from ttc.core import (
     Capabilities,
     Completion,
+    ExtraCompletion,
+    ExtraSampling,
     LogprobEngine,
     Message,
     Prompt,
@@ -36,7 +38,6 @@ from ttc.engines.embedded.engine import embedded
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.params import fields_of
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
-from ttc.extras import ExtraCompletion, ExtraSampling
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking, controlled, split
 

@@ -28,12 +28,12 @@ from train.update.correction import Correction
 from train.update.normalise import Normaliser
 from train.update.update import Objective
 from ttc.cli.choices import StrategyChoice
+from ttc.config.config import parse_spec
 from ttc.config.registry import STRATEGIES, bind
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.rehearsal import refuse_early
 from ttc.session.thinking import Thinking
-from ttc.specs import parse_spec
 
 __all__ = ["grpo", "make_strategy"]
 

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from ttc.config.config import parse_spec
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry
 from ttc.core import Problem
 from ttc.errors import ConfigError
-from ttc.specs import parse_spec
 
 __all__ = ["TOOLS", "Kit", "Tool", "ToolFailure", "Use"]
 

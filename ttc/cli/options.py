@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ttc.cli.choices import PartChoice, StrategyChoice
-from ttc.config.config import build, overrides
+from ttc.config.config import build, label_of, overrides, parse_spec, split_model, split_specs
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
 from ttc.config.values import nearest
 from ttc.core import Budget, Engine, Problem, Sampling
 from ttc.errors import ConfigError, PromptTooLong
 from ttc.search.policy import make_policy
 from ttc.session.thinking import Thinking
-from ttc.specs import label_of, parse_spec, split_model, split_specs
 
 __all__ = [
     "PartChoice",

@@ -116,12 +116,12 @@ ENGINES = Registry(
     "engine",
     "ttc.engines",
     "ttc.engines",
-    PluginShape(("ttc.protocols:Engine",), supplied=("model", "device", "threads")),
+    PluginShape(("ttc.core:Engine",), supplied=("model", "device", "threads")),
 )
 SCORERS = Registry(
-    "scorer", "ttc.scorers", "ttc.scorers", PluginShape(("ttc.protocols:Scorer",), supplied=("model", "engine"))
+    "scorer", "ttc.scorers", "ttc.scorers", PluginShape(("ttc.core:Scorer",), supplied=("model", "engine"))
 )
-VERIFIERS = Registry("verifier", "ttc.verifiers", "ttc.verifiers", PluginShape(("ttc.protocols:Verifier",)))
+VERIFIERS = Registry("verifier", "ttc.verifiers", "ttc.verifiers", PluginShape(("ttc.core:Verifier",)))
 POLICIES = Registry(
     "policy",
     "ttc.search.policies",

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ttc.cli.choices import PartChoice, StrategyChoice
+from ttc.config.config import split_model
 from ttc.identity.digests import file_digest, model_digests, named, source_digests, user_file
 from ttc.identity.reads import InnerPart, ModelFolder, reads_of
-from ttc.specs import split_model
 
 __all__ = ["code_digests", "part_contents", "strategy_contents", "texts_in"]
 

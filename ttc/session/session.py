@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from ttc import seeds
+from ttc import answers, seeds
 from ttc.choosing.selection import choose
 from ttc.choosing.voting import fallback, vote
-from ttc.closing import close_path
 from ttc.concurrent import gather, gather_until
 from ttc.config.plugin_fault import read_scores
 from ttc.core import (
@@ -43,7 +42,15 @@ from ttc.core import (
 from ttc.errors import BudgetExceeded, ConfigError
 from ttc.session.draws import DrawBook
 from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, Request
-from ttc.session.thinking import OUT_OF_CALLS, Thinking, answer_reserve, controlled, count_sampled_thinking
+from ttc.session.thinking import (
+    OUT_OF_CALLS,
+    Thinking,
+    answer_reserve,
+    controlled,
+    count_sampled_thinking,
+    split_prompt,
+    split_text,
+)
 
 T = TypeVar("T")
 Shared: TypeAlias = dict[Callable[[], Any], Any]
@@ -429,7 +436,7 @@ class Session:
         return scores + [_TOO_LATE] * (len(prompts) - len(scores))
 
     def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:
-        """Close a path (`ttc.closing`): split thinking from answer and extract the final answer."""
+        """Close a path (`ttc.session.solve`): split thinking from answer and extract the final answer."""
         whole = prompt.then(completion)
         return self.candidate_at(whole, completion.finish_reason, score, completion.usage.generated)
 
@@ -473,3 +480,34 @@ class Session:
         """Free what scorers keep for this problem."""
         for scorer in self._scorers:
             scorer.release(self.problem.id)
+
+
+def close_path(
+    whole: Prompt, engine: Engine, kind: str, finish_reason: str, score: float | None = None, num_tokens: int = 0
+) -> Candidate:
+    """Return the candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids.
+
+    `kind` is the answer kind of the problem.
+    """
+    text, thinking, inside = _split(whole, engine)
+    complete = finish_reason == "stop" and not inside
+    known = [value for value in whole.logprobs or () if value is not None]
+    return Candidate(
+        path=whole.path,
+        text=text,
+        thinking=thinking,
+        final=answers.extract(text, kind).final if complete else None,
+        finish_reason="stop" if finish_reason == "stop" else "length",
+        num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
+        score=score,
+        logprob=sum(known) if known else None,
+    )
+
+
+def _split(whole: Prompt, engine: Engine) -> tuple[str, str, bool]:
+    """Answer text, thinking text, and whether the path ends inside its thinking."""
+    if whole.token_ids is None:
+        plain = split_text(whole.generated_text, whole.think_state == "open")
+        return plain.answer, plain.thinking, plain.inside
+    parts = split_prompt(whole, engine.capabilities)
+    return engine.decode(parts.answer), engine.decode(parts.thinking), parts.inside

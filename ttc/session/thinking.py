@@ -17,14 +17,23 @@ too long. A thought that such a cap ends, or that ends by itself at its last tok
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, TypeAlias
 
-from ttc.core import Capabilities, Completion, Enforced, Engine, Prompt, Sampling, Usage, UsageSink
+from ttc.core import (
+    Capabilities,
+    Completion,
+    Enforced,
+    Engine,
+    ExtraSampling,
+    Logprobs,
+    Prompt,
+    Sampling,
+    Usage,
+    UsageSink,
+    extras_of,
+)
 from ttc.errors import ConfigError
-from ttc.extras import ExtraSampling
-from ttc.native_cap import Action, judge_native, native_sampling
-from ttc.segments import Growth, recount
 from ttc.session.think_blocks import (
     CLOSE,
     OPEN,
@@ -41,6 +50,8 @@ __all__ = [
     "OPEN",
     "OUT_OF_CALLS",
     "QWEN3_HANDOVER",
+    "Action",
+    "Growth",
     "Split",
     "TextSplit",
     "Thinking",
@@ -48,10 +59,14 @@ __all__ = [
     "controlled",
     "count_sampled_thinking",
     "handover_of",
+    "judge_native",
+    "native_sampling",
+    "recount",
     "split",
     "split_prompt",
     "split_text",
 ]
+
 
 QWEN3_HANDOVER = (
     "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
@@ -267,3 +282,98 @@ def _judge(
 def _wants_more(thinking: Thinking, num_thinking: int, waits: int, wait_len: int) -> bool:
     room = thinking.max_tokens is None or num_thinking + wait_len < thinking.max_tokens
     return room and (waits < thinking.num_waits or num_thinking < thinking.min_tokens)
+
+
+Action: TypeAlias = Literal["done", "continue", "handover", "wait"]
+"""What comes after a segment of a draw under thinking control."""
+
+
+def native_sampling(
+    prompt: Prompt, sampling: Sampling, cap: int, handover: tuple[int, ...], capabilities: Capabilities
+) -> ExtraSampling | None:
+    """`sampling` with `cap` for the engine to hold; None where it cannot, and the toolkit does."""
+    fresh = prompt.think_state == "open" and not prompt.generated_ids
+    if "thinking_cap" not in extras_of(capabilities) or not fresh or handover != capabilities.think_close:
+        return None
+    known = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
+    return ExtraSampling(**{**known, "thinking_cap": cap})
+
+
+def judge_native(
+    segment: Completion, cap: int, capabilities: Capabilities
+) -> tuple[int, Action, tuple[int, int] | None]:
+    """How many ids to keep of a draw whose thought the engine was to cap, what comes next, and the span it forced."""
+    close, ids = capabilities.think_close, segment.token_ids[: len(segment.token_ids) - segment.num_eos]
+    parts = split(ids, True, capabilities)
+    first = next((at for at in range(len(ids)) if ids[at : at + len(close)] == close), len(ids))
+    if first > cap:
+        return cap, "handover", None
+    forced = (cap, cap + len(close)) if first == cap < len(ids) else None
+    if len(parts.thinking) > cap:
+        return min(first + len(close), len(ids)), "continue", forced
+    return len(segment.token_ids), "done", forced
+
+
+def recount(usage: Usage, dropped: int) -> Usage:
+    """Move sampled tokens that were not kept from `generated` to `overrun`."""
+    return replace(usage, generated=usage.generated - dropped, overrun=usage.overrun + dropped)
+
+
+class Growth:
+    """A draw being assembled from segments and injections; private to one call, so it may change."""
+
+    def __init__(self, prompt: Prompt, draw: int) -> None:
+        self.start, self.prompt, self.path = prompt, prompt, (*prompt.path, draw)
+        self.ids: list[int] = []
+        self.logprobs: Logprobs | None = ()
+        self.certainty: Logprobs | None = ()
+        self.injected: list[tuple[int, int]] = []
+        self.usage = Usage()
+        self.num_sampled = self.num_waits = 0
+
+    def append(self, engine: Engine, segment: Completion, kept: int, forced: tuple[int, int] | None = None) -> None:
+        """Take the first `kept` ids of a segment; `forced` is the span that the engine itself put in."""
+        ids = segment.token_ids[:kept]
+        logprobs = segment.logprobs
+        if forced is not None:  # the engine put these there; of a first segment, so its places are those of the draw
+            self.injected.append(forced)
+            logprobs = logprobs and tuple(
+                None if forced[0] <= at < forced[1] else value for at, value in enumerate(logprobs)
+            )
+        self.ids += ids
+        self.logprobs = _extend(self.logprobs, logprobs, kept)
+        self.certainty = _extend(self.certainty, segment.certainty, kept)
+        self.num_sampled += kept
+        self.usage += recount(segment.usage, len(segment.token_ids) - kept)
+        self.prompt = self.prompt.extend(ids, engine.decode(ids))
+
+    def inject(self, engine: Engine, text: str, waits: int = 0) -> None:
+        """Put in words that nobody sampled; `waits` says how many ends of thinking they stand for."""
+        ids = engine.encode(text)
+        self.injected.append((len(self.ids), len(self.ids) + len(ids)))
+        self.ids += ids
+        unknown: Logprobs = (None,) * len(ids)
+        self.logprobs = _extend(self.logprobs, unknown, len(ids))
+        self.certainty = _extend(self.certainty, unknown, len(ids))
+        self.num_waits += waits
+        self.prompt = replace(self.prompt.extend(ids, text), num_waits=self.prompt.num_waits + waits)
+
+    def finish(self, engine: Engine, reason: str, stop: str | int | None) -> Completion:
+        """The whole draw as one completion."""
+        ids = tuple(self.ids)
+        return Completion(
+            path=self.path,
+            text=engine.decode(ids[:-1] if stop == "eos" else ids),
+            token_ids=ids,
+            finish_reason="stop" if reason == "stop" else "length",
+            stop_reason=stop,
+            logprobs=self.logprobs,
+            certainty=self.certainty,
+            injected=tuple(self.injected),
+            num_waits=self.num_waits,
+            usage=self.usage,
+        )
+
+
+def _extend(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
+    return None if before is None or new is None else before + new[:kept]

@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from ttc.concurrent import settle
-from ttc.core import Completion, ModelShape, Prompt, Sampling, Usage, UsageSink
+from ttc.core import (
+    PENALTIES,
+    Completion,
+    ExtraCapabilities,
+    ModelShape,
+    Prompt,
+    Sampling,
+    Usage,
+    UsageSink,
+    with_extra,
+)
 from ttc.engines.shared.shape import Dims, read_config
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import TokenEngine, check_start
@@ -29,7 +39,6 @@ from ttc.engines.vllm.requests import Outbox, Reply, Request
 from ttc.engines.vllm.start import lora_request, sampling_params, start
 from ttc.engines.vllm.thinking_cap import CapReport, check_cap
 from ttc.errors import ConfigError, EngineError, Unsupported
-from ttc.extras import PENALTIES, ExtraCapabilities, with_extra
 from ttc.session.thinking import CLOSE, OPEN
 
 __all__ = ["VllmEngine"]

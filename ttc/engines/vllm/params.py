@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ttc import seeds
-from ttc.core import Capabilities, Path, Sampling
-from ttc.extras import PENALTIES, ExtraSampling
+from ttc.core import PENALTIES, Capabilities, ExtraSampling, Path, Sampling
 
 __all__ = ["budget_of", "fields_of", "salt_of"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ttc.core import Completion, ModelShape, Path, Sampling, Usage
+from ttc.core import Completion, ExtraCompletion, ModelShape, Path, Sampling, Usage
 from ttc.engines.vllm.requests import Reply
-from ttc.extras import ExtraCompletion
 
 __all__ = ["completion_of", "draw_usage", "scoring_usage"]
 

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from ttc.core import FinishReason
+from ttc.core import FinishReason, Top
 from ttc.engines.vllm.counts import Counts
 from ttc.errors import EngineError
-from ttc.extras import Top
 
 __all__ = ["Driver", "Outbox", "Reply", "Request"]
 
