@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from distill.spec.registries import METHODS
-from ttc.config.config import build, load_toml
+from ttc.config.config import load_toml
 from ttc.config.registry import bind
-from ttc.config.values import nearest
+from ttc.config.values import build, nearest
 from ttc.core import Sampling
 from ttc.engines.shared.options import check_threads
 from ttc.errors import ConfigError

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ttc.config.config import build, dump, load_toml, merge, overrides
+from ttc.config.config import dump, load_toml, merge, overrides
+from ttc.config.values import build
 from ttc.errors import ConfigError
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ttc.cli.choices import PartChoice, StrategyChoice
-from ttc.config.config import build, label_of, overrides, parse_spec, split_model, split_specs
+from ttc.config.config import label_of, overrides, parse_spec, split_model, split_specs
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
-from ttc.config.values import nearest
+from ttc.config.values import build, nearest
 from ttc.core import Budget, Engine, Problem, Sampling
 from ttc.errors import ConfigError, PromptTooLong
 from ttc.search.policy import make_policy

@@ -16,15 +16,12 @@ import dataclasses
 import json
 import pathlib
 import tomllib
-import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from ttc.config.values import nearest, parse
 from ttc.errors import ConfigError
 
 __all__ = [
-    "build",
     "differences",
     "dump",
     "label_of",
@@ -35,9 +32,6 @@ __all__ = [
     "split_model",
     "split_specs",
 ]
-
-
-T = TypeVar("T")
 
 
 def load_toml(path: pathlib.Path) -> dict[str, Any]:
@@ -84,32 +78,6 @@ def merge(values: Mapping[str, Any], dotted: Mapping[str, object]) -> dict[str, 
     return merged
 
 
-def build(cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:
-    """Return a `cls` (a dataclass) made of `values`; text is parsed by each field's annotation.
-
-    Raises:
-        ConfigError: an unknown key (with the nearest), a missing one, or a value of the wrong type.
-    """
-    fields = {item.name: item for item in dataclasses.fields(typing.cast("Any", cls)) if item.init}
-    hints = typing.get_type_hints(cls)
-    arguments: dict[str, Any] = {}
-    for raw_key, value in values.items():
-        key = raw_key.replace("-", "_")
-        if key not in fields:
-            hint = nearest(key, list(fields))
-            raise ConfigError(f"unknown key {where + raw_key!r}{hint} (known: {', '.join(fields)})")
-        nested = _dataclass_in(hints[key])
-        if nested is not None and isinstance(value, Mapping):
-            arguments[key] = build(nested, value, where=f"{where}{key}.")
-        else:
-            arguments[key] = parse(where + key, value, hints[key])
-    for key, item in fields.items():
-        no_default = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-        if no_default and key not in arguments:
-            raise ConfigError(f"key {where + key!r} is required")
-    return cls(**arguments)
-
-
 def differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (dotted name, value there, value here) of every leaf in which two pieces of JSON data differ."""
     if isinstance(there, dict) and isinstance(here, dict):
@@ -131,12 +99,6 @@ def dump(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [dump(item) for item in value]
     return str(value) if isinstance(value, pathlib.PurePath) else value
-
-
-def _dataclass_in(annotation: Any) -> Any:
-    """Return the dataclass that `annotation` (or a member of its union) is, or None."""
-    members = (annotation, *typing.get_args(annotation))
-    return next((item for item in members if isinstance(item, type) and dataclasses.is_dataclass(item)), None)
 
 
 def split_model(spec: str) -> tuple[str, str | None]:

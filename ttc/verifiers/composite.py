@@ -37,8 +37,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ttc.cli.options import resolve_verifier
-from ttc.config.config import build, load_toml
+from ttc.config.config import load_toml
 from ttc.config.registry import VERIFIERS
+from ttc.config.values import build
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.reads import InnerPart, reads
