@@ -17,7 +17,8 @@ from distill.spec.method import Assignment
 from distill.spec.sample import Sample
 from evals.task import Item, Task
 from ttc.cli.options import PartChoice, resolve_verifier
-from ttc.config.config import dump, parse_spec
+from ttc.config.recipes import dump
+from ttc.config.specs import parse_spec
 from ttc.core import Answer, Submission, Verdict, Verifier
 from ttc.identity.contents import part_contents
 from ttc.verifiers.service.service import Service

@@ -49,12 +49,13 @@ from ttc.cli.options import (
     resolve_verifier,
 )
 from ttc.cli.recipe import add_recipe_option
-from ttc.config.config import label_of, overrides, parse_spec, split_specs
+from ttc.cli.rehearsal import refuse_early
 from ttc.config.plugin_fault import without_scores
+from ttc.config.recipes import overrides
 from ttc.config.registry import STRATEGIES, bind
+from ttc.config.specs import label_of, parse_spec, split_specs
 from ttc.core import Budget, Sampling
 from ttc.errors import ConfigError
-from ttc.rehearsal import refuse_early
 from ttc.session.thinking import Thinking
 from ttc.strategies.auto import kind_without_plan
 

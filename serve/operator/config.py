@@ -23,7 +23,7 @@ from serve.requests.keys import Key, read_keys
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.cli.options import PartChoice
-from ttc.config.config import load_toml
+from ttc.config.recipes import load_toml
 from ttc.config.registry import ENGINES, SCORERS, Registry
 from ttc.config.signatures import bind
 from ttc.config.values import build, nearest

@@ -9,8 +9,8 @@ from serve.operator.config import Limits, ModelSpec, PresetSpec, ServeConfig, pa
 from serve.requests.keys import read_keys
 from serve.requests.thinking import ThinkingPolicy
 from ttc.cli.options import DEFAULT_ENGINE, DEFAULT_SCORER
-from ttc.config.config import split_model
 from ttc.config.registry import ENGINES, SCORERS
+from ttc.config.specs import split_model
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ttc.tiny_model import write_tokenizer
 from ttc import nano
-from ttc.cli.choices import PartChoice, StrategyChoice
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry
 from ttc.identity.contents import part_contents, strategy_contents
 from ttc.identity.digests import ROLES, file_digest, model_digests

@@ -11,16 +11,16 @@ refused or accepted before the first expensive step.
 from __future__ import annotations
 
 import argparse
-import inspect
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ttc.cli.choices import PartChoice, StrategyChoice
-from ttc.config.config import label_of, overrides, parse_spec, split_model, split_specs
-from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
+from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.recipes import overrides
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, bind
+from ttc.config.signatures import options_of
+from ttc.config.specs import label_of, parse_spec, split_specs
 from ttc.config.values import build, nearest
 from ttc.core import Budget, Engine, Problem, Sampling
 from ttc.errors import ConfigError, PromptTooLong
@@ -109,7 +109,7 @@ def add_sampling_options(parser: argparse.ArgumentParser, *, seed: str = "a new 
 
 def resolve_engine(args: argparse.Namespace) -> PartChoice:
     """Return the engine of --engine, --model and --set engine.KEY=VALUE."""
-    return _resolve_part(ENGINES, args.engine or DEFAULT_ENGINE, args.model, _section(args, "engine"))
+    return PartChoice.of(ENGINES, args.engine or DEFAULT_ENGINE, _section(args, "engine"), args.model)
 
 
 def resolve_scorer(args: argparse.Namespace, strategies: list[StrategyChoice]) -> PartChoice | None:
@@ -132,12 +132,12 @@ def resolve_scorer(args: argparse.Namespace, strategies: list[StrategyChoice]) -
     if not any(choice.takes_scorer for choice in strategies):
         names = ", ".join(choice.name for choice in strategies)
         raise ConfigError(f"--scorer {name} has no effect: none of {names} takes a scorer")
-    return _resolve_part(SCORERS, name, None, _section(args, "scorer"))
+    return PartChoice.of(SCORERS, name, _section(args, "scorer"))
 
 
 def resolve_verifier(name: str, params: Mapping[str, object]) -> PartChoice:
     """Return the verifier called `name` with `params`."""
-    return _resolve_part(VERIFIERS, name, None, params)
+    return PartChoice.of(VERIFIERS, name, params)
 
 
 def resolve_strategies(args: argparse.Namespace, *, default: str) -> list[StrategyChoice]:
@@ -149,7 +149,7 @@ def resolve_strategies(args: argparse.Namespace, *, default: str) -> list[Strate
     specs = [parse_spec(text) for given in args.strategy or [default] for text in split_specs(given)]
     functions = [STRATEGIES.load(name) for name, _ in specs]
     general, special = _split_sets(args, [name for name, _ in specs])
-    accepted = [_keywords(function) for function in functions]
+    accepted = [list(options_of(function)) for function in functions]
     if args.n is not None and not any("n" in names for names in accepted):
         raise ConfigError(f"--n has no effect: {', '.join(name for name, _ in specs)} has no parameter n")
     for key in general:
@@ -239,23 +239,6 @@ def resolve_budget(args: argparse.Namespace) -> Budget | None:
     if args.budget is None:
         return None
     return build(Budget, overrides(args.budget.split(","), "--budget"), where="budget.")
-
-
-def _resolve_part(registry: Registry, spec: str, model: str | None, params: Mapping[str, object]) -> PartChoice:
-    name, inline = split_model(spec)
-    if model is not None and inline is not None:
-        raise ConfigError(f"the model is given twice: {spec!r} and {model!r}")
-    factory = registry.load(name)
-    chosen = inline if model is None else model
-    if chosen is not None and "model" not in inspect.signature(factory).parameters:
-        raise ConfigError(f"{registry.kind} {name} takes no model, got {chosen!r}")
-    supply = {"engine": None, **({} if chosen is None else {"model": chosen})}
-    checked = bind(factory, params, supply=supply)
-    return PartChoice(registry.kind, name, chosen, factory, {k: v for k, v in checked.items() if k not in supply})
-
-
-def _keywords(function: Callable[..., Any]) -> list[str]:
-    return [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
 def _section(args: argparse.Namespace, part: str) -> dict[str, object]:

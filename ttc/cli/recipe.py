@@ -19,7 +19,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ttc.config.config import load_toml
+from ttc.config.recipes import load_toml
 from ttc.config.values import nearest
 from ttc.errors import ConfigError
 

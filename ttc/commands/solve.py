@@ -27,12 +27,12 @@ from ttc.cli.options import (
     resolve_thinking,
 )
 from ttc.cli.recipe import add_recipe_option
+from ttc.cli.rehearsal import refuse_early
 from ttc.commands._tree import tree_lines
-from ttc.config.config import dump
 from ttc.config.plugin_fault import without_scores
+from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
-from ttc.rehearsal import refuse_early
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ttc.cli.options import resolve_verifier
 from ttc.commands._submissions import Asked, from_audit, from_lines, judge_all
-from ttc.config.config import overrides
+from ttc.config.recipes import overrides
 from ttc.core import Verdict
 from ttc.errors import ConfigError
 from ttc.records import encode

@@ -20,13 +20,10 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ttc.core import Answer, Problem, Score, Scorer
 from ttc.errors import PluginError, TTCError
-
-if TYPE_CHECKING:
-    from ttc.session.session import Session
 
 __all__ = [
     "LABEL",
@@ -98,10 +95,8 @@ def line_in(file: str, error: BaseException) -> str:
     return f" ({pathlib.Path(file).name}, line {lines[-1]})" if lines else ""
 
 
-async def call_strategy(
-    strategy: Callable[[Problem, Session], Awaitable[Answer]], problem: Problem, session: Session
-) -> Answer:
-    """Await a strategy and check its answer.
+async def call_strategy(strategy: Callable[..., Awaitable[Answer]], problem: Problem, session: object) -> Answer:
+    """Await a strategy on a problem, with its session, and check its answer.
 
     Raises:
         PluginError: it raised, or returned something else.

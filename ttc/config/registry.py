@@ -14,6 +14,7 @@ Left out: overriding. A name that is built in wins over an entry point of the sa
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -30,9 +31,8 @@ from typing import Any
 
 from ttc.config.plugin_fault import LABEL, line_in
 from ttc.config.plugin_shape import PluginShape
-from ttc.config.signatures import Description, bind, describe
+from ttc.config.signatures import Description, bind, call, describe
 from ttc.errors import ConfigError, MissingExtra, UnknownName
-from ttc.identity.digests import digest_of, file_digest
 
 __all__ = [
     "ENGINES",
@@ -93,8 +93,7 @@ class Registry:
         Raises:
             ConfigError: as `load` and `bind` do, or something else was made.
         """
-        factory = self.load(name)
-        return self.checked(name, factory(**bind(factory, params, supply=supply)))
+        return self.checked(name, call(self.load(name), params, supply=supply))
 
     def checked(self, name: str, product: Any) -> Any:
         """Return what the function called `name` made; raises ConfigError naming what it lacks."""
@@ -195,7 +194,8 @@ def _defines(file: pathlib.Path, name: str) -> bool:
 def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., Any]:
     if not path.is_file():
         raise ConfigError(f"{kind} file {str(path)!r} does not exist")
-    digest = digest_of([str(path.resolve()), file_digest(path)])[:12]  # a changed file is another module
+    # A changed file is another module.
+    digest = hashlib.sha256(str(path.resolve()).encode() + b"\0" + path.read_bytes()).hexdigest()[:12]
     spec = importlib.util.spec_from_file_location(f"ttc_file_{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{kind} file {str(path)!r} cannot be imported")

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ttc.cli.options import resolve_verifier
-from ttc.config.config import load_toml
+from ttc.config.recipes import load_toml
 from ttc.config.registry import VERIFIERS
 from ttc.config.values import build
 from ttc.core import Submission, Target, Verdict, Verifier
