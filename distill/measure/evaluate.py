@@ -19,7 +19,7 @@ from distill.spec.spec import TeacherSpec
 from distill.spec.teacher import Teacher, resolve_teacher
 from evals.runs.experiment import Arm, Experiment, Result, execute
 from evals.task import Task
-from ttc.cli.options import StrategyChoice
+from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
 from ttc.core import Record
 from ttc.session.thinking import Thinking

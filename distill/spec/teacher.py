@@ -16,8 +16,8 @@ from typing import Any
 from distill.spec.digests import name_of
 from distill.spec.spec import JobSpec, TeacherSpec
 from evals.runs.experiment import all_params
-from ttc.cli.options import PartChoice, StrategyChoice
 from ttc.cli.rehearsal import refuse_early
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
 from ttc.config.specs import label_of, parse_spec, split_model

@@ -25,7 +25,8 @@ from evals.task import Item, Task
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
-from ttc.cli.options import PartChoice, StrategyChoice, fit_to_context
+from ttc.cli.parts import fit_to_context
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.allocation.table import Kind
 from ttc.cli.rehearsal import rehearse
 from ttc.session.session import Shared

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ttc.config.recipes import dump
-from ttc.cli.options import StrategyChoice
+from ttc.config.choices import StrategyChoice
 
 __all__ = ["labels", "settings_of"]
 

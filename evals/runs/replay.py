@@ -23,7 +23,7 @@ from ttc.identity.contents import strategy_contents
 from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
 from ttc.identity.digests import file_digest
 from ttc.errors import ConfigError, VerifierError
-from ttc.cli.options import StrategyChoice
+from ttc.config.choices import StrategyChoice
 from ttc.replay import Draw, PoolScorer, pool_of, replay
 from ttc.session.solve import Strategy
 

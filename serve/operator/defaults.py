@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from serve.operator.config import Limits, ModelSpec, PresetSpec, ServeConfig, part
 from serve.requests.keys import read_keys
 from serve.requests.thinking import ThinkingPolicy
-from ttc.cli.options import DEFAULT_ENGINE, DEFAULT_SCORER
+from ttc.cli.parts import DEFAULT_ENGINE, DEFAULT_SCORER
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.config.specs import split_model
 from ttc.config.values import build, nearest

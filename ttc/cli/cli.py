@@ -19,7 +19,6 @@ from importlib.metadata import EntryPoint
 from typing import Any, NoReturn
 
 from ttc.cli.memory import collect_rarely
-from ttc.cli.recipe import recipe_arguments
 from ttc.config.plugin_fault import blamed, described, leaf
 from ttc.config.registry import plugins
 from ttc.config.values import nearest
@@ -109,7 +108,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         raise UnknownName("command", asked, commands)
     if asked is not None:
         commands[asked].load()(subparsers)
-        args, left = parser.parse_known_args(recipe_arguments(arguments, subparsers.choices[asked]))
+        args, left = parser.parse_known_args(arguments)
         if left:
             _refuse(left[0], _asked(subparsers.choices[asked], arguments))
         return args

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ttc.cli.options import DEFAULT_ENGINE
+from ttc.cli.parts import DEFAULT_ENGINE
 from ttc.commands._doctor.check import Check
 from ttc.commands._doctor.machine import data, devices, machine
 from ttc.commands._doctor.packages import extras, packages, reinstall

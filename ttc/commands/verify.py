@@ -21,9 +21,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from ttc.cli.options import resolve_verifier
 from ttc.commands._submissions import Asked, from_audit, from_lines, judge_all
+from ttc.config.choices import PartChoice
 from ttc.config.recipes import overrides
+from ttc.config.registry import VERIFIERS
 from ttc.core import Verdict
 from ttc.errors import ConfigError
 from ttc.records import encode
@@ -67,9 +68,9 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge every line; 2 when a line or a name is broken, 1 when a verifier fails a known case."""
     _check(args)
-    chosen = [resolve_verifier(args.verifier, overrides(args.settings))]
+    chosen = [PartChoice.of(VERIFIERS, args.verifier, overrides(args.settings))]
     if args.against is not None:
-        chosen.append(resolve_verifier(args.against, overrides(args.against_set)))
+        chosen.append(PartChoice.of(VERIFIERS, args.against, overrides(args.against_set)))
     audit = Audit(args.audit) if args.audit is not None else None
     services = [Service(choice.create_verifier(), audit=audit) for choice in chosen]
     asyncio.run(_serve(args, services))
