@@ -52,9 +52,9 @@ from ttc.cli.parts import (
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.plugin_fault import without_scores
-from ttc.config.registry import STRATEGIES, VERIFIERS, bind
+from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
-from ttc.config.specs import label_of, parse_spec, split_specs
+from ttc.config.specs import parse_spec, split_specs
 from ttc.core import Budget, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
@@ -287,18 +287,14 @@ def _baselines(options: EvalOptions, choices: Sequence[StrategyChoice], temperat
     usual = [GREEDY, "majority"] if options.is_packaged and votes else [GREEDY]
     specs = [parse_spec(text) for text in (usual if options.baseline is None else split_specs(options.baseline))]
     same_n: dict[str, object] = {"n": n} if votes else {}
+    usual_params = {"majority": same_n}
     baselines = [
-        _baseline(name, inline, same_n if name == "majority" else {}) for name, inline in specs if name != "none"
+        StrategyChoice.of(name, {**usual_params.get(name, {}), **inline}, label_of(name, inline))
+        for name, inline in specs
+        if name != "none"
     ]
     names = [choices[0].name] if options.baseline is None else []
     return [choice for choice in baselines if choice.name not in names and choice.label != choices[0].label]
-
-
-def _baseline(name: str, inline: Mapping[str, object], usual: Mapping[str, object]) -> StrategyChoice:
-    function = STRATEGIES.load(name)
-    bound = bind(function, {**usual, **inline}, supply={"scorer": None})
-    params = {key: value for key, value in bound.items() if key != "scorer"}
-    return StrategyChoice(name, label_of(name, inline), function, params)
 
 
 def _with_total(choice: StrategyChoice, budget: Budget | None) -> StrategyChoice:

@@ -10,7 +10,7 @@ from ttc.config.signatures import bind
 from ttc.errors import ConfigError
 from ttc.scorers.orm import orm
 from ttc.scorers.prm import prm
-from ttc.scorers.reward_models.backends import OverHttp, StepsOverHttp
+from ttc.scorers.reward_models.backends import StepsOverHttp
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,8 @@ def test_the_http_backend_needs_an_address() -> None:
 
 def test_an_outcome_model_over_http_takes_no_local_options() -> None:
     with pytest.raises(ConfigError, match="orm backend=http does not read dtype"):
-        orm("nowhere", OverHttp(base_url="http://127.0.0.1:1", dtype="float32"))
+        given = {"backend": "http", "base_url": "http://127.0.0.1:1", "dtype": "float32"}
+        bind(orm, given, supply={"model": "nowhere"})
 
 
 def test_the_plain_protocol_leaves_the_model_and_its_format_to_the_server() -> None:

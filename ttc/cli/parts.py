@@ -18,7 +18,7 @@ from typing import Literal
 from ttc.cli.options import option
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import overrides
-from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import options_of
 from ttc.config.specs import label_of, parse_spec, split_specs
 from ttc.config.values import build, nearest
@@ -175,9 +175,8 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
         ConfigError: an unknown strategy or parameter, a value that does not fit, or the same strategy twice.
     """
     specs = [parse_spec(text) for item in options.strategy for text in split_specs(item)]
-    functions = [STRATEGIES.load(name) for name, _ in specs]
     general, special = _split_settings(options.settings, [name for name, _ in specs])
-    accepted = [list(options_of(function)) for function in functions]
+    accepted = [list(options_of(STRATEGIES.load(name))) for name, _ in specs]
     if options.n is not None and not any("n" in names for names in accepted):
         raise ConfigError(f"--n has no effect: {', '.join(name for name, _ in specs)} has no parameter n")
     for key in general:
@@ -187,15 +186,14 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
             listed = ", ".join(known) or "none"
             raise ConfigError(f"{who} has no parameter {key!r}{nearest(key, known)} (known: {listed})")
     choices = []
-    for (name, inline), function, names in zip(specs, functions, accepted, strict=True):
+    for (name, inline), names in zip(specs, accepted, strict=True):
         params: dict[str, object] = {} if options.n is None or "n" not in names else {"n": options.n}
         params |= {key: value for key, value in general.items() if key in names}
         params |= special.get(name, {}) | inline
-        bound = bind(function, params, supply={"scorer": None})
-        checked = {key: value for key, value in bound.items() if key != "scorer"}
-        if isinstance(checked.get("policy"), str):
-            make_policy(checked["policy"], 1)
-        choices.append(StrategyChoice(name, label_of(name, inline), function, checked))
+        choice = StrategyChoice.of(name, params, label_of(name, inline))
+        if isinstance(choice.params.get("policy"), str):
+            make_policy(choice.params["policy"], 1)
+        choices.append(choice)
     labels = [choice.label for choice in choices]
     if len(set(labels)) < len(labels):
         raise ConfigError(f"the same strategy twice in --strategy {' '.join(labels)}")

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ttc.config.registry import ENGINES, SCORERS, VERIFIERS, Registry, bind
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
 from ttc.config.signatures import call
-from ttc.config.specs import split_model
+from ttc.config.specs import label_of, split_model
 from ttc.core import Answer, Engine, Scorer, Verifier
 from ttc.errors import ConfigError
 
@@ -75,6 +75,14 @@ class StrategyChoice:
     label: str
     function: Callable[..., Awaitable[Answer]]
     params: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, name: str, params: Mapping[str, object], label: str | None = None) -> StrategyChoice:
+        """Choose the strategy called `name` and check its parameters; raises ConfigError for what does not fit."""
+        function = STRATEGIES.load(name)
+        bound = bind(function, params, supply={"scorer": None})
+        own = {key: value for key, value in bound.items() if key != "scorer"}
+        return cls(name, label or label_of(name, params), function, own)
 
     @property
     def takes_scorer(self) -> bool:
