@@ -54,7 +54,7 @@ from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.plugin_fault import without_scores
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
-from ttc.config.specs import parse_spec, split_specs
+from ttc.config.specs import label_of, parse_spec, split_specs
 from ttc.core import Budget, Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking

@@ -16,7 +16,7 @@ import dataclasses
 import json
 import pathlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ttc.errors import ConfigError
@@ -26,7 +26,6 @@ __all__ = [
     "dump",
     "load_toml",
     "merge",
-    "overrides",
 ]
 
 
@@ -42,21 +41,6 @@ def load_toml(path: pathlib.Path) -> dict[str, Any]:
         raise ConfigError(f"recipe {str(path)!r} does not exist") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"recipe {str(path)!r} cannot be read: {exc}") from exc
-
-
-def overrides(pairs: Sequence[str], option: str = "--set") -> dict[str, str]:
-    """Split the `key=value` texts of an option; the last of equal keys wins.
-
-    Raises:
-        ConfigError: a text without `=` or with an empty key.
-    """
-    found: dict[str, str] = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"{option} wants key=value, got {pair!r}")
-        found[key.strip().replace("-", "_")] = value.strip()
-    return found
 
 
 def merge(values: Mapping[str, Any], dotted: Mapping[str, object]) -> dict[str, Any]:

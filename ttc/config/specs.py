@@ -14,11 +14,11 @@ Left out: quotes. A value that itself holds `,KEY=` is set with `--set` or in a 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ttc.config.recipes import overrides
+from ttc.errors import ConfigError
 
-__all__ = ["label_of", "parse_spec", "split_model", "split_specs"]
+__all__ = ["label_of", "overrides", "parse_spec", "split_model", "split_specs"]
 
 _KEY = re.compile(r"\s*[A-Za-z_][\w.-]*\s*=")
 """How a parameter begins."""
@@ -49,6 +49,21 @@ def parse_spec(text: str) -> tuple[str, dict[str, object]]:
     name, *rest = re.split(f":(?={_KEY.pattern})", text, maxsplit=1)
     pairs = re.split(f",(?={_KEY.pattern})", rest[0]) if rest else []
     return _plain(name), dict(overrides(pairs))
+
+
+def overrides(pairs: Sequence[str], option: str = "--set") -> dict[str, str]:
+    """Split the `key=value` texts of an option; the last of equal keys wins.
+
+    Raises:
+        ConfigError: a text without `=` or with an empty key.
+    """
+    values: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"{option} wants key=value, got {pair!r}")
+        values[key.strip().replace("-", "_")] = value.strip()
+    return values
 
 
 def _plain(name: str) -> str:
