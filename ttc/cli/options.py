@@ -124,8 +124,8 @@ def _recipe_values(kind: type, path: str, hints: Mapping[str, Any]) -> dict[str,
     for key, value in load_toml(Path(path)).items():
         field = options.get(key.replace("_", "-"))
         if field is None:
-            known = ", ".join(sorted(options))
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, list(options))} (known: {known})")
+            names = ", ".join(sorted(options))
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, list(options))} (known: {names})")
         annotation = hints[field.name]
         if annotation is bool and not isinstance(value, bool):
             raise ConfigError(f"{path}: {key} must be true or false, got {value!r}")

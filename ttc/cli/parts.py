@@ -154,8 +154,8 @@ def resolve_scorer(
     if name is None and any(choice.needs_scorer for choice in strategies):
         if not is_packaged:
             who = next(choice.name for choice in strategies if choice.needs_scorer)
-            known = ", ".join(SCORERS.names())
-            raise ConfigError(f"{who} needs a scorer for this model: add --scorer prm:PATH (known: {known})")
+            scorer_names = ", ".join(SCORERS.names())
+            raise ConfigError(f"{who} needs a scorer for this model: add --scorer prm:PATH (known: {scorer_names})")
         name = DEFAULT_SCORER
     if name is None:
         if _section(settings, "scorer"):
@@ -180,10 +180,10 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
         raise ConfigError(f"--n has no effect: {', '.join(name for name, _ in specs)} has no parameter n")
     for key in general:
         if not any(key in names for names in accepted):
-            known = sorted({name for names in accepted for name in names} - {"scorer"})
+            parameters = sorted({name for names in accepted for name in names} - {"scorer"})
             who = ", ".join(name for name, _ in specs)
-            listed = ", ".join(known) or "none"
-            raise ConfigError(f"{who} has no parameter {key!r}{nearest(key, known)} (known: {listed})")
+            listed = ", ".join(parameters) or "none"
+            raise ConfigError(f"{who} has no parameter {key!r}{nearest(key, parameters)} (known: {listed})")
     choices = []
     for (name, inline), names in zip(specs, accepted, strict=True):
         params: dict[str, object] = {} if options.n is None or "n" not in names else {"n": options.n}
@@ -248,13 +248,13 @@ def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinkin
         PromptTooLong: there is room for an answer, but none beside the text that thinking control may inject.
     """
     prompt = engine.render(problem.messages, thinking.template)
-    used = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
+    length = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
     context = engine.capabilities.max_context
-    room = context - used - (INJECTION_RESERVE if thinking.active else 0)
-    if thinking.active and room < 1 <= context - used:
+    room = context - length - (INJECTION_RESERVE if thinking.active else 0)
+    if thinking.active and room < 1 <= context - length:
         raise PromptTooLong(
-            f"{used} prompt tokens and {INJECTION_RESERVE} kept free for the end of a thinking budget fill the context "
-            f"of {context}: shorten the prompt, or do without --max-thinking, --min-thinking and --waits"
+            f"{length} prompt tokens and {INJECTION_RESERVE} kept free for the end of a thinking budget fill the "
+            f"context of {context}: shorten the prompt, or do without --max-thinking, --min-thinking and --waits"
         )
     return replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
 
@@ -282,6 +282,6 @@ def _split_settings(
         elif head in strategies:
             special.setdefault(head, {})[rest] = value
         elif head not in PARTS:
-            known = [*PARTS, *strategies]
-            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, known)} (known: {', '.join(known)})")
+            parts = [*PARTS, *strategies]
+            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, parts)} (known: {', '.join(parts)})")
     return general, special

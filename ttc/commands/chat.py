@@ -108,8 +108,8 @@ class Chat:
         )
         display.finish(answer)
         usage = answer.usage
-        cut = "" if answer.finish_reason == "stop" else "; cut by --max-tokens"
-        _say(f"{usage.generated} tokens, {usage.thinking} of them thinking, {answer.seconds:.1f} s{cut}")
+        ending = "" if answer.finish_reason == "stop" else "; cut by --max-tokens"
+        _say(f"{usage.generated} tokens, {usage.thinking} of them thinking, {answer.seconds:.1f} s{ending}")
         self._messages = (*messages, Message("assistant", answer.text.strip()))
 
     def command(self, line: str) -> bool:

@@ -42,8 +42,8 @@ class PartChoice:
         if model is not None and "model" not in inspect.signature(factory).parameters:
             raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}")
         supply = {"engine": None, **({} if model is None else {"model": model})}
-        bound = bind(factory, params, supply=supply)
-        return cls(registry.kind, name, model, factory, {k: v for k, v in bound.items() if k not in supply})
+        arguments = bind(factory, params, supply=supply)
+        return cls(registry.kind, name, model, factory, {k: v for k, v in arguments.items() if k not in supply})
 
     def create_engine(self) -> Engine:
         """Load the engine."""
@@ -80,8 +80,8 @@ class StrategyChoice:
     def of(cls, name: str, params: Mapping[str, object], label: str | None = None) -> StrategyChoice:
         """Choose the strategy called `name` and check its parameters; raises ConfigError for what does not fit."""
         function = STRATEGIES.load(name)
-        bound = bind(function, params, supply={"scorer": None})
-        own = {key: value for key, value in bound.items() if key != "scorer"}
+        arguments = bind(function, params, supply={"scorer": None})
+        own = {key: value for key, value in arguments.items() if key != "scorer"}
         return cls(name, label or label_of(name, params), function, own)
 
     @property

@@ -77,8 +77,8 @@ def blamed(error: Exception) -> Exception:
         if place and note not in getattr(first, "__notes__", ()):
             first.add_note(note)
         return error
-    said = f": {first}" if str(first) else ""
-    fault = PluginError(f"{label} raised {type(first).__name__}{said} ({place})")
+    text = f": {first}" if str(first) else ""
+    fault = PluginError(f"{label} raised {type(first).__name__}{text} ({place})")
     fault.__cause__ = error
     return fault
 
@@ -124,10 +124,10 @@ def check_answer(strategy: Callable[..., Any], answer: object) -> Answer:
     raise PluginError(f"{name} returned {_kind(answer)}; return session.answer(chosen, candidates)")
 
 
-def checked_return(kind: str, plugin: object, returned: object, wanted: type[T], num: int | None = None) -> T:
+def checked_return(kind: str, plugin: object, returned: object, form: type[T], num: int | None = None) -> T:
     """Return what a plug-in of this kind returned; raises PluginError where it is no `wanted`, or not `num` of them."""
-    if not isinstance(returned, wanted):
-        raise PluginError(f"{_named(kind, plugin)} returned {_kind(returned)}; return a {wanted.__name__}")
+    if not isinstance(returned, form):
+        raise PluginError(f"{_named(kind, plugin)} returned {_kind(returned)}; return a {form.__name__}")
     if num is not None and len(cast("Sequence[object]", returned)) != num:
         got = len(cast("Sequence[object]", returned))
         raise PluginError(f"{_named(kind, plugin)} returned {got} values for {num}; return one for each, in order")

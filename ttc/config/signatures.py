@@ -114,10 +114,10 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: None if default is _REQUIRED else default for name, (_, default) in options}
 
 
-def arguments_of(function: Callable[..., Any], bound: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return all arguments of a call with the values that `bind` gave; one that is not there yet is None."""
     schema = _Schema.of(function)
-    return {**schema.defaults, **schema.arguments(bound)}
+    return {**schema.defaults, **schema.arguments(values)}
 
 
 def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> dict[str, Any]:
@@ -139,21 +139,21 @@ def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: 
         if name in schema.options and name not in supply:
             readers = " or ".join(_tag(other) for other in schema.kinds if name in _fields(other))
             return ConfigError(f"{label} {_tag(kind)} does not read {name}: it is for {readers}")
-        known = ", ".join(takes) or "none"
-        return ConfigError(f"{label} has no parameter {name!r}{nearest(name, list(takes))} (it takes: {known})")
+        names = ", ".join(takes) or "none"
+        return ConfigError(f"{label} has no parameter {name!r}{nearest(name, list(takes))} (it takes: {names})")
 
     free = set(values) - set(schema.options) - set(supply) if schema.is_open else set()
-    bound = read_named({n: v for n, v in values.items() if n not in free}, takes, f"{label}: ", unknown)
-    bound |= {name: values[name] for name in values if name in free}
-    bound |= {name: value for name, value in supply.items() if name in schema.options or name in schema.positional}
-    missing = [name for name in schema.names_for(kind) if schema.options[name][1] is _REQUIRED and name not in bound]
+    settings = read_named({n: v for n, v in values.items() if n not in free}, takes, f"{label}: ", unknown)
+    settings |= {name: values[name] for name in values if name in free}
+    settings |= {name: value for name, value in supply.items() if name in schema.options or name in schema.positional}
+    missing = [name for name in schema.names_for(kind) if schema.options[name][1] is _REQUIRED and name not in settings]
     if missing:
         owner, wants = f"{label} {_tag(kind)}" if len(schema.kinds) > 1 else label, schema.options[missing[0]][0]
         raise ConfigError(f"{owner} needs {missing[0]!r} ({type_text(wants)}), which was not given")
-    arguments = {**schema.defaults, **schema.arguments(bound)}
+    arguments = {**schema.defaults, **schema.arguments(settings)}
     if hasattr(function, _CHECK):
         _check(getattr(function, _CHECK), arguments)
-    return bound
+    return settings
 
 
 def call(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
@@ -222,14 +222,14 @@ class _Schema:
         elsewhere = {name for other in self.kinds for name in _fields(other)} - set(_fields(kind) if kind else ())
         return [name for name in self.options if name not in elsewhere]
 
-    def arguments(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call, in which those of the options class are one value of it."""
         if not self.kinds:
-            return dict(bound)
-        kind = variant(self.kinds, bound, "")
-        names = _fields(kind).keys() & bound.keys()
-        rest = {name: value for name, value in bound.items() if name not in names}
-        return {**rest, _OPTIONS: kind(**{name: bound[name] for name in names})}
+            return dict(values)
+        kind = variant(self.kinds, values, "")
+        names = _fields(kind).keys() & values.keys()
+        rest = {name: value for name, value in values.items() if name not in names}
+        return {**rest, _OPTIONS: kind(**{name: values[name] for name in names})}
 
 
 @functools.cache

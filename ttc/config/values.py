@@ -31,9 +31,9 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 _NONE = ("none", "null", "")
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, names: Sequence[str]) -> str:
     """Return "; did you mean 'x'?" for the closest of `known`, or an empty string when nothing is close."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -170,8 +170,8 @@ def _parse_literal(name: str, value: object, choices: tuple[Any, ...]) -> Any:
     for choice in choices:
         if value == choice or (isinstance(value, str) and value == str(choice)):
             return choice
-    known = [str(choice) for choice in choices]
-    raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(str(value), known)}")
+    names = [str(choice) for choice in choices]
+    raise ConfigError(f"{name} must be one of {', '.join(names)}, got {value!r}{nearest(str(value), names)}")
 
 
 def _parse_union(name: str, value: object, annotation: Any, members: tuple[Any, ...]) -> Any:

@@ -91,8 +91,8 @@ async def _scorer(name: str, engine: Engine, answer: Prompt) -> str:
     (score,) = await scorer.score([answer], lambda usage: None)
     seconds = time.perf_counter() - started
     scorer.release(answer.problem_id)
-    said = "no verdict on" if score.value is None else f"{score.value:.3g} for"
-    return f"{said} that answer, {seconds:.2f} s"
+    text = "no verdict on" if score.value is None else f"{score.value:.3g} for"
+    return f"{text} that answer, {seconds:.2f} s"
 
 
 async def _answer(engine: Engine) -> Prompt:
