@@ -181,8 +181,10 @@ def checked_by(check: Callable[..., None]) -> Callable[[Factory], Factory]:
 
 
 def _check(check: Callable[..., None], arguments: Mapping[str, Any]) -> None:
-    """Call `check` with those of `arguments` that it names."""
-    check(**{name: arguments[name] for name in inspect.signature(check).parameters})
+    """Call `check` with those of `arguments` that it names, with all of them where it takes any."""
+    parameters = inspect.signature(check).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    check(**(arguments if takes_all else {name: arguments[name] for name in parameters}))
 
 
 @dataclass(frozen=True, slots=True)

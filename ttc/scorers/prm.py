@@ -33,18 +33,8 @@ from ttc.scorers.reward_models.same_ids import Kind, same_ids
 Backend: TypeAlias = InProcess | InVllm | StepsOverHttp
 
 
-def _check(
-    model: str | None,
-    options: Backend,
-    adapter: str | None,
-    kind: Kind | None,
-    step_tag: str | None,
-    good: str | None,
-    bad: str | None,
-    positive_label: int | None,
-    beta: float | None,
-) -> None:
-    reading = _reading(kind=kind, step_tag=step_tag, good=good, bad=bad, positive_label=positive_label, beta=beta)
+def _check(model: str | None, options: Backend, adapter: str | None, step_delimiter: str | None, **rest: Any) -> None:
+    reading = _reading(**rest)
     if adapter is not None and reading:
         raise ConfigError(f"prm adapter={adapter} already says {', '.join(reading)}: give one or the other")
     if not _is_whole(options):
