@@ -73,24 +73,24 @@ class Process:
         level = _LEVEL.search(question)
         return self.p if self.p is not None else LEVELS[int(level[1]) - 1] if level else 0.8
 
-    def reason(self, question: str, prefix: str, key: int, start: int) -> str:
-        """Return what follows `prefix`: the rest of the steps and the boxed answer."""
-        begun = _open_box(prefix)
+    def reason(self, question: str, said: str, key: int, start: int) -> str:
+        """Return what follows `said`: the rest of the steps and the boxed answer."""
+        begun = _open_box(said)
         if begun is not None:
-            body = prefix[:begun].removesuffix(DELIMITER)
-            return f"{_BOX}{self._answer(question, body, GOOD)}}}"[len(prefix) - begun :]
+            body = said[:begun].removesuffix(DELIMITER)
+            return f"{_BOX}{self._answer(question, body, GOOD)}}}"[len(said) - begun :]
         num_steps = self.num_steps(question)
         p = self.success(question, num_steps)
-        text = self._steps(prefix, num_steps, key, start, lambda state, u: self._next(state, u, p))
+        text = self._steps(said, num_steps, key, start, lambda state, u: self._next(state, u, p))
         body = text[: text.rfind(DELIMITER)]
-        return f"{body}{DELIMITER}{_BOX}{self._answer(question, body, GOOD)}}}"[len(prefix) :]
+        return f"{body}{DELIMITER}{_BOX}{self._answer(question, body, GOOD)}}}"[len(said) :]
 
-    def think(self, question: str, prefix: str, key: int, start: int) -> str:
-        """Return what follows `prefix` for a reasoner that thinks: a search that finds the answer at a hazard.
+    def think(self, question: str, said: str, key: int, start: int) -> str:
+        """Return what follows `said` for a reasoner that thinks: a search that finds the answer at a hazard.
 
         After the end of thinking the answer is what was found by then, whatever words came in between.
         """
-        thought, closed, after = prefix.partition(_CLOSE)
+        thought, closed, after = said.partition(_CLOSE)
         if not closed:
             thought = self._steps(thought, self.num_steps(question), key, start, self._search)
         answer = self._answer(question, thought, FOUND)
@@ -99,18 +99,18 @@ class Process:
                 return ""
             begun = _open_box(after)
             return f"{_BOX}{answer}}}"[0 if begun is None else len(after) - begun :]
-        return f"{thought}{_CLOSE}{_BOX}{answer}}}"[len(prefix) :]
+        return f"{thought}{_CLOSE}{_BOX}{answer}}}"[len(said) :]
 
     def _answer(self, question: str, body: str, right: str) -> str:
         return truth(question) if last_state(body) == right else self.wrong(question, body)
 
-    def _steps(self, prefix: str, num_steps: int, key: int, start: int, following: Following) -> str:
-        """Complete `prefix` to `num_steps` whole steps; `following(state, u)` is the next state."""
-        count = prefix.count(DELIMITER)
+    def _steps(self, said: str, num_steps: int, key: int, start: int, following: Following) -> str:
+        """Complete `said` to `num_steps` whole steps; `following(state, u)` is the next state."""
+        count = said.count(DELIMITER)
         if count >= num_steps:
-            return prefix
-        begin = prefix.rfind(DELIMITER) + len(DELIMITER) if count else 0
-        pieces, partial = [prefix[:begin]], prefix[begin:]
+            return said
+        begin = said.rfind(DELIMITER) + len(DELIMITER) if count else 0
+        pieces, partial = [said[:begin]], said[begin:]
         state = last_state(pieces[0])
         for _ in range(num_steps - count):
             position = start + begin
@@ -173,8 +173,8 @@ def states(text: str) -> list[str]:
 
 def last_state(text: str) -> str:
     """The last state letter in `text`; empty before the first step. Injected words are no steps."""
-    times = [state for state in states(text) if state in _STATES]
-    return times[-1] if times else ""
+    known = [state for state in states(text) if state in _STATES]
+    return known[-1] if known else ""
 
 
 def _open_box(text: str) -> int | None:

@@ -106,28 +106,28 @@ class ScriptedEngine:
         key = seeds.derive(sampling.seed or 0, path)
         ids = (*chartext.encode(self._script(prompt, path, key)), chartext.EOS)
         stop = chartext.first_stop(ids[: sampling.max_tokens], sampling.stop, sampling.stop_token_ids)
-        text = ids[: stop[0] if stop else sampling.max_tokens]
+        kept = ids[: stop[0] if stop else sampling.max_tokens]
         self._live += 1
         self.max_live = max(self.max_live, self._live)
         usage = Usage(prompt=context, calls=1, attempts=1)
         try:
             await self._wait(path)
         except asyncio.CancelledError:
-            self._report(replace(usage, overrun=len(text)), on_usage)
+            self._report(replace(usage, overrun=len(kept)), on_usage)
             raise
         finally:
             self._live -= 1
-        usage = replace(usage, generated=len(text), flops=SHAPE.flops(context + len(text), 0))
+        usage = replace(usage, generated=len(kept), flops=SHAPE.flops(context + len(kept), 0))
         self._report(usage, on_usage)
         reason = stop[1] if stop else None
         return Completion(
             path=path,
-            text=chartext.decode(text[:-1] if reason == "eos" else text),
-            token_ids=text,
+            text=chartext.decode(kept[:-1] if reason == "eos" else kept),
+            token_ids=kept,
             finish_reason="stop" if stop else "length",
             stop_reason=reason,
-            logprobs=(-0.5,) * len(text),
-            certainty=(0.5,) * len(text),
+            logprobs=(-0.5,) * len(kept),
+            certainty=(0.5,) * len(kept),
             usage=usage,
         )
 
@@ -162,9 +162,9 @@ def replies(table: Mapping[str, Sequence[str]]) -> Script:
             raise ConfigError(f"scripted engine has no reply to {question!r}")
         options = table[question]
         reply = options[path[0] % len(options)]
-        text = prompt.generated_text
+        said = prompt.generated_text
         common = next(
-            (i for i, (a, b) in enumerate(zip(text, reply, strict=False)) if a != b), min(len(text), len(reply))
+            (i for i, (a, b) in enumerate(zip(said, reply, strict=False)) if a != b), min(len(said), len(reply))
         )
         return reply[common:]
 

@@ -40,14 +40,10 @@ class SimulatedEngine(ScriptedEngine):
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """Continue by the process; see `ttc.core.Engine.generate`."""
-        completions = await super().generate(prompt, sampling, draws, on_usage)
-        return (
-            completions
-            if not self._confidence
-            else [self._with_confidence(prompt, sampling, completion) for completion in completions]
-        )
+        drawn = await super().generate(prompt, sampling, draws, on_usage)
+        return drawn if not self._confidence else [self._told(prompt, sampling, completion) for completion in drawn]
 
-    def _with_confidence(self, prompt: Prompt, sampling: Sampling, completion: Completion) -> Completion:
+    def _told(self, prompt: Prompt, sampling: Sampling, completion: Completion) -> Completion:
         key = seeds.derive(sampling.seed or 0, "confidence", completion.path[: len(prompt.path) + 1])
         noise = [0.2 * (seeds.uniform(key, i) + seeds.uniform(key, i + 1000) - 1) for i in range(64)]
         values = token_confidence(completion.text, self._confidence, prompt.generated_text, noise)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ttc.config.ranges import at_least
-from ttc.config.signatures import options_of
 from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
 from ttc.engines.openai.retry import Retry
 from ttc.engines.sglang.call import Server
@@ -118,7 +117,7 @@ def sglang(
         remote = {"api_key_env": api_key_env, "admin_key_env": admin_key_env, "weights_dir": weights_dir}
         _refuse(remote, {}, "belongs to a server: set engine.base_url as well")
         return _in_process(model, local, deterministic, max_context, max_requests)
-    _refuse(local, options_of(sglang), "is decided where the server at base_url was started")
+    _refuse(local, _DEFAULTS, "is decided where the server at base_url was started")
     wire = Wire(
         urls=parse_urls(base_url),
         key=environment_key(api_key_env),
@@ -130,6 +129,9 @@ def sglang(
         weights_dir=weights_dir,
     )
     return _over_http(model, wire, deterministic, max_context)
+
+
+_DEFAULTS: Mapping[str, Any] = {"dtype": "auto", "tp_size": 1, "pp_size": 1, "dp_size": 1}
 
 
 def _refuse(options: Mapping[str, Any], defaults: Mapping[str, Any], why: str) -> None:
