@@ -36,7 +36,7 @@ from typing import Any
 from benchmarks.vllm_tree import facts
 from ttc.core import Completion, Message, Prompt, Scorer, Usage
 from ttc.scorers.prm import prm
-from ttc.scorers.reward_models.backends import InProcess, InVllm, StepsOverHttp
+from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, StepsOverHttp
 
 PROBLEMS, DEPTH, CHILDREN, KEPT = 12, 6, 4, 2
 WORDS = """the a one two three first then so we know that number sum product of is equal to half twice it and with from
@@ -210,7 +210,7 @@ def counted(url: str) -> int:
 def measure(kind: str, folder: Path, form: Form, backends: Sequence[str]) -> list[dict[str, Any]]:
     """One row per backend, and per way to ask a server, for one form of the model; only those of `backends`."""
     found, rows = searches(form.delimiter), []
-    local = prm(str(folder), InProcess(device="cpu"), adapter=form.adapter)
+    local = prm(str(folder), EmbeddedCore(device="cpu"), adapter=form.adapter)
     reference: list[float] = []
 
     def add(backend: str, scorer: Scorer, url: str | None = None) -> None:

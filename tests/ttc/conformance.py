@@ -17,7 +17,7 @@ from ttc.engines.simulated import simulated
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.scorers.prm import prm
-from ttc.scorers.reward_models.backends import InProcess
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
@@ -142,7 +142,7 @@ THINKING_STRATEGIES: dict[str, Case] = {
 
 
 def exact_prm() -> Scorer:
-    return prm(None, InProcess(batch_invariant=True))
+    return prm(None, EmbeddedCore(batch_invariant=True))
 
 
 PRM_STRATEGIES: dict[str, Case] = {

@@ -29,7 +29,7 @@ from ttc.core import Completion, Message, Prompt, Usage
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
 from ttc.scorers.orm import orm
 from ttc.scorers.prm import prm
-from ttc.scorers.reward_models.backends import InProcess, OverHttp, StepsOverHttp
+from ttc.scorers.reward_models.backends import EmbeddedCore, OverHttp, StepsOverHttp
 
 torch = pytest.importorskip("torch")
 
@@ -103,7 +103,7 @@ def test_a_token_model_at_completions_asks_for_new_steps_only_and_reads_the_pref
         assert [path for path, _ in seen] == ["/v1/models", "/metrics"] + ["/v1/completions"] * len(STEPS)
         (again,), scored = run(scorer, [nodes[-1]])
         assert again == score and scored == 0
-    local = prm(str(shepherd), InProcess(dtype="float32", device="cpu"))
+    local = prm(str(shepherd), EmbeddedCore(dtype="float32", device="cpu"))
     assert num_unique(local, nodes) <= total <= num_unique(local, nodes) + 31 * len(nodes)
 
 
@@ -144,7 +144,7 @@ def test_a_reply_without_rows_is_named_and_shown(qwen: Path, reply: dict[str, An
 
 
 def test_a_plain_json_server_with_an_incremental_scorer_behind_it_costs_each_token_once(qwen: Path) -> None:
-    local = prm(str(qwen), InProcess(dtype="float32", device="cpu"))
+    local = prm(str(qwen), EmbeddedCore(dtype="float32", device="cpu"))
 
     def score(body: dict[str, Any]) -> dict[str, Any]:
         messages = tuple(Message(turn["role"], turn["content"]) for turn in body["messages"])
@@ -161,7 +161,7 @@ def test_a_plain_json_server_with_an_incremental_scorer_behind_it_costs_each_tok
             total += scored
             assert found.steps == pytest.approx(CASES["qwen_prm"].direct(qwen, STEPS[:number]), abs=2e-5)
             assert found.value == found.steps[-1]
-    assert total == num_unique(prm(str(qwen), InProcess(dtype="float32", device="cpu")), grown("\n\n"))
+    assert total == num_unique(prm(str(qwen), EmbeddedCore(dtype="float32", device="cpu")), grown("\n\n"))
     assert seen[0][1]["messages"] == [{"role": "user", "content": root().messages[0].content}]
 
 

@@ -13,7 +13,7 @@ from tests.ttc.test_scorers_adapters import CASES, STEPS, grow, num_unique, root
 from tests.ttc.test_scorers_http import grown, label_rows
 from ttc.errors import ScorerError
 from ttc.scorers.prm import prm
-from ttc.scorers.reward_models.backends import InProcess, StepsOverHttp
+from ttc.scorers.reward_models.backends import EmbeddedCore, StepsOverHttp
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +38,7 @@ def test_a_server_with_the_plugin_is_asked_once_a_path_and_computes_new_tokens_o
         assert total == cache.computed - probed
         (whole,), _ = run(scorer, [grow(root(problem="q"), "\n\n".join(STEPS))])
         assert whole.steps == pytest.approx(score.steps, abs=1e-6)
-    local = prm(str(qwen), InProcess(dtype="float32", device="cpu"))
+    local = prm(str(qwen), EmbeddedCore(dtype="float32", device="cpu"))
     assert num_unique(local, nodes) <= total <= num_unique(local, nodes) + block * len(nodes)
 
 

@@ -11,7 +11,7 @@ from tests.ttc.vllm_server import counted, vllm_server
 from ttc.core import Scorer
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm
-from ttc.scorers.reward_models.backends import InProcess, InVllm, StepsOverHttp
+from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, StepsOverHttp
 
 STEPS = (
     "Adding the first number to the second one gives 12, and then so on and on. ",
@@ -49,7 +49,7 @@ def test_vllm_scores_like_the_embedded_core_and_reads_new_tokens_only(tmp_path: 
     folder = str(case.build(tmp_path / case.folder))
     in_vllm = InVllm(dtype="float32", max_context=512, kv_cache_bytes=1 << 28)
     served = prm(folder, in_vllm, adapter=case.adapter)
-    local = prm(folder, InProcess(dtype="float32", max_context=512, device="cpu"), adapter=case.adapter)
+    local = prm(folder, EmbeddedCore(dtype="float32", max_context=512, device="cpu"), adapter=case.adapter)
     own, total, unique = search(local, served, case.delimiter)
     assert own <= 1.1 * unique and total <= 1.3 * unique
 
@@ -65,7 +65,7 @@ def test_a_server_scores_like_the_embedded_core_and_computes_what_the_ledger_say
     case = CASES[way]
     folder = str(case.build(tmp_path / case.folder))
     flags = [*flags, "--dtype", "float32", "--max-model-len", "512", "--runner", "pooling"]
-    local = prm(folder, InProcess(device="cpu", dtype="float32"), adapter=case.adapter)
+    local = prm(folder, EmbeddedCore(device="cpu", dtype="float32"), adapter=case.adapter)
     with vllm_server(folder, tmp_path, *flags) as url:
         served = prm(folder, StepsOverHttp(base_url=url), adapter=case.adapter)
         before = counted(url)

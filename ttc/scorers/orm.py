@@ -18,9 +18,9 @@ from ttc.engines.shared.options import check_model
 from ttc.errors import ConfigError
 from ttc.identity.digests import ROLES
 from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
-from ttc.scorers.reward_models.backends import InProcess, OverHttp
+from ttc.scorers.reward_models.backends import EmbeddedCore, OverHttp
 
-Backend: TypeAlias = InProcess | OverHttp
+Backend: TypeAlias = EmbeddedCore | OverHttp
 
 
 def _check(model: str | None) -> None:
@@ -40,7 +40,7 @@ def _reads(*, model: str | None, options: Backend, **_: object) -> list[ModelFol
 @checked_by(_check)
 def orm(
     model: str | None = None,
-    options: Backend = InProcess(),  # noqa: B008  a frozen value
+    options: Backend = EmbeddedCore(),  # noqa: B008  a frozen value
     *,
     adapter: str | None = None,
 ) -> Scorer:

@@ -26,11 +26,11 @@ from ttc.identity.digests import ROLES
 from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.adapters import load_adapter, recognise, step_adapters
-from ttc.scorers.reward_models.backends import InProcess, InVllm, OverHttp, StepsOverHttp
+from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, OverHttp, StepsOverHttp
 from ttc.scorers.reward_models.embedded import adapted
 from ttc.scorers.reward_models.same_ids import Kind, same_ids
 
-Backend: TypeAlias = InProcess | InVllm | StepsOverHttp
+Backend: TypeAlias = EmbeddedCore | InVllm | StepsOverHttp
 
 
 def _check(model: str | None, options: Backend, adapter: str | None, step_delimiter: str | None, **rest: Any) -> None:
@@ -70,7 +70,7 @@ def _folder(model: str | None) -> Path:
 @checked_by(_check)
 def prm(
     model: str | None = None,
-    options: Backend = InProcess(),  # noqa: B008  a frozen value
+    options: Backend = EmbeddedCore(),  # noqa: B008  a frozen value
     *,
     adapter: str | None = None,
     kind: Kind | None = None,
@@ -116,12 +116,12 @@ def prm(
         form = load_adapter(adapter, config, str(folder), outcome=False)
     elif "ttc_prm" not in config and not reading:
         form = recognise(model or "", folder, config, outcome=False)
-    if form is None and isinstance(options, InProcess):
+    if form is None and isinstance(options, EmbeddedCore):
         delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
         return same_ids(folder, config, {**reading, **delimiter}, options)
     if form is None:
         raise ConfigError(f"prm backend={options.backend} needs adapter=NAME for this model (known: {step_adapters()})")
-    if isinstance(options, InProcess):
+    if isinstance(options, EmbeddedCore):
         return adapted(folder, form, options, step_delimiter)
     if isinstance(options, InVllm):
         from ttc.scorers.reward_models.vllm import vllm_scorer

@@ -10,11 +10,11 @@ from typing import Literal
 
 from ttc.engines.shared.options import Dtype, check_place
 
-__all__ = ["InProcess", "InVllm", "OverHttp", "StepsOverHttp"]
+__all__ = ["EmbeddedCore", "InVllm", "OverHttp", "StepsOverHttp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InProcess:
+class EmbeddedCore:
     """In this process, by the embedded core or transformers.
 
     Args:

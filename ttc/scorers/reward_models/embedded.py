@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
-from ttc.scorers.reward_models.backends import InProcess
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.reward_models.incremental import IncrementalScorer, Reader, inference
 from ttc.scorers.reward_models.layouts import OwnText
 from ttc.scorers.reward_models.tokens import Tokens
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["adapted", "load"]
 
 
-def load(folder: Path, place: InProcess, *, head: bool) -> tuple[Body, dict[str, Any]]:
+def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[str, Any]]:
     """Load the body (with its language-model head on demand) and the folder's other tensors.
 
     Raises:
@@ -43,7 +43,7 @@ def load(folder: Path, place: InProcess, *, head: bool) -> tuple[Body, dict[str,
     return body, rest
 
 
-def adapted(folder: Path, adapter: Adapter, place: InProcess, step_delimiter: str | None) -> IncrementalScorer:
+def adapted(folder: Path, adapter: Adapter, place: EmbeddedCore, step_delimiter: str | None) -> IncrementalScorer:
     """The scorer of a public reward model, in its own format."""
     tokens = Tokens(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
