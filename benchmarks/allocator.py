@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.effects.common import is_right
-from evals.allocation.allocation import Arm, Kind, curve, reached
+from benchmarks.oracle_allocation import Arm, Kind, curve, reached
 from evals.allocation.calibrate import RULES, SCORED_RULES, fit_route, spend
 from evals.allocation.sampled import Pools, Sampled, named, plain
 from ttc.allocation.table import Kind as Draws

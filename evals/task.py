@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError
 
-__all__ = ["BOXED", "CHECKS", "Check", "Item", "Task", "boxed_question", "sample"]
+__all__ = ["BOXED", "CHECKS", "PROGRAM", "Check", "Item", "Task", "asked", "block", "boxed_question", "sample"]
+
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """The instruction that Qwen2.5-Math and most maths evaluations use."""
@@ -115,3 +116,17 @@ def sample(items: Sequence[Item], limit: int | None) -> list[Item]:
     return sorted(items, key=lambda item: hashlib.sha256(item.problem.id.encode("utf-8", "surrogatepass")).digest())[
         :limit
     ]
+
+
+PROGRAM = "Reply with the complete program in one ```python block."
+"""The instruction that belongs to the answer kind `code`."""
+
+
+def asked(text: str) -> tuple[Message, ...]:
+    """Return the user turn that asks `text` and for a program."""
+    return (Message("user", f"{text.strip()}\n\n{PROGRAM}"),)
+
+
+def block(code: str) -> str:
+    """Return code as a fenced block."""
+    return f"```python\n{code.strip()}\n```"

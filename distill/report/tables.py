@@ -13,7 +13,8 @@ from distill.measure.comparing import HEAD, compared, recoveries, share
 from distill.report.data import JobData
 from evals.numbers.statistics import mean_interval
 
-__all__ = ["TABLES", "Table"]
+__all__ = ["TABLES", "Table", "render"]
+
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -153,3 +154,18 @@ def _per(tokens: int, count: int) -> str:
 
 def _natural(text: str) -> tuple[int, float, str]:
     return (0, float(text), "") if text.replace(".", "", 1).isdecimal() else (1, 0.0, text)
+
+
+def render(job: JobData) -> str:
+    """All tables that have rows."""
+    spec = job.lock["spec"]
+    parts = [f"{spec['name']}: {job.lock['about']}"]
+    parts += [_lines(table) for build in TABLES if (table := build(job)).rows]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(table: Table) -> str:
+    rows: list[Sequence[str]] = [table.head, *table.rows] if any(table.head) else list(table.rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    body = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([table.title, *(f"  {line}" for line in body), *([f"  {table.note}"] if table.note else [])])

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evals.folder.run import read_run
+from evals.run_folder import read_run
 from ttc import answers
 from ttc.allocation.table import Kind
 from ttc.choosing.aggregate import aggregate

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.folder.run import read_run
 from evals.numbers.compare import Comparison, Side, compare_all
 from evals.numbers.summary import IDENTITY, SUMMARY, read_summary
+from evals.run_folder import read_run
 from evals.runs.labels import labels
 from ttc.core import Record
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evals.numbers.pools import exchangeable, votes
 from evals.numbers.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
 from evals.numbers.summary import cluster_of, curve_values, is_correct, total_usage
+from evals.numbers.tally import exchangeable, votes
 from ttc.core import Record
 from ttc.errors import ConfigError
 

@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
-from evals.numbers.pools import votes
 from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
-from evals.numbers.tally import Tally, cluster_of, is_correct, tally, usage_of
+from evals.numbers.tally import Tally, cluster_of, is_correct, tally, usage_of, votes
 from ttc import seeds
 from ttc.core import Record, Usage
 from ttc.durable import replace_text

@@ -15,9 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from evals.report.chart import share_ticks
-from evals.report.numbers import count, finite, percent
+from evals.report.kit import count, element, finite, percent, text
 from evals.report.runs import Run
-from evals.report.svg import element, text
 from ttc.core import Candidate, Record, Verdict
 
 NO_VERDICT = frozenset({"timeout", "limit", "error"})

@@ -12,9 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evals.report.numbers import count, interval, percent, quantity
+from evals.report.kit import count, element, interval, percent, quantity, text
 from evals.report.runs import Axis, Curve, Point, Run, drawn_curves, frontier
-from evals.report.svg import element, text
 
 NUM_COLOURS = 8
 DASHES = {"majority": "none", "best_of_n": "7 3", "best_of_k": "7 3", "weighted": "2 3 7 3"}

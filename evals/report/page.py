@@ -17,11 +17,9 @@ from typing import Any
 
 from evals.report.bars import role_bars, score_figures, success_figures
 from evals.report.chart import AXIS_TITLES, DASHES, accuracy_chart, kind_name, slot
-from evals.report.headline import facts, headline
-from evals.report.numbers import count
+from evals.report.kit import count, element, embed_json, text
 from evals.report.problems import group_data
-from evals.report.runs import ORACLE_KINDS, Axis, Run
-from evals.report.svg import element, embed_json, text
+from evals.report.runs import ORACLE_KINDS, Axis, Run, facts, headline
 from evals.report.table import curve_table, difficulty_table, html_table
 from ttc.core import Record
 

@@ -17,9 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from evals.report.chart import kind_name
-from evals.report.headline import headline
-from evals.report.numbers import count, percent
-from evals.report.runs import ORACLE_KINDS, Curve, Point, Run, drawn_curves, frontier
+from evals.report.kit import count, percent
+from evals.report.runs import ORACLE_KINDS, Curve, Point, Run, drawn_curves, frontier, headline
 from ttc.durable import replaced_file
 
 LEGEND_WIDTH = 44

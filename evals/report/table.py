@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evals.report.chart import kind_name, legend_marker, slot
-from evals.report.numbers import MISSING, count, finite, interval, percent, points, quantity, seconds
+from evals.report.kit import MISSING, count, element, finite, interval, percent, points, quantity, seconds, text
 from evals.report.runs import Run, groups, read_runs
-from evals.report.svg import element, text
 
 Column = tuple[str, str, Callable[[Run], str]]
 CSV_FIELDS = ("task", "run", "strategy", "kind", "k", "accuracy", "low", "high", "tokens", "flops")

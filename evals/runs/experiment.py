@@ -16,23 +16,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import ttc
+from evals.allocation.planner import Planner
+from evals.numbers.summary import summarise, write_summary
+from evals.run_folder import CONTENTS, SERVED, check_folder, claim, evaluate
 from evals.runs.contents import arm_contents, shared_contents
 from evals.runs.labels import settings_of
-from evals.allocation.planner import Planner
-from evals.folder.run import CONTENTS, SERVED, check_folder, claim, evaluate
-from evals.numbers.summary import summarise, write_summary
 from evals.task import Item, Task
+from ttc.allocation.table import Kind
+from ttc.cli.options import PartChoice, StrategyChoice, fit_to_context
 from ttc.config.config import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
-from ttc.cli.options import PartChoice, StrategyChoice, fit_to_context
-from ttc.allocation.table import Kind
 from ttc.rehearsal import rehearse
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve
+from ttc.session.thinking import Thinking
 from ttc.strategies._drawing import draw_wave
 from ttc.strategies.auto import kind_without_plan, read_plan
-from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
 
 __all__ = ["Arm", "Experiment", "Result", "Watcher", "all_params", "arm_config", "check_golds", "execute"]

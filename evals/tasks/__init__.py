@@ -1,6 +1,6 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a JSON-lines file (`evals.data.jsonl`) or to a TOML file (`evals.tasks._toml`) is a task as well.
+A path to a JSON-lines file (`evals.tasks._files`) or to a TOML file (`evals.tasks._files`) is a task as well.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from evals.data.jsonl import jsonl
 from evals.task import Task
-from evals.tasks._toml import toml_task
+from evals.tasks._files import jsonl, toml_task
 from ttc.config.config import split_model
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry

@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from evals.data.jsonl import INSTRUCTIONS
 from evals.data.sources import Row, Source, rows_from
 from evals.task import Item, Task, sample
+from evals.tasks._files import INSTRUCTIONS
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
 

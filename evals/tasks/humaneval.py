@@ -11,8 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
-from evals.tasks._programs import asked, block
+from evals.task import Check, Item, Task, asked, block, sample
 from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError

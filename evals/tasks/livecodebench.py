@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
-from evals.tasks._programs import asked, block
+from evals.task import Check, Item, Task, asked, block, sample
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
-from evals.tasks._programs import asked
+from evals.task import Check, Item, Task, asked, sample
 from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import ConfigError, RecordError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.folder.run import CONFIG, RECORDS, read_run
+from evals.run_folder import CONFIG, RECORDS, read_run
 from tests.evals.test_eval_command import SIMULATED
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, OpenAIServer

@@ -1,4 +1,14 @@
-"""A task in one TOML file: `--task capitals.toml`.
+"""Tasks in a user's file: problems in JSON lines, `--task capitals.jsonl`, or a description in TOML, `--task capitals.toml`.
+
+JSON lines, plain or gzipped, one problem per line:
+
+    {"id": "p1", "problem": "What is 2+2?", "answer": "4"}
+    {"messages": [{"role": "user", "content": "..."}], "target": {"answer": "4"}, "kind": "math", "cluster": "c7"}
+
+`problem` is asked with the instruction of its kind; `messages` are sent as they are. `answer` (text or number) or
+`target` (what the verifier takes) is required; `id` defaults to the line's number; `kind` must be the same throughout.
+
+TOML, for rows that have their own fields:
 
     data = "capitals.jsonl"                        # JSON lines, plain or gzipped; a path beside this file
     prompt = "What is the capital of {country}?"   # {field} of the row; {{ and }} are braces
@@ -22,14 +32,122 @@ from pathlib import Path
 from typing import Any
 
 from evals.data.sources import json_lines
-from evals.task import CHECKS, Check, Item, Task, sample
+from evals.task import BOXED, CHECKS, Check, Item, Task, sample
 from ttc.answers import KINDS
 from ttc.config.registry import VERIFIERS, bind
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError, RecordError
 
-FIELDS = (
+FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
+INSTRUCTIONS: Mapping[str, str] = {
+    "math": BOXED,
+    "number": BOXED,
+    "choice": "Please reason step by step, and put the letter of your choice within \\boxed{}.",
+    "exact": BOXED,
+    "format": "",
+    "expression": "Please reason step by step, and put the expression within \\boxed{}.",
+    "code": "Please put the whole program into one fenced block of Python.",
+}
+
+
+def jsonl(path: str, *, kind: str | None = None) -> Task:
+    """Problems of a JSON-lines file.
+
+    Args:
+        path: the file.
+        kind: answer kind where the lines do not say; absent: math.
+    """
+    file = Path(path).expanduser()
+    items = list(_items(file, kind or "math"))
+    kinds = {item.problem.kind for item in items}
+    return Task(
+        name=file.name,
+        kind=next(iter(kinds), "math"),
+        load=lambda limit, seed: sample(items, limit),
+        sampling=Sampling(max_tokens=1024),
+        params={"path": str(path)},
+    )
+
+
+def _items(file: Path, default_kind: str) -> Iterator[Item]:
+    common: str | None = None
+    for data, where, number in json_lines(file):
+        _refuse_unknown(data, where)
+        kind = _optional(data, "kind", where) or default_kind
+        if kind not in CHECKS:
+            raise RecordError(f"{where}: kind: {kind!r} is not one of {', '.join(CHECKS)}")
+        common = common or kind
+        if kind != common:
+            raise RecordError(f"{where}: kind: {kind!r}, but the lines before are {common!r}; split the file by kind")
+        meta = data.get("meta", {})
+        if not isinstance(meta, dict):
+            raise RecordError(f"{where}: meta: expected an object, got {meta!r}")
+        name = _optional(data, "id", where) or f"{file.name.split('.')[0]}-{number}"
+        problem = Problem(name, _messages(data, where, kind), kind, meta)
+        yield Item(
+            problem,
+            _target(data, where),
+            _optional(data, "cluster", where) or "",
+            _optional(data, "difficulty", where),
+        )
+
+
+def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
+    for name in data:
+        if name not in FIELDS:
+            raise RecordError(f"{where}: {name}: no such field{nearest(name, FIELDS)} (known: {', '.join(FIELDS)})")
+
+
+def _optional(data: Mapping[str, Any], name: str, where: str) -> str | None:
+    """Return a text field, or None when absent; whole numbers are written out."""
+    value = data.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise RecordError(f"{where}: {name}: expected a non-empty string, got {value!r}")
+    return value
+
+
+def _messages(data: Mapping[str, Any], where: str, kind: str) -> tuple[Message, ...]:
+    if ("problem" in data) == ("messages" in data):
+        raise RecordError(f"{where}: problem: give either problem or messages")
+    if "problem" in data:
+        text = _optional(data, "problem", where)
+        if text is None:
+            raise RecordError(f"{where}: problem: expected a non-empty string, got null")
+        return (Message("user", f"{text}\n\n{INSTRUCTIONS[kind]}".rstrip()),)
+    messages = data["messages"]
+    if not isinstance(messages, list) or not messages:
+        raise RecordError(f"{where}: messages: expected a non-empty list")
+    return tuple(_message(message, f"{where}: messages[{i}]") for i, message in enumerate(messages))
+
+
+def _message(value: Any, where: str) -> Message:
+    if not isinstance(value, dict) or set(value) != {"role", "content"}:
+        raise RecordError(f"{where}: expected an object with role and content")
+    if value["role"] not in ("system", "user", "assistant") or not isinstance(value["content"], str):
+        raise RecordError(f"{where}: role must be system, user or assistant, and content a string")
+    return Message(value["role"], value["content"])
+
+
+def _target(data: Mapping[str, Any], where: str) -> Target:
+    if ("answer" in data) == ("target" in data):
+        raise RecordError(f"{where}: answer: give either answer or target")
+    if "target" in data:
+        target = data["target"]
+        if target is None:
+            raise RecordError(f"{where}: target: must not be null")
+        return target
+    answer = data["answer"]
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        return repr(answer)
+    if not isinstance(answer, str) or not answer.strip():
+        raise RecordError(f"{where}: answer: expected a non-empty string or a number, got {answer!r}")
+    return answer
+
+
+TOML_FIELDS = (
     "name", "data", "system", "prompt", "target", "kind", "verifier", "id", "difficulty", "cluster", "max_tokens",
 )  # fmt: skip
 COLUMNS = ("id", "difficulty", "cluster")
@@ -63,7 +181,7 @@ def toml_task(path: str) -> Task:
         RecordError: a row of its data lacks a field.
     """
     spec = _read(Path(path).expanduser())
-    items = list(_items(spec))
+    items = list(_toml_items(spec))
     return Task(
         name=spec.name,
         kind=spec.kind,
@@ -80,8 +198,10 @@ def _read(file: Path) -> _Spec:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"{file} cannot be read: {exc}") from exc
     for name in given:
-        if name not in FIELDS:
-            raise ConfigError(f"{file}: {name}: no such field{nearest(name, FIELDS)} (known: {', '.join(FIELDS)})")
+        if name not in TOML_FIELDS:
+            raise ConfigError(
+                f"{file}: {name}: no such field{nearest(name, TOML_FIELDS)} (known: {', '.join(TOML_FIELDS)})"
+            )
     kind = _text(file, given, "kind", "")
     check = _check(file, given.get("verifier"), kind)
     data = file.parent / Path(_text(file, given, "data")).expanduser()
@@ -154,16 +274,16 @@ def _target_fields(file: Path, given: object) -> str | Mapping[str, Json]:
     raise ConfigError(f"{file}: target: expected the name of a field, or a table of them, got {given!r}")
 
 
-def _items(spec: _Spec) -> Iterator[Item]:
+def _toml_items(spec: _Spec) -> Iterator[Item]:
     for row, where, number in json_lines(spec.data):
         messages = [Message("system", _filled(spec.system, row, where))] if spec.system else []
         messages.append(Message("user", _filled(spec.prompt, row, where)))
-        name = _label(spec, row, where, "id") or f"{spec.name}-{number}"
+        name = _column(spec, row, where, "id") or f"{spec.name}-{number}"
         yield Item(
             Problem(name, tuple(messages), spec.kind),
-            _target(spec, row, where),
-            _label(spec, row, where, "cluster") or "",
-            _label(spec, row, where, "difficulty"),
+            _toml_target(spec, row, where),
+            _column(spec, row, where, "cluster") or "",
+            _column(spec, row, where, "difficulty"),
         )
 
 
@@ -185,11 +305,11 @@ def _filled(template: str, row: Mapping[str, Any], where: str) -> str:
     return _PLACE.sub(value, template)
 
 
-def _label(spec: _Spec, row: Mapping[str, Any], where: str, column: str) -> str | None:
+def _column(spec: _Spec, row: Mapping[str, Any], where: str, column: str) -> str | None:
     return str(_field(row, spec.columns[column], where)) if column in spec.columns else None
 
 
-def _target(spec: _Spec, row: Mapping[str, Any], where: str) -> Target:
+def _toml_target(spec: _Spec, row: Mapping[str, Any], where: str) -> Target:
     if isinstance(spec.target, str):
         value = _field(row, spec.target, where)
         return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from evals.report.numbers import quantity
-from evals.report.svg import element, text
+from evals.report.kit import element, quantity, text
 
 __all__ = ["Bar", "Series", "line_chart"]
 
