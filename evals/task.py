@@ -15,11 +15,35 @@ from dataclasses import dataclass, field
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError
 
-__all__ = ["BOXED", "CHECKS", "PROGRAM", "Check", "Item", "Task", "asked", "block", "boxed_question", "sample"]
+__all__ = [
+    "BOXED",
+    "CHECKS",
+    "INSTRUCTIONS",
+    "PROGRAM",
+    "Check",
+    "Item",
+    "Task",
+    "boxed_question",
+    "code_block",
+    "program_question",
+    "sample",
+]
 
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """The instruction that Qwen2.5-Math and most maths evaluations use."""
+PROGRAM = "Reply with the complete program in one ```python block."
+"""The instruction of the tasks of programs."""
+INSTRUCTIONS: Mapping[str, str] = {
+    "math": BOXED,
+    "number": BOXED,
+    "choice": "Please reason step by step, and put the letter of your choice within \\boxed{}.",
+    "exact": BOXED,
+    "format": "",
+    "expression": "Please reason step by step, and put the expression within \\boxed{}.",
+    "code": "Please put the whole program into one fenced block of Python.",
+}
+"""The instruction of each answer kind, for problems that come without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +142,11 @@ def sample(items: Sequence[Item], limit: int | None) -> list[Item]:
     ]
 
 
-PROGRAM = "Reply with the complete program in one ```python block."
-"""The instruction that belongs to the answer kind `code`."""
-
-
-def asked(text: str) -> tuple[Message, ...]:
+def program_question(text: str) -> tuple[Message, ...]:
     """Return the user turn that asks `text` and for a program."""
     return (Message("user", f"{text.strip()}\n\n{PROGRAM}"),)
 
 
-def block(code: str) -> str:
+def code_block(code: str) -> str:
     """Return code as a fenced block."""
     return f"```python\n{code.strip()}\n```"

@@ -8,9 +8,8 @@ from __future__ import annotations
 from distill.report.data import JobData
 from distill.report.tables import TABLES, Table
 from evals.numbers.statistics import mean_interval
-from evals.report.kit import element, text
-from evals.report.lines import Bar, Series, line_chart
-from train.report.page import document
+from evals.report.kit import bullets, document, element, text, text_table
+from evals.report.lines import Bar, Series, line_chart, panel
 
 __all__ = ["charts", "render_page"]
 
@@ -23,7 +22,7 @@ def render_page(job: JobData) -> str:
         element("p", "distillation job", class_="eyebrow"),
         element("h1", text(spec["name"])),
         element("p", text(job.lock["about"])),
-        element("ul", *(element("li", text(fact)) for fact in facts), class_="facts"),
+        bullets(facts),
     ]
     body = element("main", *intro, *(_section(build(job)) for build in TABLES), charts(job))
     return document(f"ttc distillation report: {spec['name']}", body)
@@ -32,19 +31,14 @@ def render_page(job: JobData) -> str:
 def _section(table: Table) -> str:
     if not table.rows:
         return ""
-    head = element("tr", *(element("th", text(name), scope="col") for name in table.head)) if any(table.head) else ""
-    rows = [
-        element("tr", element("th", text(row[0]), scope="row"), *(element("td", text(cell)) for cell in row[1:]))
-        for row in table.rows
-    ]
-    grid = element("table", element("thead", head) if head else "", element("tbody", *rows), class_="summary")
+    grid = text_table(table.head, table.rows, "summary")
     note = element("p", text(table.note), class_="note") if table.note else ""
     return element("section", element("h2", text(table.title)), element("div", grid, class_="card scroll"), note)
 
 
 def charts(job: JobData) -> str:
     """Panels, side by side; empty where there is nothing to draw."""
-    drawn = [_panel(title, chart) for title, chart in (_passed(job), _losses(job)) if chart]
+    drawn = [panel(title, chart) for title, chart in (_passed(job), _losses(job)) if chart]
     return element("section", element("div", *drawn, class_="panels")) if drawn else ""
 
 
@@ -75,7 +69,3 @@ def _losses(job: JobData) -> tuple[str, str]:
         if (points := [(float(row["step"]), float(row[metric])) for row in rows if metric in row])
     ]
     return "Loss of training, nats per token", line_chart("Loss of training", series)
-
-
-def _panel(title: str, chart: str) -> str:
-    return element("figure", element("figcaption", element("b", text(title))), chart, class_="card panel")

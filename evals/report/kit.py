@@ -1,6 +1,8 @@
-"""Numbers as a reader wants them: one way to print a share, a count and a FLOP total, used by every part of the report.
+"""The report kit: markup from values, tables, whole pages, and numbers as a reader wants them; all reports use it.
 
-A missing value prints as an en dash, never as 0. Shares are in [0, 1] and print in percent.
+One function builds an element and escapes whatever is put into it. Children are markup (from `element` or `text`);
+attributes and `text` take raw values. A missing number prints as an en dash, never as 0; shares are in [0, 1] and print
+in percent. Charts over steps are in `evals.report.lines`. Left out: everything else an SVG or template library has.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import html
 import json
 import math
+from collections.abc import Iterable, Sequence
+from importlib import resources
 from typing import Any
 
 
@@ -44,6 +48,45 @@ def _value(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
+def bullets(facts: Iterable[str]) -> str:
+    """The row of short facts below a headline."""
+    return element("ul", *(element("li", text(fact)) for fact in facts), class_="facts")
+
+
+def table(head: Sequence[str], rows: Sequence[str], style: str | None = None) -> str:
+    """A table of markup: cells of its head (none: no head), and whole rows."""
+    top = element("thead", element("tr", *head)) if head else ""
+    return element("table", top, element("tbody", *rows), class_=style)
+
+
+def text_table(titles: Sequence[str], rows: Iterable[Sequence[str]], style: str | None = None) -> str:
+    """A table of texts; the first cell of a row is its name."""
+    head = [element("th", text(title), scope="col") for title in titles] if any(titles) else []
+    body = [
+        element("tr", element("th", text(name), scope="row"), *(element("td", text(cell)) for cell in cells))
+        for name, *cells in rows
+    ]
+    return table(head, body, style)
+
+
+def document(title: str, body: str, note: str = "") -> str:
+    """An HTML page of this body that loads nothing and runs no script; `note` ends its foot."""
+    head = [
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        element("title", text(title)),
+        element("style", asset("page.css") + asset("panels.css")),
+    ]
+    foot = element("footer", element("p", f"This page loads nothing from a network. {note}".rstrip()))
+    return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head><body>{body}{foot}</body></html>\n'
+
+
+def asset(name: str) -> str:
+    """A file of this folder: styles, the script, the frame of the page of evaluations."""
+    return resources.files("evals.report").joinpath(name).read_text(encoding="utf-8")
+
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 MISSING = "–"
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from evals.report.kit import element, quantity, text
 
-__all__ = ["Bar", "Series", "line_chart"]
+__all__ = ["Bar", "Series", "line_chart", "panel"]
 
 Point = tuple[float, float]
 MOST_POINTS = 200
@@ -78,6 +78,22 @@ def line_chart(title: str, series: Sequence[Series], *, share: bool = False, mar
     parts += [_line(axes, one, i) for i, one in drawn]
     name = f"{title}: " + "; ".join(f"{one.name} {quantity(_last(one))} at the end" for _, one in drawn)
     return element("svg", *parts, class_="chart", role="img", viewBox=f"0 0 {WIDTH} {HEIGHT}", aria_label=name)
+
+
+def panel(title: str, chart: str, series: Sequence[Series] = (), note: str = "") -> str:
+    """A chart in a frame with its title, the keys of `series` where there are several, and how to read it."""
+    caption = element("figcaption", element("b", text(title)), _legend(series) if len(series) > 1 else "")
+    return element(
+        "figure", caption, chart, element("p", text(note), class_="note") if note else "", class_="card panel"
+    )
+
+
+def _legend(series: Sequence[Series]) -> str:
+    keys = [
+        element("span", element("i", class_=f"swatch inline c{i % 8}"), text(one.name), class_="item")
+        for i, one in enumerate(series)
+    ]
+    return element("span", *keys, class_="legend")
 
 
 def _last(series: Series) -> float:

@@ -12,12 +12,11 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from evals.report.bars import role_bars, score_figures, success_figures
 from evals.report.chart import AXIS_TITLES, DASHES, accuracy_chart, kind_name, slot
-from evals.report.kit import count, element, embed_json, text
+from evals.report.kit import asset, bullets, count, element, embed_json, text
 from evals.report.problems import group_data
 from evals.report.runs import ORACLE_KINDS, Axis, Run, facts, headline
 from evals.report.table import curve_table, difficulty_table, html_table
@@ -50,18 +49,18 @@ SIZES = {"wide": (1090, 450), "narrow": (420, 400)}
 def render_page(groups: Mapping[str, Sequence[Run]], records: Mapping[str, Sequence[Record]]) -> str:
     """Return the whole page; `records` are by `Run.key`."""
     data = [{"name": name, "best": _best(runs), **group_data(runs, records)} for name, runs in groups.items()]
-    script = _asset("page.js")
+    script = asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values = {
         "title": text(f"ttc report: {', '.join(groups)}"),
         "script_hash": f"sha256-{digest}",
-        "css": _asset("page.css"),
+        "css": asset("page.css"),
         "js": script,
         "data": embed_json({"groups": data}),
         "sections": "\n".join(_section(i, name, runs, records) for i, (name, runs) in enumerate(groups.items())),
         "sample_note": text(_sample_note(data)),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], asset("page.html"))
 
 
 def _section(index: int, name: str, runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> str:
@@ -70,7 +69,7 @@ def _section(index: int, name: str, runs: Sequence[Run], records: Mapping[str, S
     parts = [
         element("p", text(name), class_="eyebrow"),
         element("h1", sentence) if index == 0 else element("h2", sentence, class_="headline"),
-        element("ul", *(element("li", text(fact)) for fact in facts(runs)), class_="facts"),
+        bullets(facts(runs)),
         _figure(runs),
         element("div", html_table(runs), class_="card"),
         *(
@@ -160,7 +159,3 @@ def _sample_note(data: Sequence[Mapping[str, Any]]) -> str:
         "all right. "
         "Every tree is in records.jsonl. The target is shown only here."
     )
-
-
-def _asset(name: str) -> str:
-    return resources.files("evals.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the report draws: one `Run` per (run, strategy), read from the entries of `summary.json`, and its first sentence.
+"""What the report draws: one `Run` per (run, strategy), read from the entries of `summary.json`, and the headline.
 
 The summary is where every number of the page comes from; nothing is estimated here. A `Curve` is what one pool of
 candidates gives at smaller k, of one kind (majority, best_of_n, weighted, pass, …). `pass` needs the answer key to

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evals.report.chart import kind_name, legend_marker, slot
-from evals.report.kit import MISSING, count, element, finite, interval, percent, points, quantity, seconds, text
+from evals.report.kit import MISSING, count, element, finite, interval, percent, points, quantity, seconds, table, text
 from evals.report.runs import Run, groups, read_runs
 
 Column = tuple[str, str, Callable[[Run], str]]
@@ -68,7 +68,7 @@ def html_table(runs: Sequence[Run]) -> str:
         )
         for i, run in enumerate(runs)
     ]
-    return _table(head, rows, "summary")
+    return _scrolling(head, rows, "summary")
 
 
 def curve_table(runs: Sequence[Run]) -> str:
@@ -79,7 +79,7 @@ def curve_table(runs: Sequence[Run]) -> str:
         for run in runs
         for kind, point in _points(run)
     ]
-    return _table([element("th", title, scope="col") for title in titles], rows, "plain")
+    return _scrolling([element("th", title, scope="col") for title in titles], rows, "plain")
 
 
 def difficulty_table(runs: Sequence[Run]) -> str:
@@ -97,7 +97,7 @@ def difficulty_table(runs: Sequence[Run]) -> str:
         )
         for i, run in enumerate(runs)
     ]
-    return _table(head, rows, "summary")
+    return _scrolling(head, rows, "summary")
 
 
 def _rate(found: Mapping[str, Any] | None) -> list[str]:
@@ -140,6 +140,5 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _table(head: Sequence[str], rows: Sequence[str], name: str) -> str:
-    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows), class_=name)
-    return element("div", table, class_="scroll")
+def _scrolling(head: Sequence[str], rows: Sequence[str], style: str) -> str:
+    return element("div", table(head, rows, style), class_="scroll")

@@ -1,4 +1,4 @@
-"""Tasks in a user's file: problems in JSON lines, `--task capitals.jsonl`, or a description in TOML, `--task capitals.toml`.
+"""Tasks in a user's file: problems in JSON lines (`--task capitals.jsonl`), or their description in TOML.
 
 JSON lines, plain or gzipped, one problem per line:
 
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.data.sources import json_lines
-from evals.task import BOXED, CHECKS, Check, Item, Task, sample
+from evals.task import CHECKS, INSTRUCTIONS, Check, Item, Task, sample
 from ttc.answers import KINDS
 from ttc.config.registry import VERIFIERS, bind
 from ttc.config.values import nearest
@@ -40,15 +40,6 @@ from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError, RecordError
 
 FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
-INSTRUCTIONS: Mapping[str, str] = {
-    "math": BOXED,
-    "number": BOXED,
-    "choice": "Please reason step by step, and put the letter of your choice within \\boxed{}.",
-    "exact": BOXED,
-    "format": "",
-    "expression": "Please reason step by step, and put the expression within \\boxed{}.",
-    "code": "Please put the whole program into one fenced block of Python.",
-}
 
 
 def jsonl(path: str, *, kind: str | None = None) -> Task:

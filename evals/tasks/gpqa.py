@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Item, Task, sample
-from evals.tasks._files import INSTRUCTIONS
+from evals.task import INSTRUCTIONS, Item, Task, sample
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
 

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, asked, block, sample
+from evals.task import Check, Item, Task, code_block, program_question, sample
 from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
@@ -37,9 +37,9 @@ def humaneval(*, data: str | None = None, timeout_s: float = 20.0) -> Task:
 def _items(rows: Iterator[Row]) -> Iterator[Item]:
     for row in rows:
         stub, name = row.text("prompt"), row.text("entry_point")
-        question = f"Complete this Python function. Keep its name and its parameters.\n\n{block(stub)}"
+        question = f"Complete this Python function. Keep its name and its parameters.\n\n{code_block(stub)}"
         target = {"entry_point": name, "stub": stub, "prelude": _prelude(row, stub, name), "tests": row.text("test")}
-        yield Item(Problem(row.text("id" if row.local else "task_id"), asked(question), "code"), target)
+        yield Item(Problem(row.text("id" if row.local else "task_id"), program_question(question), "code"), target)
 
 
 def _prelude(row: Row, stub: str, name: str) -> str:

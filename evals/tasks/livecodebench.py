@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, asked, block, sample
+from evals.task import Check, Item, Task, code_block, program_question, sample
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 
@@ -71,10 +71,13 @@ def _items(rows: Iterator[Row], since: str, until: str) -> Iterator[Item]:
             continue
         starter = str(row.data.get("starter_code") or "")
         tests = [*_tests(row, "public_test_cases"), *_tests(row, "private_test_cases")]
-        asking = f"{_FUNCTION}\n\n{block(starter)}" if starter else _SCRIPT
+        asking = f"{_FUNCTION}\n\n{code_block(starter)}" if starter else _SCRIPT
         meta = row.labels(platform="platform", date="contest_date", difficulty="difficulty")
         problem = Problem(
-            row.text("question_id"), asked(f"{row.text('question_content').strip()}\n\n{asking}"), "code", meta
+            row.text("question_id"),
+            program_question(f"{row.text('question_content').strip()}\n\n{asking}"),
+            "code",
+            meta,
         )
         yield Item(problem, _target(row, tests), difficulty=meta.get("difficulty"))
 

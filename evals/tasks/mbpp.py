@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, asked, sample
+from evals.task import Check, Item, Task, program_question, sample
 from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import ConfigError, RecordError
@@ -72,7 +72,7 @@ def _items(rows: Iterator[Row], subset: str, split: Split, num_shown: int) -> It
             "setup": "\n".join(line.strip() for line in imports),
             "functions": _functions(row, row.text(f"{prefix}code"), tests),
         }
-        yield Item(Problem(f"mbpp-{row.text('task_id')}", asked(question), "code"), target)
+        yield Item(Problem(f"mbpp-{row.text('task_id')}", program_question(question), "code"), target)
 
 
 def _functions(row: Row, reference: str, tests: Sequence[str]) -> list[str]:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
-from evals.report.kit import count, element, text
-from evals.report.lines import Bar, Series, line_chart
+from evals.report.kit import bullets, count, document, element, text, text_table
+from evals.report.lines import Bar, Series, line_chart, panel
 from train.report.data import RunData, StageData
 from train.report.summary import compared, grouped, render_retention
 
-__all__ = ["PANELS", "Panel", "document", "render_page", "series_of"]
-
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+__all__ = ["PANELS", "Panel", "render_page", "series_of"]
 
 
 def render_page(run: RunData) -> str:
@@ -27,20 +23,6 @@ def render_page(run: RunData) -> str:
     intro = [element("p", "training run", class_="eyebrow"), element("h1", text(f"{run.recipe}, seed {run.seed}"))]
     body = element("main", *intro, render_retention(run.kept), *(_stage(stage) for stage in run.stages))
     return document(f"ttc training report: {run.recipe}, seed {run.seed}", body, "Vertical lines mark alarms.")
-
-
-def document(title: str, body: str, note: str = "") -> str:
-    """An HTML page of this body that loads nothing; `note` ends its foot."""
-    css = resources.files("evals.report").joinpath("page.css").read_text(encoding="utf-8")
-    css += resources.files("train.report").joinpath("page.css").read_text(encoding="utf-8")
-    head = [
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        element("title", text(title)),
-        element("style", css),
-    ]
-    foot = element("footer", element("p", f"This page loads nothing from a network. {note}".rstrip()))
-    return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head><body>{body}{foot}</body></html>\n'
 
 
 def _stage(stage: StageData) -> str:
@@ -52,10 +34,10 @@ def _stage(stage: StageData) -> str:
     facts = [done, *logged, *fields]
     parts = [
         element("h2", text(stage.name)),
-        element("ul", *(element("li", text(fact)) for fact in facts), class_="facts"),
+        bullets(facts),
         _compared(stage),
         _alarms(stage.alarms) if stage.rows else "",
-        element("div", *(_panel(panel, stage) for panel in PANELS), class_="panels"),
+        element("div", *(_panel(layout, stage) for layout in PANELS), class_="panels"),
         _samples(stage.samples),
     ]
     return element("section", *parts)
@@ -67,13 +49,7 @@ def _compared(stage: StageData) -> str:
         rows = [(name.replace("_", " "), "", f"{value:.4g}") for name, value in stage.result.metrics.items()]
     if not rows:
         return ""
-    head = element("tr", *(element("th", title, scope="col") for title in ("", "at the start", "at the end")))
-    body = [
-        element("tr", element("th", text(what), scope="row"), element("td", text(first)), element("td", text(last)))
-        for what, first, last in rows
-    ]
-    table = element("table", element("thead", head), element("tbody", *body), class_="summary")
-    return element("div", table, class_="card scroll")
+    return element("div", text_table(("", "at the start", "at the end"), rows, "summary"), class_="card scroll")
 
 
 def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
@@ -90,25 +66,13 @@ def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
     return element("div", element("h3", "Alarms"), *blocks, class_="card alarms")
 
 
-def _panel(panel: Panel, stage: StageData) -> str:
-    series = series_of(panel, stage)
-    steps = [alarm["step"] for alarm in stage.alarms if alarm["metric"] in panel.metrics]
-    chart = line_chart(panel.title, series, share=panel.share, marks=steps)
+def _panel(layout: Panel, stage: StageData) -> str:
+    series = series_of(layout, stage)
+    steps = [alarm["step"] for alarm in stage.alarms if alarm["metric"] in layout.metrics]
+    chart = line_chart(layout.title, series, share=layout.share, marks=steps)
     if not chart:
         return ""
-    title = element("figcaption", element("b", text(panel.title)), _legend(series))
-    note = element("p", text(panel.note), class_="note") if panel.note else ""
-    return element("figure", title, chart, note, class_="card panel")
-
-
-def _legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
-        return ""
-    keys = [
-        element("span", element("i", class_=f"swatch inline c{i % 8}"), text(one.name), class_="item")
-        for i, one in enumerate(series)
-    ]
-    return element("span", *keys, class_="legend")
+    return panel(layout.title, chart, series, layout.note)
 
 
 def _samples(samples: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:

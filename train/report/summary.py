@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evals.numbers.statistics import Interval
-from evals.report.kit import element, text
+from evals.report.kit import element, text, text_table
 from train.measure.retention import Kept
 from train.report.data import RunData, StageData
 
@@ -139,17 +139,11 @@ def render_retention(rows: Sequence[Kept]) -> str:
         return ""
     tasks = _tasks(rows)
     cells = {(row.stage, row.task): _cell(row) for row in rows}
-    head = element("tr", *(element("th", text(title), scope="col") for title in ("after", *tasks)))
-    body = [
-        element(
-            "tr",
-            element("th", text(stage), scope="row"),
-            *(element("td", text(cells.get((stage, task), ""))) for task in tasks),
-        )
-        for stage in dict.fromkeys(row.stage for row in rows)
-    ]
-    table = element("table", element("thead", head), element("tbody", *body))
-    card = element("div", table, element("p", text(_NOTE), class_="note"), class_="card scroll")
+    stages = dict.fromkeys(row.stage for row in rows)
+    body = [(stage, *(cells.get((stage, task), "") for task in tasks)) for stage in stages]
+    card = element(
+        "div", text_table(("after", *tasks), body), element("p", text(_NOTE), class_="note"), class_="card scroll"
+    )
     return element("section", element("h2", "Retention"), card)
 
 
