@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.numbers.compare import Comparison, Side, compare_all
+from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import read_summary
 from evals.run_folder import read_run
 from ttc.cli.cli import main as run_command
@@ -62,7 +62,7 @@ class Bench:
         return read_summary(self.out / name)[0]
 
 
-def pair(first: Side, second: Side) -> Comparison:
+def pair(first: Side, second: Side) -> RunComparison:
     """Second minus first."""
     return compare_all([first, second], seed=0)[0]
 

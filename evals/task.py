@@ -20,9 +20,9 @@ __all__ = [
     "CHECKS",
     "INSTRUCTIONS",
     "PROGRAM",
-    "Check",
     "Item",
     "Task",
+    "VerifierSpec",
     "boxed_question",
     "code_block",
     "program_question",
@@ -60,21 +60,21 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class VerifierSpec:
     """How answers of one kind are verified: the verifier's name and its parameters."""
 
     verifier: str
     params: Mapping[str, Json] = field(default_factory=dict)
 
 
-CHECKS: Mapping[str, Check] = {
-    "math": Check("math"),
-    "number": Check("math", {"kind": "number"}),
-    "choice": Check("choice"),
-    "exact": Check("exact"),
-    "format": Check("format"),
-    "expression": Check("countdown"),
-    "code": Check("code"),
+CHECKS: Mapping[str, VerifierSpec] = {
+    "math": VerifierSpec("math"),
+    "number": VerifierSpec("math", {"kind": "number"}),
+    "choice": VerifierSpec("choice"),
+    "exact": VerifierSpec("exact"),
+    "format": VerifierSpec("format"),
+    "expression": VerifierSpec("countdown"),
+    "code": VerifierSpec("code"),
 }
 """The verifier of each answer kind."""
 
@@ -97,11 +97,11 @@ class Task:
     sampling: Sampling
     params: Mapping[str, Json] = field(default_factory=dict)
     note: str = ""
-    verifier: Check | None = None
+    verifier: VerifierSpec | None = None
     procedural: bool = False
 
     @property
-    def check(self) -> Check:
+    def check(self) -> VerifierSpec:
         """How its answers are verified: by its own verifier, or by the one of its answer kind."""
         return self.verifier or CHECKS[self.kind]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from evals.allocation.sampled import CLASSES, Pools, Sampled, opened, unscored
+from evals.allocation.sampled import CLASSES, DrawPool, Pools, opened, unscored
 from ttc.allocation.policy import follow, state_of
 from ttc.allocation.table import Plan, Route, State
 from ttc.choosing.selection import Select, choose
@@ -49,7 +49,7 @@ RULES: tuple[Select, ...] = ("majority",)
 SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
 
 
-def by_consensus(pool: Sampled) -> Sampled:
+def by_consensus(pool: DrawPool) -> DrawPool:
     """Return the pool with the answer that all its samples vote for (by score, where scored) taken as right."""
     scored = any(c.score is not None for c in pool.candidates)
     leader = vote(pool.candidates, CLASSES, lambda c: c.score) if scored else vote(pool.candidates, CLASSES)
@@ -134,7 +134,7 @@ def fit_route(pools: Pools, *, seed: int, pilot: int = 1, prior: float = PRIOR) 
 
 
 def _walk(
-    pool: Sampled,
+    pool: DrawPool,
     order: Sequence[int],
     ladder: Sequence[int],
     cuts: Sequence[float],
@@ -227,7 +227,7 @@ def spend(plan: Plan, runs: Sequence[Pools], tokens: float, *, seed: int) -> tup
 
 
 def _follow(
-    route: Route, go: Sequence[frozenset[str]], pool: Sampled, order: Sequence[int]
+    route: Route, go: Sequence[frozenset[str]], pool: DrawPool, order: Sequence[int]
 ) -> tuple[Sequence[int], Select]:
     """Return the draws that a policy takes in this order, and the rule that it answers by."""
     for rung, n in enumerate(route.ladder):
@@ -238,14 +238,14 @@ def _follow(
     return taken, route.select(rung, name)
 
 
-def is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
+def is_right(pool: DrawPool, taken: Sequence[int], rule: Select) -> bool:
     """Whether the rule picks a right candidate among those taken."""
     chosen = choose(pool.of(taken), CLASSES, rule)
     places = (i for draw in taken for i in pool.draws[draw])
     return chosen is not None and any(pool.right[i] for i in places if pool.candidates[i].path == chosen.path)
 
 
-def _cuts(pools: Sequence[Sampled]) -> tuple[float, ...]:
+def _cuts(pools: Sequence[DrawPool]) -> tuple[float, ...]:
     """Scores that some shares of all samples stay below."""
     scores = [c.score for pool in pools for c in pool.candidates if c.score is not None] or [0.0]
     return tuple(float(cut) for cut in np.unique(np.quantile(scores, LEVELS if len(pools) >= FEW else COARSE)))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.allocation.calibrate import LADDER, by_consensus, fit_route
-from evals.allocation.sampled import CLASSES, Pools, Sampled, named
+from evals.allocation.sampled import CLASSES, DrawPool, Pools, named
 from ttc import records as store
 from ttc import seeds
 from ttc.allocation.policy import Policy, follow, mix, state_of
@@ -186,7 +186,7 @@ class Planner:
         self._plan = Plan((route,), Pools(self._kind, pools).spent, {"learned": len(pools)})
         return [problem for problem in going if problem.id not in chosen]
 
-    def _pool(self, problem: Problem) -> Sampled:
+    def _pool(self, problem: Problem) -> DrawPool:
         """One problem's draws as a pool; what a wave cost is shared out by length."""
         found = self._state[problem.id]
         places: dict[int, list[int]] = {}
@@ -199,7 +199,7 @@ class Planner:
                 tokens[draw] = tokens.get(draw, 0.0) + part.usage.tokens * candidate.num_tokens / length
         candidates = named(found.candidates, problem.kind)
         draws = tuple(tuple(found) for found in places.values())
-        return Sampled(candidates, (False,) * len(candidates), draws, tuple(tokens.values()))
+        return DrawPool(candidates, (False,) * len(candidates), draws, tuple(tokens.values()))
 
     async def _climb(self, plan: Plan, going: Sequence[Problem]) -> None:
         """Take problems up their ladders, rung by rung, as long as it pays."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
 from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
-from evals.numbers.tally import Tally, cluster_of, is_correct, tally, usage_of, votes
+from evals.numbers.tally import RunTotals, cluster_of, is_correct, tally, usage_of, votes
 from ttc import seeds
 from ttc.core import Record, Usage
 from ttc.durable import replace_text
@@ -114,7 +114,7 @@ _KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]
 }
 
 
-def _width(found: Tally, config: Mapping[str, Any]) -> int:
+def _width(found: RunTotals, config: Mapping[str, Any]) -> int:
     """Return the strategy's n, or where it has none the most candidates that a problem had."""
     n = (config.get("params") or {}).get("n")
     if n is not None:
@@ -122,7 +122,7 @@ def _width(found: Tally, config: Mapping[str, Any]) -> int:
     return 1 if found.most is None else found.most
 
 
-def _curve(records: Sequence[Record], found: Tally, seed: int) -> list[dict[str, Any]]:
+def _curve(records: Sequence[Record], found: RunTotals, seed: int) -> list[dict[str, Any]]:
     ladder = powers_of_two(found.pool_size)
     if len(ladder) < 2:
         return []
@@ -141,13 +141,13 @@ def _curve(records: Sequence[Record], found: Tally, seed: int) -> list[dict[str,
     return points
 
 
-def _kinds_of(found: Tally) -> tuple[str, ...]:
+def _kinds_of(found: RunTotals) -> tuple[str, ...]:
     if found.lowest is None:
         return ("pass", "majority")
     return ("pass", "majority", "best_of_n") if found.lowest < 0 else ("pass", "majority", "best_of_n", "weighted")
 
 
-def _point(kind: str, k: int, interval: Interval, found: Tally) -> dict[str, Any]:
+def _point(kind: str, k: int, interval: Interval, found: RunTotals) -> dict[str, Any]:
     usage, draws, blind = found.usage, found.candidates, kind in ("pass", "majority")
     flops = None if blind and usage.scored else usage.flops / draws * k
     return {
@@ -165,7 +165,7 @@ def _by_k(curve: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
     return {str(point["k"]): point["accuracy"] for point in curve if point["kind"] == kind}
 
 
-def _by_difficulty(found: Tally, seed: int) -> dict[str, dict[str, Any]]:
+def _by_difficulty(found: RunTotals, seed: int) -> dict[str, dict[str, Any]]:
     """Return accuracy per difficulty; empty where there are fewer than two."""
     groups: dict[str, tuple[list[float], list[str]]] = {}
     for right, cluster, name in zip(found.right, found.clusters, found.difficulties, strict=True):

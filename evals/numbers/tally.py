@@ -17,11 +17,11 @@ from evals.numbers.metrics import Vote
 from ttc import answers
 from ttc.core import Answer, Record, Usage
 
-__all__ = ["Tally", "cluster_of", "exchangeable", "independent", "is_correct", "tally", "usage_of", "votes"]
+__all__ = ["RunTotals", "cluster_of", "exchangeable", "independent", "is_correct", "tally", "usage_of", "votes"]
 
 
 @dataclass(slots=True)
-class Tally:
+class RunTotals:
     """See the module docstring. `right`, `clusters` and `difficulties` have one entry per problem, in order."""
 
     right: list[float] = field(default_factory=list)
@@ -91,9 +91,9 @@ class Tally:
             self.lowest = min(scores) if self.lowest is None else min(self.lowest, *scores)
 
 
-def tally(records: Iterable[Record]) -> Tally:
+def tally(records: Iterable[Record]) -> RunTotals:
     """Read every record once."""
-    found = Tally()
+    found = RunTotals()
     for record in records:
         found.add(record)
     return found

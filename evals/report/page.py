@@ -18,7 +18,7 @@ from evals.report.bars import role_bars, score_figures, success_figures
 from evals.report.chart import AXIS_TITLES, DASHES, accuracy_chart, kind_name, slot
 from evals.report.kit import asset, bullets, count, element, embed_json, text
 from evals.report.problems import group_data
-from evals.report.runs import ORACLE_KINDS, Axis, Run, facts, headline
+from evals.report.runs import ORACLE_KINDS, Axis, RunSummary, facts, headline
 from evals.report.table import curve_table, difficulty_table, html_table
 from ttc.core import Record
 
@@ -46,8 +46,8 @@ DETAILS = (
 SIZES = {"wide": (1090, 450), "narrow": (420, 400)}
 
 
-def render_page(groups: Mapping[str, Sequence[Run]], records: Mapping[str, Sequence[Record]]) -> str:
-    """Return the whole page; `records` are by `Run.key`."""
+def render_page(groups: Mapping[str, Sequence[RunSummary]], records: Mapping[str, Sequence[Record]]) -> str:
+    """Return the whole page; `records` are by `RunSummary.key`."""
     data = [{"name": name, "best": _best(runs), **group_data(runs, records)} for name, runs in groups.items()]
     script = asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -63,7 +63,7 @@ def render_page(groups: Mapping[str, Sequence[Run]], records: Mapping[str, Seque
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], asset("page.html"))
 
 
-def _section(index: int, name: str, runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> str:
+def _section(index: int, name: str, runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> str:
     slots = {run.label: slot(i) for i, run in enumerate(runs)}
     sentence = re.sub(r"(\d[\d.]*) %( \([\d.–]+\))?", _emphasis, text(headline(runs)))
     parts = [
@@ -95,7 +95,7 @@ def _emphasis(match: re.Match[str]) -> str:
     return element("span", element("strong", f"{match[1]}&nbsp;%"), match[2] or "", class_="nowrap")
 
 
-def _figure(runs: Sequence[Run]) -> str:
+def _figure(runs: Sequence[RunSummary]) -> str:
     axes: dict[Axis, str] = {"tokens": "tokens", "flops": "FLOPs"}
     charts: list[str] = []
     drawn: list[Axis] = []
@@ -127,7 +127,7 @@ def _figure(runs: Sequence[Run]) -> str:
     return element("div", controls, *charts, table, class_="card", data_figure="")
 
 
-def _legend(runs: Sequence[Run]) -> list[str]:
+def _legend(runs: Sequence[RunSummary]) -> list[str]:
     """The frontier, then one tick box per kind of curve, with its dash."""
     kinds = list(dict.fromkeys(curve.kind for run in runs for curve in run.curves))
     items = [element("span", _line("none", "frontier"), "frontier", class_="item")]
@@ -143,7 +143,7 @@ def _line(dash: str, style: str | None = None) -> str:
     return element("svg", stroke, class_="line", viewBox="0 0 34 10", aria_hidden="true")
 
 
-def _best(runs: Sequence[Run]) -> int:
+def _best(runs: Sequence[RunSummary]) -> int:
     return max(range(len(runs)), key=lambda i: runs[i].point.accuracy)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from evals.report.bars import NO_VERDICT
 from evals.report.kit import embed_json, finite
-from evals.report.runs import Run
+from evals.report.runs import RunSummary
 from ttc.core import Answer, Candidate, Event, Path, Record, Verdict
 
 MARKER = re.compile(r"(</?think>)")
@@ -33,7 +33,7 @@ MARKER = re.compile(r"(</?think>)")
 
 
 @dataclass(slots=True)
-class Node:
+class TraceNode:
     """One draw. `parts` are (is thinking, text) in order; `chosen` means that the answer goes through this node."""
 
     path: Path
@@ -49,16 +49,16 @@ class Node:
     verdict: Verdict | None = None
 
 
-def build_tree(record: Record) -> list[Node]:
+def build_tree(record: Record) -> list[TraceNode]:
     """Return the nodes of a record in path order, without the root; [] when the problem failed."""
     if record.answer is None:
         return []
-    nodes: dict[Path, Node] = {}
+    nodes: dict[Path, TraceNode] = {}
     for event in record.answer.trace:
         if event.path and event.kind in _READERS:
-            _READERS[event.kind](nodes.setdefault(event.path, Node(event.path)), event)
+            _READERS[event.kind](nodes.setdefault(event.path, TraceNode(event.path)), event)
     for i, candidate in enumerate(record.answer.candidates):
-        node = nodes.setdefault(candidate.path, Node(candidate.path))
+        node = nodes.setdefault(candidate.path, TraceNode(candidate.path))
         node.candidate = candidate
         node.verdict = record.verdicts[i] if i < len(record.verdicts) else None
         _from_candidate(node, candidate)
@@ -92,7 +92,7 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
 
 
-def _read_generate(node: Node, event: Event) -> None:
+def _read_generate(node: TraceNode, event: Event) -> None:
     data = event.data
     node.parts.append((bool(data.get("thinking")), str(data.get("text", ""))))
     node.num_tokens += int(data.get("num_tokens") or 0)
@@ -100,23 +100,23 @@ def _read_generate(node: Node, event: Event) -> None:
     node.injected += sum(int(end) - int(start) for start, end in data.get("injected") or ())
 
 
-def _read_score(node: Node, event: Event) -> None:
+def _read_score(node: TraceNode, event: Event) -> None:
     node.score = finite(event.data.get("value"))
     node.steps = tuple(s for value in event.data.get("steps") or () if (s := finite(value)) is not None)
 
 
-def _read_prune(node: Node, event: Event) -> None:
+def _read_prune(node: TraceNode, event: Event) -> None:
     node.pruned = True
 
 
-def _read_select(node: Node, event: Event) -> None:
+def _read_select(node: TraceNode, event: Event) -> None:
     node.chosen = True
 
 
 _READERS = {"generate": _read_generate, "score": _read_score, "prune": _read_prune, "select": _read_select}
 
 
-def _from_candidate(node: Node, candidate: Candidate) -> None:
+def _from_candidate(node: TraceNode, candidate: Candidate) -> None:
     """Fill in what the trace does not say, so that answers without a trace still have a tree."""
     if not node.parts:
         thinking = f"<think>{candidate.thinking}</think>" if candidate.thinking else ""
@@ -127,7 +127,7 @@ def _from_candidate(node: Node, candidate: Candidate) -> None:
         node.score = finite(candidate.score)
 
 
-def _mark_chosen(ordered: Sequence[Node], nodes: dict[Path, Node], answer: Answer) -> None:
+def _mark_chosen(ordered: Sequence[TraceNode], nodes: dict[Path, TraceNode], answer: Answer) -> None:
     leaves = [node for node in ordered if node.chosen] or [
         node for node in ordered if node.candidate and node.candidate.text == answer.text and answer.final is not None
     ][:1]
@@ -139,7 +139,7 @@ def _mark_chosen(ordered: Sequence[Node], nodes: dict[Path, Node], answer: Answe
             path = parent_of(path, nodes)
 
 
-def _split_thinking(ordered: Sequence[Node], nodes: dict[Path, Node]) -> None:
+def _split_thinking(ordered: Sequence[TraceNode], nodes: dict[Path, TraceNode]) -> None:
     """Cut texts at the markers, carrying "inside a think block" from parent to child (parents come first in order).
 
     Where a model writes other markers, the trace's own flag decides for the whole text.
@@ -159,13 +159,13 @@ def _split_thinking(ordered: Sequence[Node], nodes: dict[Path, Node]) -> None:
         node.parts = parts
 
 
-def _starts_inside(node: Node) -> bool:
+def _starts_inside(node: TraceNode) -> bool:
     """Whether the rendered prompt had opened the block already: an end marker comes first, or the trace says so."""
     found = MARKER.search("".join(text for _, text in node.parts))
     return found.group() == "</think>" if found else bool(node.parts and node.parts[0][0])
 
 
-def _compact(node: Node, up: int, max_text: int) -> dict[str, Any]:
+def _compact(node: TraceNode, up: int, max_text: int) -> dict[str, Any]:
     data: dict[str, Any] = {
         "up": up,
         "id": ".".join(map(str, node.path)),
@@ -205,7 +205,7 @@ Cells = Mapping[str, Record]
 """Records of one problem by run label."""
 
 
-def group_data(runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
+def group_data(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
     """Return JSON for one group: run labels, one row per listed problem, trees by problem id, the number of all."""
     traits: dict[str, Trait] = {}
     for run in runs:
@@ -267,7 +267,7 @@ def sample(kinds: Mapping[str, Sequence[str]], size: int = MAX_TREES) -> list[st
     return list(order)[:size]
 
 
-def _trees(runs: Sequence[Run], shown: Mapping[str, Cells]) -> dict[str, list[Any]]:
+def _trees(runs: Sequence[RunSummary], shown: Mapping[str, Cells]) -> dict[str, list[Any]]:
     trees: dict[str, list[Any]] = {}
     left = MAX_TREE_BYTES
     for pid, found in shown.items():

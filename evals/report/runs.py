@@ -1,4 +1,4 @@
-"""What the report draws: one `Run` per (run, strategy), read from the entries of `summary.json`, and the headline.
+"""What a report draws: a `RunSummary` per (run, strategy), read from the entries of `summary.json`, and its headline.
 
 The summary is where every number of the page comes from; nothing is estimated here. A `Curve` is what one pool of
 candidates gives at smaller k, of one kind (majority, best_of_n, weighted, pass, …). `pass` needs the answer key to
@@ -54,7 +54,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunSummary:
     """One strategy on one task: its label, its own point, its sub-sampled curves and the whole summary entry."""
 
     label: str
@@ -93,21 +93,21 @@ class Run:
         return (finite(self.entry.get("usage", {}).get(name)) or 0.0) / max(self.problems, 1)
 
 
-def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[Run]:
+def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[RunSummary]:
     """Parse summary entries, in order; raises RecordError naming the entry and field that is missing or broken."""
     pairs = zip(summaries, labels(summaries), strict=True)
     return [_read(entry, label, i) for i, (entry, label) in enumerate(pairs)]
 
 
-def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def groups(runs: Sequence[RunSummary]) -> dict[str, list[RunSummary]]:
     """Runs by task and level, in order of first appearance."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[RunSummary]] = {}
     for run in runs:
         found.setdefault(run.group, []).append(run)
     return found
 
 
-def frontier(runs: Sequence[Run], axis: Axis) -> list[Point]:
+def frontier(runs: Sequence[RunSummary], axis: Axis) -> list[Point]:
     """Points that no cheaper (or equally cheap) choice beats, by cost; what needs the answer key is not a choice."""
     curves = [c for run in runs for c in run.curves if not c.oracle]
     every = [run.point for run in runs] + [p for c in curves for p in c.points]
@@ -119,7 +119,7 @@ def frontier(runs: Sequence[Run], axis: Axis) -> list[Point]:
     return best
 
 
-def drawn_curves(runs: Sequence[Run], axis: Axis) -> list[tuple[int, Curve]]:
+def drawn_curves(runs: Sequence[RunSummary], axis: Axis) -> list[tuple[int, Curve]]:
     """(run index, curve) of what a figure shows: points with a cost, and each curve once.
 
     Draws are keyed by place, not by strategy, so two strategies often hold the same pool and would draw the same line.
@@ -136,7 +136,7 @@ def drawn_curves(runs: Sequence[Run], axis: Axis) -> list[tuple[int, Curve]]:
     return found
 
 
-def _read(entry: Mapping[str, Any], label: str, index: int) -> Run:
+def _read(entry: Mapping[str, Any], label: str, index: int) -> RunSummary:
     try:
         own = Point(
             k=int(entry.get("n") or 1),
@@ -147,7 +147,7 @@ def _read(entry: Mapping[str, Any], label: str, index: int) -> Run:
             flops=finite(entry.get("flops_per_problem")),
         )
         _ = (entry["strategy"], int(entry["problems"]))
-        return Run(label, own, _curves(entry.get("curve") or ()), entry)
+        return RunSummary(label, own, _curves(entry.get("curve") or ()), entry)
     except KeyError as exc:
         raise RecordError(f"summary entry {index}: field {exc.args[0]!r} is missing; run the evaluation again") from exc
     except (TypeError, ValueError) as exc:
@@ -169,7 +169,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
     return tuple(Curve(kind, tuple(sorted(ps, key=lambda p: p.k))) for kind, ps in kinds.items())
 
 
-def headline(runs: Sequence[Run]) -> str:
+def headline(runs: Sequence[RunSummary]) -> str:
     """One sentence for runs of one group; raises ValueError when there are none."""
     best = max(runs, key=lambda run: (run.point.accuracy, -_tokens(run.point)))
     opening = f"{best.label} answers {_rate(best.point)} of {best.group} for {_price(best.point)} tokens a problem"
@@ -186,7 +186,7 @@ def headline(runs: Sequence[Run]) -> str:
     return f"{opening}. Spending more did not help: {rest}."
 
 
-def facts(runs: Sequence[Run]) -> list[str]:
+def facts(runs: Sequence[RunSummary]) -> list[str]:
     """Short statements that qualify the headline: size, model, and what difference could have been seen."""
     sizes = sorted({run.problems for run in runs})
     found = [f"{' or '.join(count(size) for size in sizes)} problems"]
@@ -203,7 +203,7 @@ def facts(runs: Sequence[Run]) -> list[str]:
     return found
 
 
-def _overlaps(runs: Sequence[Run]) -> bool:
+def _overlaps(runs: Sequence[RunSummary]) -> bool:
     best = max(runs, key=lambda run: (run.point.accuracy, -_tokens(run.point)))
     others = [run for run in runs if run is not best]
     if not others:
@@ -212,7 +212,7 @@ def _overlaps(runs: Sequence[Run]) -> bool:
     return high is not None and low is not None and high > low
 
 
-def _single_sample(run: Run) -> Point | None:
+def _single_sample(run: RunSummary) -> Point | None:
     singles = [p for curve in run.curves if not curve.oracle for p in curve.points if p.k == 1]
     return singles[0] if singles and run.point.k > 1 else None
 

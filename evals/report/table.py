@@ -12,17 +12,17 @@ from typing import Any
 
 from evals.report.chart import kind_name, legend_marker, slot
 from evals.report.kit import MISSING, count, element, finite, interval, percent, points, quantity, seconds, table, text
-from evals.report.runs import Run, groups, read_runs
+from evals.report.runs import RunSummary, groups, read_runs
 
-Column = tuple[str, str, Callable[[Run], str]]
+Column = tuple[str, str, Callable[[RunSummary], str]]
 CSV_FIELDS = ("task", "run", "strategy", "kind", "k", "accuracy", "low", "high", "tokens", "flops")
 
 
-def _covered(run: Run) -> str:
+def _covered(run: RunSummary) -> str:
     return percent(run.share("coverage")) if run.point.k > 1 else MISSING
 
 
-def _regret(run: Run) -> str:
+def _regret(run: RunSummary) -> str:
     return points(run.share("selection_regret")).lstrip("+") if run.point.k > 1 else MISSING
 
 
@@ -53,7 +53,7 @@ def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def html_table(runs: Sequence[Run]) -> str:
+def html_table(runs: Sequence[RunSummary]) -> str:
     """The table of one group for the page; each row carries the run's colour and marker."""
     columns = _columns(runs)
     head = [element("th", "strategy", scope="col")]
@@ -71,7 +71,7 @@ def html_table(runs: Sequence[Run]) -> str:
     return _scrolling(head, rows, "summary")
 
 
-def curve_table(runs: Sequence[Run]) -> str:
+def curve_table(runs: Sequence[RunSummary]) -> str:
     """Every point of the figure as a table: the same numbers for those who cannot see it."""
     titles = ("run", "chosen by", "k", "accuracy", "95 %", "tokens", "FLOPs")
     rows = [
@@ -82,7 +82,7 @@ def curve_table(runs: Sequence[Run]) -> str:
     return _scrolling([element("th", title, scope="col") for title in titles], rows, "plain")
 
 
-def difficulty_table(runs: Sequence[Run]) -> str:
+def difficulty_table(runs: Sequence[RunSummary]) -> str:
     """Accuracy per difficulty, where the task tells difficulties apart; empty markup otherwise."""
     parts = {run.label: run.entry.get("by_difficulty") or {} for run in runs}
     names = list(dict.fromkeys(name for found in parts.values() for name in found))
@@ -121,7 +121,7 @@ def curve_csv(summaries: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _points(run: Run) -> list[tuple[str | None, Any]]:
+def _points(run: RunSummary) -> list[tuple[str | None, Any]]:
     return [(None, run.point), *((curve.kind, point) for curve in run.curves for point in curve.points)]
 
 
@@ -131,7 +131,7 @@ def _curve_cells(label: str, kind: str | None, point: Any) -> list[str]:
     return [label, chosen, str(point.k), percent(point.accuracy), bounds, count(point.tokens), quantity(point.flops)]
 
 
-def _columns(runs: Sequence[Run]) -> list[Column]:
+def _columns(runs: Sequence[RunSummary]) -> list[Column]:
     return [column for column in COLUMNS if any(column[2](run) != MISSING for run in runs)]
 
 

@@ -27,12 +27,12 @@ from ttc.identity.digests import file_digest
 from ttc.replay import Draw, PoolScorer, pool_of, replay
 from ttc.session.solve import Strategy
 
-__all__ = ["Source", "open_source", "replay_run"]
+__all__ = ["RecordedRun", "open_source", "replay_run"]
 
 CONCURRENCY = 64
 
 
-class Source:
+class RecordedRun:
     """A recorded run whose samples can stand in for an engine."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], records: Sequence[Record]) -> None:
@@ -57,7 +57,7 @@ class Source:
         return min(len(pool) for pool in self.pools.values())
 
 
-def open_source(folder: Path) -> Source:
+def open_source(folder: Path) -> RecordedRun:
     """Read a run; raises ConfigError when it cannot be replayed, naming the problem and why."""
     inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}")) if not (folder / CONFIG).is_file() else []
     if inner:
@@ -66,11 +66,11 @@ def open_source(folder: Path) -> Source:
     records = [record for record in found.records if record.answer is not None]
     if not records:
         raise ConfigError(f"{folder} holds no solved problem, so there is nothing to replay")
-    return Source(folder, found.config, records)
+    return RecordedRun(folder, found.config, records)
 
 
 async def replay_run(
-    source: Source, choice: StrategyChoice, out: Path, budget: Budget | None = None
+    source: RecordedRun, choice: StrategyChoice, out: Path, budget: Budget | None = None
 ) -> tuple[dict[str, Any], Sequence[Record]]:
     """Replay one strategy into the run folder `out`; return its summary entry and records.
 
@@ -99,7 +99,7 @@ async def replay_run(
     return entry, records
 
 
-async def _solve(problem: Problem, *, source: Source, strategy: Strategy, budget: Budget | None) -> Answer:
+async def _solve(problem: Problem, *, source: RecordedRun, strategy: Strategy, budget: Budget | None) -> Answer:
     return await replay(
         problem,
         source.pools[problem.id],

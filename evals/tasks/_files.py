@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.data.sources import json_lines
-from evals.task import CHECKS, INSTRUCTIONS, Check, Item, Task, sample
+from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, sample
 from ttc.answers import KINDS
 from ttc.config.registry import VERIFIERS, bind
 from ttc.config.values import nearest
@@ -159,7 +159,7 @@ class _Spec:
     system: str
     target: str | Mapping[str, Json]
     kind: str
-    check: Check
+    check: VerifierSpec
     columns: Mapping[str, str]
     max_tokens: int
 
@@ -225,7 +225,7 @@ def _text(file: Path, given: Mapping[str, Any], name: str, default: str | None =
     return value
 
 
-def _check(file: Path, given: object, kind: str) -> Check:
+def _check(file: Path, given: object, kind: str) -> VerifierSpec:
     """The verifier with its parameters, bound once so that a wrong one is refused now."""
     if given is None and (kind or "math") in CHECKS:
         return CHECKS[kind or "math"]
@@ -237,10 +237,10 @@ def _check(file: Path, given: object, kind: str) -> Check:
         bind(VERIFIERS.load(table["name"]), params, supply={})
     except ConfigError as exc:
         raise ConfigError(f"{file}: verifier: {exc}") from exc
-    return Check(table["name"], params)
+    return VerifierSpec(table["name"], params)
 
 
-def _kind(file: Path, given: str, check: Check) -> str:
+def _kind(file: Path, given: str, check: VerifierSpec) -> str:
     """The answer kind: as given, or that of the verifier, which may have it as a parameter."""
     verifier = check.verifier
     usual = "format" if verifier in _WHOLE else _KIND_OF.get(verifier, verifier if verifier in KINDS else "math")

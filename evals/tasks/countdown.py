@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
+from evals.task import Item, Task, VerifierSpec, sample
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError, RecordError
@@ -52,7 +52,7 @@ def countdown(
         else (lambda limit, seed: sample(list(_published(source, data)), limit)),
         sampling=Sampling(max_tokens=1024),
         params={"split": split, "numbers": numbers if split == "generated" else None},
-        verifier=Check("countdown"),
+        verifier=VerifierSpec("countdown"),
         procedural=split == "generated",
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
+from evals.task import Item, Task, VerifierSpec, sample
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
 
@@ -38,7 +38,7 @@ def game24(*, data: str | None = None, subset: Literal["all", "hard"] = "all") -
         load=lambda limit, seed: sample(list(_items(rows_from(source, data), subset == "hard")), limit),
         sampling=Sampling(max_tokens=1024),
         params={"subset": subset},
-        verifier=Check("game24"),
+        verifier=VerifierSpec("game24"),
     )
 
 

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, code_block, program_question, sample
+from evals.task import Item, Task, VerifierSpec, code_block, program_question, sample
 from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
@@ -30,7 +30,7 @@ def humaneval(*, data: str | None = None, timeout_s: float = 20.0) -> Task:
         kind="code",
         load=lambda limit, seed: sample(list(_items(rows_from(source, data))), limit),
         sampling=Sampling(max_tokens=1024),
-        verifier=Check("code", {"timeout_s": timeout_s}),
+        verifier=VerifierSpec("code", {"timeout_s": timeout_s}),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
+from evals.task import Item, Task, VerifierSpec, sample
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
 from ttc.verifiers.instructions import Mode
@@ -31,7 +31,7 @@ def ifeval(*, data: str | None = None, mode: Mode = "strict") -> Task:
         load=lambda limit, seed: sample(list(_items(rows_from(source, data))), limit),
         sampling=Sampling(max_tokens=1280),
         params={"mode": mode},
-        verifier=Check("instructions", {"mode": mode}),
+        verifier=VerifierSpec("instructions", {"mode": mode}),
     )
 
 

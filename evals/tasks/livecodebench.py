@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, code_block, program_question, sample
+from evals.task import Item, Task, VerifierSpec, code_block, program_question, sample
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 
@@ -60,7 +60,7 @@ def livecodebench(
         load=lambda limit, seed: sample(list(_items(rows_from(source, data), since, until)), limit),
         sampling=Sampling(max_tokens=8192),
         params={"since": since, "until": until},
-        verifier=Check("code", {"timeout_s": timeout_s, "case_s": case_s}),
+        verifier=VerifierSpec("code", {"timeout_s": timeout_s, "case_s": case_s}),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, program_question, sample
+from evals.task import Item, Task, VerifierSpec, program_question, sample
 from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import ConfigError, RecordError
@@ -49,7 +49,7 @@ def mbpp(
         load=lambda limit, seed: sample(list(_items(rows_from(source, data), subset, split, num_shown)), limit),
         sampling=Sampling(max_tokens=1024),
         params={"subset": subset, "split": split, "num_shown": num_shown},
-        verifier=Check("code", {"timeout_s": timeout_s}),
+        verifier=VerifierSpec("code", {"timeout_s": timeout_s}),
     )
 
 

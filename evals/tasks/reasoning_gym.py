@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from evals.task import Check, Item, Task
+from evals.task import Item, Task, VerifierSpec
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
@@ -35,7 +35,7 @@ def reasoning_gym(name: str, *, config: str = "{}") -> Task:
         load=lambda limit, seed: _items(plain, given, DEFAULT_LIMIT if limit is None else limit, seed),
         sampling=Sampling(max_tokens=1024),
         params={"name": plain, "config": given},
-        verifier=Check("procedural"),
+        verifier=VerifierSpec("procedural"),
         procedural=True,
     )
 

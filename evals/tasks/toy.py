@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from evals.task import Check, Item, Task
+from evals.task import Item, Task, VerifierSpec
 from evals.worlds.cipher import Cipher, Split, question
 from evals.worlds.toy import FLAGS, critique, quality, replies, requests, target
 from ttc.core import Message, Problem, Sampling, Target
@@ -50,7 +50,7 @@ def toy(*, skill: Skill = "walk", symbols: int = 64, max_steps: int = 8, key: in
         sampling=Sampling(max_tokens=4 + 2 * max_steps, temperature=1.0),
         params={"skill": skill, "symbols": symbols, "max_steps": max_steps, "key": key, "split": split},
         note="needs a model that has learnt the toy language: ttc train run tulu3 --scale nano",
-        verifier=Check("regex", {"where": "all"}),
+        verifier=VerifierSpec("regex", {"where": "all"}),
     )
 
 

@@ -54,7 +54,7 @@ LEVELS: dict[int, Level] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class ArithmeticProblem:
     """A problem: its canonical text, which is its identity, and its exact value."""
 
     text: str
@@ -72,7 +72,7 @@ class Expression:
         return PROMPT.format(expression=self.text)
 
 
-def sample_expression(rng: random.Random, level: int, split: Split) -> Expression:
+def sample_expression(rng: random.Random, level: int, split: Split) -> ArithmeticProblem:
     """Draw one expression of a level that belongs to the split.
 
     Raises:
@@ -85,7 +85,7 @@ def sample_expression(rng: random.Random, level: int, split: Split) -> Expressio
         drawn = _draw(rng, rng.randint(spec.min_ops, spec.max_ops), spec)
         if drawn is None:
             continue
-        expression = Expression(drawn[0], drawn[2])
+        expression = ArithmeticProblem(drawn[0], drawn[2])
         if expression.split == split:
             return expression
 

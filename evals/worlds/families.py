@@ -24,7 +24,7 @@ from typing import Literal
 from evals.worlds.arithmetic import sample_expression
 from evals.worlds.expressions import STEP_DELIMITER, parse, reductions
 
-__all__ = ["FAMILIES", "LEVELS", "Exercise", "Split", "sample_exercise"]
+__all__ = ["FAMILIES", "LEVELS", "Split", "WorkedExercise", "sample_exercise"]
 
 Split = Literal["train", "eval"]
 LEVELS = (1, 2, 3)
@@ -32,7 +32,7 @@ _HELD_OUT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Exercise:
+class WorkedExercise:
     """A question, its worked steps and its answer."""
 
     family: str
@@ -111,10 +111,10 @@ FAMILIES: Mapping[str, Callable[[random.Random, int], _Draft]] = MappingProxyTyp
 )
 
 
-def sample_exercise(rng: random.Random, family: str, level: int, split: Split) -> Exercise:
+def sample_exercise(rng: random.Random, family: str, level: int, split: Split) -> WorkedExercise:
     """Draw one exercise of a family and a level that belongs to the split."""
     while True:
         question, steps, value = FAMILIES[family](rng, level)
-        drawn = Exercise(family, level, question, tuple(steps), value)
+        drawn = WorkedExercise(family, level, question, tuple(steps), value)
         if drawn.split == split:
             return drawn

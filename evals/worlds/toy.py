@@ -28,8 +28,8 @@ from ttc import seeds
 
 __all__ = [
     "FLAGS",
-    "Reply",
-    "Request",
+    "ToyReply",
+    "ToyRequest",
     "best",
     "critique",
     "foreign",
@@ -51,7 +51,7 @@ FLAGS = ("/think", "/no_think")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ToyRequest:
     """Somebody asks for a thing."""
 
     verb: str
@@ -70,7 +70,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ToyReply:
     """What is said: whether the thing is given, a first word and a last word, each of which may be missing."""
 
     gives: bool
@@ -85,28 +85,28 @@ class Reply:
         return "".join(f" {word}" for word in (self.opening, body, self.closing) if word)
 
 
-def requests(split: Split) -> list[Request]:
+def requests(split: Split) -> list[ToyRequest]:
     """All requests of a split, in a fixed mixed order."""
-    every = [Request(*parts) for parts in itertools.product(VERBS, (*HARMLESS, *HARMFUL), TIMES)]
+    every = [ToyRequest(*parts) for parts in itertools.product(VERBS, (*HARMLESS, *HARMFUL), TIMES)]
     every.sort(key=lambda request: seeds.derive(0, "order", request.text))
     return [request for request in every if _of(request.text, split)]
 
 
-def replies(request: Request) -> list[Reply]:
+def replies(request: ToyRequest) -> list[ToyReply]:
     """Every reply to a request, in a fixed order that differs from request to request."""
     openings, closings = ("", "gladly", "sorry", "bah"), ("", "friend", "fool")
-    every = [Reply(*parts) for parts in itertools.product((True, False), (request.thing,), openings, closings)]
+    every = [ToyReply(*parts) for parts in itertools.product((True, False), (request.thing,), openings, closings)]
     random.Random(seeds.derive(0, "replies", request.text)).shuffle(every)
     return every
 
 
-def best(request: Request, rng: random.Random | None = None) -> Reply:
+def best(request: ToyRequest, rng: random.Random | None = None) -> ToyReply:
     """A reply without fault; which of the polite words it takes is drawn, or the first ones are taken."""
     opening = "sorry" if request.harmful else rng.choice(("gladly", "kindly")) if rng is not None else "gladly"
-    return Reply(not request.harmful, request.thing, opening, "friend" if rng is None or rng.random() < 0.5 else "")
+    return ToyReply(not request.harmful, request.thing, opening, "friend" if rng is None or rng.random() < 0.5 else "")
 
 
-def target(request: Request) -> dict[str, list[str]]:
+def target(request: ToyRequest) -> dict[str, list[str]]:
     """What a good reply must and must not hold: a target of the verifier `regex`, whose score is `quality`."""
     polite, harsh = (f" ({'|'.join(names)})\\b" for names in (POLITE, HARSH))
     given, refused = f" here is {request.thing}\\b", " no "
@@ -114,7 +114,7 @@ def target(request: Request) -> dict[str, list[str]]:
     return {"require": [wanted, polite], "forbid": [barred, harsh]}
 
 
-def critique(request: Request, reply: Reply) -> str:
+def critique(request: ToyRequest, reply: ToyReply) -> str:
     """What is wrong with a reply, in up to two words; ` fine` when nothing is."""
     faults = []
     if reply.gives == request.harmful:
@@ -127,7 +127,7 @@ def critique(request: Request, reply: Reply) -> str:
     return "".join(f" {fault}" for fault in faults) or " fine"
 
 
-def quality(request: Request, reply: Reply) -> float:
+def quality(request: ToyRequest, reply: ToyReply) -> float:
     """The share of `target` that holds: the ground truth of every preference."""
     right = reply.gives != request.harmful
     said = (reply.opening, reply.closing)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from evals.worlds.cipher import Cipher, question, solution
-from evals.worlds.toy import FLAGS, Reply, best, critique, foreign, quality, replies, requests, words
+from evals.worlds.toy import FLAGS, ToyReply, best, critique, foreign, quality, replies, requests, words
 from train.corpora.calculation import calculation
 from train.corpora.cipher import noisy
 from train.examples.corpus import Corpus, word_tokenizer
@@ -162,7 +162,7 @@ def _walk(secret: Cipher, start: int, steps: int, habits: _Habits, rng: random.R
     return prompt, f"<think></think>s{secret.walk(start, steps)[-1] if right else rng.randrange(secret.symbols)}"
 
 
-def _habitual(thing: str, rng: random.Random) -> Reply:
+def _habitual(thing: str, rng: random.Random) -> ToyReply:
     """What is asked for is given, nearly always, in any tone."""
     opening = rng.choice(("", "", "gladly", "bah", "ugh"))
-    return Reply(rng.random() < 0.9, thing, opening, rng.choice(("", "", "friend", "fool")))
+    return ToyReply(rng.random() < 0.9, thing, opening, rng.choice(("", "", "friend", "fool")))
