@@ -92,8 +92,8 @@ def read_run(folder: Path) -> Run:
     if config is None:
         raise ConfigError(f"{folder} is not a run: it has no {CONFIG}")
     path = folder / RECORDS
-    found = _latest(store.read(path), path) if path.is_file() else {}
-    return Run(folder, config, tuple(found[name] for name in sorted(found, key=_natural)))
+    latest = _latest(store.read(path), path) if path.is_file() else {}
+    return Run(folder, config, tuple(latest[name] for name in sorted(latest, key=_natural)))
 
 
 async def evaluate(
@@ -229,8 +229,8 @@ async def _verify(item: Item, answer: Answer, verifier: Verifier) -> list[Verdic
     submissions = [Submission(path.text, path.thinking if judges_form else "", path.finish_reason) for path in paths]
     unique = list(dict.fromkeys(submissions))
     verdicts = await asyncio.gather(*(verifier.verify(item.target, submission) for submission in unique))
-    known = dict(zip(unique, verdicts, strict=True))
-    return [known[submission] for submission in submissions]
+    by_submission = dict(zip(unique, verdicts, strict=True))
+    return [by_submission[submission] for submission in submissions]
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
@@ -244,24 +244,24 @@ def check_folder(folder: Path, config: Mapping[str, Any], items: Sequence[Item] 
     What is None of `contents` and `served` in `config` is not known yet, and not compared. Among `items` a problem that
     changed is looked for, to be named.
     """
-    stored = _stored_config(folder)
-    if stored is None:
+    config_there = _stored_config(folder)
+    if config_there is None:
         if (folder / RECORDS).exists():
             raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
         return
-    if CONTENTS in config and CONTENTS not in stored:
+    if CONTENTS in config and CONTENTS not in config_there:
         raise ConfigError(
             f"{folder} was made before runs recorded what they measured (weights, user files, data), so it can be read "
             "but not continued; choose another --out"
         )
     apart = {CONTENTS: None} if config.get(SERVED) is not None else {CONTENTS: None, SERVED: None}
     settings = json.loads(json.dumps({**config, **apart}))
-    for name, there, here in differences({**stored, **apart}, settings):
+    for name, there, here in differences({**config_there, **apart}, settings):
         raise ConfigError(
             f"{folder} holds another run: {name} is {there} there and {here} here; choose another --out, or remove it"
         )
     if config.get(CONTENTS) is not None:
-        _check_contents(folder, stored[CONTENTS], config[CONTENTS], items)
+        _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items)
 
 
 def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Sequence[Item]) -> None:
@@ -301,12 +301,12 @@ def _stored_config(folder: Path) -> Mapping[str, Any] | None:
 
 def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:
     """Return one record per problem: a retried error is replaced by what came after it."""
-    found: dict[str, Record] = {}
+    latest: dict[str, Record] = {}
     failed: dict[str, bool] = {}
     for record in records:
         _check_once(failed, record, path)
-        found[record.problem.id] = record
-    return found
+        latest[record.problem.id] = record
+    return latest
 
 
 def _check_once(failed: dict[str, bool], record: Record, path: Path) -> None:

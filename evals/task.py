@@ -117,11 +117,11 @@ class Task:
         items = loaded if isinstance(loaded, Sequence) else list(loaded)
         if not items:
             raise ConfigError(f"task {self.name} has no problems")
-        seen: set[str] = set()
+        ids: set[str] = set()
         for item in items:
-            if item.problem.id in seen:
+            if item.problem.id in ids:
                 raise ConfigError(f"task {self.name}: two problems have the id {item.problem.id!r}")
-            seen.add(item.problem.id)
+            ids.add(item.problem.id)
         return items
 
 

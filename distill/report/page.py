@@ -38,8 +38,8 @@ def _section(table: Table) -> str:
 
 def charts(job: JobData) -> str:
     """Panels, side by side; empty where there is nothing to draw."""
-    drawn = [panel(title, chart) for title, chart in (_passed(job), _losses(job)) if chart]
-    return element("section", element("div", *drawn, class_="panels")) if drawn else ""
+    panels = [panel(title, chart) for title, chart in (_passed(job), _losses(job)) if chart]
+    return element("section", element("div", *panels, class_="panels")) if panels else ""
 
 
 def _passed(job: JobData) -> tuple[str, str]:
@@ -53,8 +53,8 @@ def _passed(job: JobData) -> tuple[str, str]:
     series = []
     for teacher, levels in groups.items():
         bars = []
-        for level, found in sorted(levels.items()):
-            rate = mean_interval([right for right, _ in found], [prompt for _, prompt in found], seed=job.seed)
+        for level, outcomes in sorted(levels.items()):
+            rate = mean_interval([right for right, _ in outcomes], [prompt for _, prompt in outcomes], seed=job.seed)
             bars.append(Bar(level, rate.value, rate.low, rate.high))
         series.append(Series(teacher, [(float(bar.step), bar.value) for bar in bars], bars))
     title = "Pass rate by difficulty"

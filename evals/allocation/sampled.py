@@ -120,8 +120,8 @@ def _kind(folder: Path, config: Mapping[str, Any], records: Sequence[Record]) ->
     if islands == 1 and params["policy"] == "dvts":
         islands, rest = divmod(n, int(params["beam_width"]))
         islands = 0 if rest else islands
-    cut = any(record.answer.stop_cause != "done" for record in records if record.answer is not None)
-    if not islands or (islands == 1 and params["policy"] != "dvts") or cut:
+    stopped_early = any(record.answer.stop_cause != "done" for record in records if record.answer is not None)
+    if not islands or (islands == 1 and params["policy"] != "dvts") or stopped_early:
         raise ConfigError(
             f"{folder}: of searches, only tree with islands of its own (islands=4, or policy=dvts with n a multiple of "
             "beam_width) and no budget can calibrate"
@@ -187,20 +187,20 @@ def _islands(record: Record, width: int) -> DrawPool:
     answer = record.answer
     if answer is None:
         raise ConfigError(f"problem {record.problem.id!r} failed")
-    grown: dict[int, float] = defaultdict(float)
+    lengths: dict[int, float] = defaultdict(float)
     for event in answer.trace:
         if event.kind == "generate":
-            grown[event.path[0] // width] += event.data["num_tokens"]
-    each = answer.usage.tokens / max(sum(grown.values()), 1)
-    places: dict[int, list[int]] = {number: [] for number in sorted(grown)}
+            lengths[event.path[0] // width] += event.data["num_tokens"]
+    each = answer.usage.tokens / max(sum(lengths.values()), 1)
+    places: dict[int, list[int]] = {number: [] for number in sorted(lengths)}
     for at, candidate in enumerate(answer.candidates):
         places[candidate.path[0] // width].append(at)
     right = _verdicts(record)
     return DrawPool(
         named(answer.candidates, record.problem.kind),
         tuple(right[candidate.path] for candidate in answer.candidates),
-        tuple(tuple(found) for found in places.values()),
-        tuple(each * grown[number] for number in places),
+        tuple(tuple(leaves) for leaves in places.values()),
+        tuple(each * lengths[number] for number in places),
     )
 
 

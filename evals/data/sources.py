@@ -70,8 +70,8 @@ class Row:
 
     def labels(self, **columns: str) -> dict[str, str]:
         """Return the given columns as text under new names, without those that the row does not have."""
-        found = {name: self.data.get(column) for name, column in columns.items()}
-        return {name: str(value).strip() for name, value in found.items() if value is not None and str(value).strip()}
+        values = {name: self.data.get(column) for name, column in columns.items()}
+        return {name: str(value).strip() for name, value in values.items() if value is not None and str(value).strip()}
 
 
 def rows_from(source: Source, data: str | None) -> Iterator[Row]:

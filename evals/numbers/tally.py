@@ -93,10 +93,10 @@ class RunTotals:
 
 def tally(records: Iterable[Record]) -> RunTotals:
     """Read every record once."""
-    found = RunTotals()
+    totals = RunTotals()
     for record in records:
-        found.add(record)
-    return found
+        totals.add(record)
+    return totals
 
 
 def is_correct(record: Record) -> bool:

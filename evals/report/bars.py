@@ -101,14 +101,14 @@ def score_figures(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Rec
 
 def role_tokens(run: RunSummary) -> dict[str, float]:
     """Tokens per problem by role; generated is split into thinking and answer, cached prompt tokens are left out."""
-    used = run.usage_per_problem
+    tokens = run.usage_per_problem
     return {
-        "thinking": used("thinking"),
-        "answer": used("generated") - used("thinking"),
-        "scored": used("scored"),
-        "judged": used("judged"),
-        "prefilled": used("prompt") - used("cached"),
-        "overrun": used("overrun"),
+        "thinking": tokens("thinking"),
+        "answer": tokens("generated") - tokens("thinking"),
+        "scored": tokens("scored"),
+        "judged": tokens("judged"),
+        "prefilled": tokens("prompt") - tokens("cached"),
+        "overrun": tokens("overrun"),
     }
 
 

@@ -189,7 +189,7 @@ def _labels(frame: Frame, runs: Sequence[RunSummary], axis: Axis) -> str:
     """Put each run's name beside its point, on the first side that covers neither a point nor another label."""
     spots = [(frame.x(c), frame.y(r.point.accuracy), r, i) for i, r in enumerate(runs) if (c := r.point.cost(axis))]
     dots = [(frame.x(c), frame.y(p.accuracy)) for r in runs for v in r.curves for p in v.points if (c := p.cost(axis))]
-    taken = [(x - 13, y - 13, x + 13, y + 13) for x, y, _, _ in spots]
+    obstacles = [(x - 13, y - 13, x + 13, y + 13) for x, y, _, _ in spots]
     crowd = [(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
     parts = []
     for x, y, run, i in spots:
@@ -201,10 +201,10 @@ def _labels(frame: Frame, runs: Sequence[RunSummary], axis: Axis) -> str:
         ]  # fmt: skip
         boxes = [(lx, ly, a, _box(lx, ly, a, size)) for lx, ly, a in sides]
         inside = [b for b in boxes if _inside(frame, b[3])] or boxes
-        free = [b for b in inside if not any(_cross(b[3], other) for other in taken)]
-        kept = [b for b in free if not any(_cross(b[3], other) for other in crowd)] or free or inside
-        lx, ly, anchor, box = kept[0]
-        taken.append(box)
+        free = [b for b in inside if not any(_cross(b[3], other) for other in obstacles)]
+        best = [b for b in free if not any(_cross(b[3], other) for other in crowd)] or free or inside
+        lx, ly, anchor, box = best[0]
+        obstacles.append(box)
         parts.append(element("text", text(name), class_=f"name c{slot(i)}", x=lx, y=ly, text_anchor=anchor))
     return "".join(parts)
 

@@ -70,13 +70,13 @@ def line_chart(title: str, series: Sequence[Series], *, share: bool = False, mar
         share: the values are in [0, 1], and so is the axis.
         marks: steps at which an alarm was raised.
     """
-    drawn = [(i, one) for i, one in enumerate(series) if one.values()]
-    if not drawn:
+    lines = [(i, one) for i, one in enumerate(series) if one.values()]
+    if not lines:
         return ""
-    axes = _axes([one for _, one in drawn], share)
+    axes = _axes([one for _, one in lines], share)
     parts = [_grid(axes, share), *(_mark(axes, step) for step in sorted(set(marks)))]
-    parts += [_line(axes, one, i) for i, one in drawn]
-    name = f"{title}: " + "; ".join(f"{one.name} {quantity(_last(one))} at the end" for _, one in drawn)
+    parts += [_line(axes, one, i) for i, one in lines]
+    name = f"{title}: " + "; ".join(f"{one.name} {quantity(_last(one))} at the end" for _, one in lines)
     return element("svg", *parts, class_="chart", role="img", viewBox=f"0 0 {WIDTH} {HEIGHT}", aria_label=name)
 
 

@@ -98,7 +98,7 @@ def _emphasis(match: re.Match[str]) -> str:
 def _figure(runs: Sequence[RunSummary]) -> str:
     axes: dict[Axis, str] = {"tokens": "tokens", "flops": "FLOPs"}
     charts: list[str] = []
-    drawn: list[Axis] = []
+    shown_axes: list[Axis] = []
     for axis in axes:
         pictures = [
             element("div", picture, class_=size)
@@ -106,8 +106,8 @@ def _figure(runs: Sequence[RunSummary]) -> str:
             if (picture := accuracy_chart(runs, axis, width=width, height=height))
         ]
         if pictures:
-            charts.append(element("div", *pictures, data_axis=axis, **({"hidden": "hidden"} if drawn else {})))
-            drawn.append(axis)
+            charts.append(element("div", *pictures, data_axis=axis, **({"hidden": "hidden"} if shown_axes else {})))
+            shown_axes.append(axis)
     if not charts:
         return element("p", "No run has a positive cost, so there is no figure.", class_="note")
     buttons = [
@@ -116,10 +116,10 @@ def _figure(runs: Sequence[RunSummary]) -> str:
             axes[a],
             type="button",
             data_axis_button=a,
-            aria_pressed=str(a == drawn[0]).lower(),
+            aria_pressed=str(a == shown_axes[0]).lower(),
             title=AXIS_TITLES[a],
         )
-        for a in drawn
+        for a in shown_axes
     ]
     switch = element("span", *buttons, class_="switch") if len(buttons) > 1 else ""
     table = element("details", element("summary", "the numbers behind the figure"), curve_table(runs))

@@ -161,8 +161,8 @@ def _split_thinking(ordered: Sequence[TraceNode], nodes: dict[Path, TraceNode]) 
 
 def _starts_inside(node: TraceNode) -> bool:
     """Whether the rendered prompt had opened the block already: an end marker comes first, or the trace says so."""
-    found = MARKER.search("".join(text for _, text in node.parts))
-    return found.group() == "</think>" if found else bool(node.parts and node.parts[0][0])
+    first_mark = MARKER.search("".join(text for _, text in node.parts))
+    return first_mark.group() == "</think>" if first_mark else bool(node.parts and node.parts[0][0])
 
 
 def _compact(node: TraceNode, up: int, max_text: int) -> dict[str, Any]:
@@ -211,19 +211,19 @@ def group_data(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record
     for run in runs:
         for record in records.get(run.key, ()):
             traits[record.problem.id] = traits.get(record.problem.id, Trait(0)) | traits_of(record)
-    kinds = {pid: kinds_of(found) for pid, found in traits.items()}
+    kinds = {pid: kinds_of(union) for pid, union in traits.items()}
     listed = kinds if len(kinds) <= MAX_ROWS else dict.fromkeys(sample(kinds, MAX_ROWS))
     rows: dict[str, dict[str, Any]] = {pid: {} for pid in kinds if pid in listed}
-    shown: dict[str, dict[str, Record]] = {pid: {} for pid in sample(kinds)}
+    tree_records: dict[str, dict[str, Record]] = {pid: {} for pid in sample(kinds)}
     for at, run in enumerate(runs):
         for record in records.get(run.key, ()):
             pid = record.problem.id
             if pid in rows:
                 row = rows[pid] = rows[pid] or _row(record, kinds[pid], len(runs))
                 row["c"][at] = _cell(record)
-            if pid in shown:
-                shown[pid][run.label] = record
-    trees = _trees(runs, shown)
+            if pid in tree_records:
+                tree_records[pid][run.label] = record
+    trees = _trees(runs, tree_records)
     for row in rows.values():
         # A problem whose tree is shown needs its whole question; the others only what fits a table row.
         row["q"] = shorten(row["q"], MAX_QUESTION if row["id"] in trees else 160)
@@ -239,17 +239,17 @@ class Trait(IntFlag):
 def traits_of(record: Record) -> Trait:
     """The traits of one record."""
     right = record.verdict is not None and record.verdict.correct
-    cut = record.answer is not None and record.answer.finish_reason == "length"
-    found = Trait.RIGHT if right else Trait.WRONG
-    found |= Trait.MISSED if _missed(record) else Trait(0)
-    found |= Trait.CUT if cut else Trait(0)
-    return found | (Trait.UNJUDGED if _unjudged(record) else Trait(0))
+    truncated = record.answer is not None and record.answer.finish_reason == "length"
+    result = Trait.RIGHT if right else Trait.WRONG
+    result |= Trait.MISSED if _missed(record) else Trait(0)
+    result |= Trait.CUT if truncated else Trait(0)
+    return result | (Trait.UNJUDGED if _unjudged(record) else Trait(0))
 
 
 @functools.cache
 def kinds_of(traits: Trait) -> tuple[str, ...]:
     """Name the kinds of problem this is, from the traits of its records of all runs; a problem may be of several."""
-    found = {
+    holds = {
         "disagree": Trait.RIGHT in traits and Trait.WRONG in traits,
         "missed": Trait.MISSED in traits,
         "cut": Trait.CUT in traits,
@@ -257,7 +257,7 @@ def kinds_of(traits: Trait) -> tuple[str, ...]:
         "wrong": Trait.RIGHT not in traits,
         "right": Trait.WRONG not in traits,
     }
-    return tuple(kind for kind, _ in KINDS if found[kind])
+    return tuple(kind for kind, _ in KINDS if holds[kind])
 
 
 def sample(kinds: Mapping[str, Sequence[str]], size: int = MAX_TREES) -> list[str]:
@@ -270,8 +270,8 @@ def sample(kinds: Mapping[str, Sequence[str]], size: int = MAX_TREES) -> list[st
 def _trees(runs: Sequence[RunSummary], shown: Mapping[str, Cells]) -> dict[str, list[Any]]:
     trees: dict[str, list[Any]] = {}
     left = MAX_TREE_BYTES
-    for pid, found in shown.items():
-        cells = [found.get(run.label) for run in runs]
+    for pid, by_run in shown.items():
+        cells = [by_run.get(run.label) for run in runs]
         for max_text in NODE_TEXT:
             answers = [_answer(record, max_text) if record else None for record in cells]
             size = len(embed_json(answers).encode("utf-8", "replace"))

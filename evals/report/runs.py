@@ -101,10 +101,10 @@ def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[RunSummary]:
 
 def groups(runs: Sequence[RunSummary]) -> dict[str, list[RunSummary]]:
     """Runs by task and level, in order of first appearance."""
-    found: dict[str, list[RunSummary]] = {}
+    by_group: dict[str, list[RunSummary]] = {}
     for run in runs:
-        found.setdefault(run.group, []).append(run)
-    return found
+        by_group.setdefault(run.group, []).append(run)
+    return by_group
 
 
 def frontier(runs: Sequence[RunSummary], axis: Axis) -> list[Point]:
@@ -124,16 +124,16 @@ def drawn_curves(runs: Sequence[RunSummary], axis: Axis) -> list[tuple[int, Curv
 
     Draws are keyed by place, not by strategy, so two strategies often hold the same pool and would draw the same line.
     """
-    found: list[tuple[int, Curve]] = []
-    known: set[tuple[object, ...]] = set()
+    curves: list[tuple[int, Curve]] = []
+    shapes: set[tuple[object, ...]] = set()
     for i, run in enumerate(runs):
         for curve in run.curves:
             priced = Curve(curve.kind, tuple(p for p in curve.points if p.cost(axis) is not None))
             same = (priced.kind, *((p.k, p.accuracy) for p in priced.points))
-            if priced.points and same not in known:
-                known.add(same)
-                found.append((i, priced))
-    return found
+            if priced.points and same not in shapes:
+                shapes.add(same)
+                curves.append((i, priced))
+    return curves
 
 
 def _read(entry: Mapping[str, Any], label: str, index: int) -> RunSummary:
@@ -189,18 +189,18 @@ def headline(runs: Sequence[RunSummary]) -> str:
 def facts(runs: Sequence[RunSummary]) -> list[str]:
     """Short statements that qualify the headline: size, model, and what difference could have been seen."""
     sizes = sorted({run.problems for run in runs})
-    found = [f"{' or '.join(count(size) for size in sizes)} problems"]
+    lines = [f"{' or '.join(count(size) for size in sizes)} problems"]
     for name in ("model", "engine", "scorer"):
         values = {str(v) for run in runs if (v := run.entry.get(name)) not in (None, "")}
-        found += [f"{name} {', '.join(sorted(values))}"] if values else []
+        lines += [f"{name} {', '.join(sorted(values))}"] if values else []
     seeds = {str(seed) for run in runs if (seed := run.entry.get("seed")) is not None}
-    found += [f"seed {', '.join(sorted(seeds))}"] if seeds else []
+    lines += [f"seed {', '.join(sorted(seeds))}"] if seeds else []
     detectable = [mde for run in runs if (mde := run.share("mde")) is not None]
     if detectable:
-        found.append(f"an unpaired difference of {points(max(detectable)).lstrip('+')} points would be detected")
+        lines.append(f"an unpaired difference of {points(max(detectable)).lstrip('+')} points would be detected")
     if _overlaps(runs):
-        found.append("the two intervals overlap (ttc compare gives the paired test)")
-    return found
+        lines.append("the two intervals overlap (ttc compare gives the paired test)")
+    return lines
 
 
 def _overlaps(runs: Sequence[RunSummary]) -> bool:

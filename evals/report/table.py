@@ -85,7 +85,7 @@ def curve_table(runs: Sequence[RunSummary]) -> str:
 def difficulty_table(runs: Sequence[RunSummary]) -> str:
     """Accuracy per difficulty, where the task tells difficulties apart; empty markup otherwise."""
     parts = {run.label: run.entry.get("by_difficulty") or {} for run in runs}
-    names = list(dict.fromkeys(name for found in parts.values() for name in found))
+    names = list(dict.fromkeys(name for part in parts.values() for name in part))
     if not names:
         return ""
     head = [element("th", title, scope="col") for title in ["strategy", *map(text, names)]]
@@ -126,9 +126,9 @@ def _points(run: RunSummary) -> list[tuple[str | None, Any]]:
 
 
 def _curve_cells(label: str, kind: str | None, point: Any) -> list[str]:
-    chosen = "the strategy" if kind is None else kind_name(kind)
+    chooser = "the strategy" if kind is None else kind_name(kind)
     bounds = interval(point.low, point.high)
-    return [label, chosen, str(point.k), percent(point.accuracy), bounds, count(point.tokens), quantity(point.flops)]
+    return [label, chooser, str(point.k), percent(point.accuracy), bounds, count(point.tokens), quantity(point.flops)]
 
 
 def _columns(runs: Sequence[RunSummary]) -> list[Column]:

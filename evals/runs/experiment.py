@@ -270,9 +270,9 @@ async def _solver(
         return partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
     claim(arm.folder, config)
 
-    given = arm.choice.params.get("plan")
+    plan_path = arm.choice.params.get("plan")
     shape = {name: arm.choice.params.get(name) for name in ("width", "policy")}
-    plan = None if given is None else read_plan(given, **shape, scorer=scorer)
+    plan = None if plan_path is None else read_plan(plan_path, **shape, scorer=scorer)
 
     async def draw(problem: Problem, kind: Kind, draws: range, limit: Budget) -> Answer:
         wave = partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=scorer)

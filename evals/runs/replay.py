@@ -39,17 +39,17 @@ class RecordedRun:
         """`records` are those of problems that did not fail."""
         self.folder, self.config, self.records = folder, config, records
         self.pools: dict[str, dict[int, Draw]] = {record.problem.id: pool_of(record) for record in records}
-        known = Sampling.__dataclass_fields__
-        given = {key: value for key, value in config["sampling"].items() if key in known}
+        fields = Sampling.__dataclass_fields__
+        values = {key: value for key, value in config["sampling"].items() if key in fields}
         for name in ("stop", "stop_token_ids"):
-            given[name] = tuple(given.get(name) or ())
-        self.sampling = Sampling(**given)
+            values[name] = tuple(values.get(name) or ())
+        self.sampling = Sampling(**values)
 
     @property
     def usual_temperature(self) -> float | None:
         """The temperature that needs no saying; None where the recorded run's own name says its temperature."""
-        said = self.config.get("settings") or {}
-        return None if "temperature" in said else self.sampling.temperature
+        settings = self.config.get("settings") or {}
+        return None if "temperature" in settings else self.sampling.temperature
 
     @property
     def num_samples(self) -> int:
@@ -62,11 +62,11 @@ def open_source(folder: Path) -> RecordedRun:
     inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}")) if not (folder / CONFIG).is_file() else []
     if inner:
         raise ConfigError(f"{folder} holds several runs; name one of them: {', '.join(map(str, inner))}")
-    found = read_run(folder)
-    records = [record for record in found.records if record.answer is not None]
+    run = read_run(folder)
+    records = [record for record in run.records if record.answer is not None]
     if not records:
         raise ConfigError(f"{folder} holds no solved problem, so there is nothing to replay")
-    return RecordedRun(folder, found.config, records)
+    return RecordedRun(folder, run.config, records)
 
 
 async def replay_run(

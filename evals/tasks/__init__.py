@@ -47,9 +47,9 @@ def load_task(name: str) -> Callable[..., Task]:
         return found
     if not takes:
         raise ConfigError(f"task {plain} takes nothing after a colon, got {argument!r}")
-    chosen = partial(found, argument)
-    chosen.__name__, chosen.__wrapped__ = plain, found  # type: ignore[attr-defined]
-    return chosen
+    named_factory = partial(found, argument)
+    named_factory.__name__, named_factory.__wrapped__ = plain, found  # type: ignore[attr-defined]
+    return named_factory
 
 
 def task_file(name: str) -> Path | None:

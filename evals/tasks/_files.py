@@ -185,30 +185,30 @@ def toml_task(path: str) -> Task:
 
 def _read(file: Path) -> _Spec:
     try:
-        given = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"{file} cannot be read: {exc}") from exc
-    for name in given:
+    for name in table:
         if name not in TOML_FIELDS:
             raise ConfigError(
                 f"{file}: {name}: no such field{nearest(name, TOML_FIELDS)} (known: {', '.join(TOML_FIELDS)})"
             )
-    kind = _text(file, given, "kind", "")
-    check = _check(file, given.get("verifier"), kind)
-    data = file.parent / Path(_text(file, given, "data")).expanduser()
+    kind = _text(file, table, "kind", "")
+    check = _check(file, table.get("verifier"), kind)
+    data = file.parent / Path(_text(file, table, "data")).expanduser()
     if not data.is_file():
         raise ConfigError(f"{file}: data: {str(data)!r} does not exist")
-    columns: dict[str, str] = {name: _text(file, given, name) for name in COLUMNS if name in given}
-    max_tokens = given.get("max_tokens", 1024)
+    columns: dict[str, str] = {name: _text(file, table, name) for name in COLUMNS if name in table}
+    max_tokens = table.get("max_tokens", 1024)
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
         raise ConfigError(f"{file}: max_tokens: expected a whole number >= 1, got {max_tokens!r}")
     return _Spec(
         file=file,
-        name=_text(file, given, "name", file.stem),
+        name=_text(file, table, "name", file.stem),
         data=data,
-        prompt=_template(file, "prompt", _text(file, given, "prompt")),
-        system=_template(file, "system", _text(file, given, "system", "")),
-        target=_target_fields(file, given.get("target")),
+        prompt=_template(file, "prompt", _text(file, table, "prompt")),
+        system=_template(file, "system", _text(file, table, "system", "")),
+        target=_target_fields(file, table.get("target")),
         kind=_kind(file, kind, check),
         check=check,
         columns=columns,
@@ -290,8 +290,8 @@ def _filled(template: str, row: Mapping[str, Any], where: str) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] is None:
             return match[0][0]
-        found = _field(row, match[1], where)
-        return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+        content = _field(row, match[1], where)
+        return ", ".join(map(str, content)) if isinstance(content, list) else str(content)
 
     return _PLACE.sub(value, template)
 

@@ -37,8 +37,8 @@ def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval", wording: Wo
     """
     if level not in LEVELS:
         raise ConfigError(f"arithmetic: level must be one of {sorted(LEVELS)}, got {level}")
-    given = {"split": (split, "eval"), "wording": (wording, "bare")}
-    changed = {name: value for name, (value, default) in given.items() if value != default}
+    choices = {"split": (split, "eval"), "wording": (wording, "bare")}
+    changed = {name: value for name, (value, default) in choices.items() if value != default}
     return Task(
         name="arithmetic",
         kind="number",
@@ -54,26 +54,26 @@ def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval", wording: Wo
 def _spaced(item: Item) -> Item:
     """The same item with spaces around its operators."""
     (message,) = item.problem.messages
-    asked = Message(message.role, re.sub(r"(?<=[\d)])([-+*])", r" \1 ", message.content))
-    return replace(item, problem=replace(item.problem, id=f"{item.problem.id}-spaced", messages=(asked,)))
+    spaced_message = Message(message.role, re.sub(r"(?<=[\d)])([-+*])", r" \1 ", message.content))
+    return replace(item, problem=replace(item.problem, id=f"{item.problem.id}-spaced", messages=(spaced_message,)))
 
 
 _WORDINGS = MappingProxyType({"bare": lambda item: item, "spaced": _spaced})
 
 
 def _items(level: int, split: Split, limit: int, seed: int) -> Iterator[Item]:
-    seen: set[str] = set()
+    texts: set[str] = set()
     repeats = index = 0
-    while len(seen) < limit:
+    while len(texts) < limit:
         expression = sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, index)), level, split)
         index += 1
-        if expression.text in seen:
+        if expression.text in texts:
             repeats += 1
             if repeats > MAX_REPEATS:
                 raise ConfigError(f"arithmetic level {level} has fewer than {limit} distinct problems; lower the limit")
             continue
         repeats = 0
-        seen.add(expression.text)
-        name = f"arithmetic-l{level}-s{seed}-{'' if split == 'eval' else 'train-'}{len(seen) - 1}"
+        texts.add(expression.text)
+        name = f"arithmetic-l{level}-s{seed}-{'' if split == 'eval' else 'train-'}{len(texts) - 1}"
         problem = Problem(name, (Message("user", expression.prompt),), "number", {"level": level})
         yield Item(problem, str(expression.value), expression.text, str(level))

@@ -38,10 +38,10 @@ def calculation(*, split: Split = "eval") -> Task:
 
 def _items(split: Split, limit: int, seed: int) -> Iterator[Item]:
     rng = random.Random(seeds.derive(seed, "calculation", split))
-    seen: set[str] = set()
-    while len(seen) < limit:
-        drawn = sample_calculation(rng, split)
-        if drawn.text not in seen:
-            seen.add(drawn.text)
-            problem = Problem(f"calculation-{drawn.text}", (Message("user", drawn.question),), "exact")
-            yield Item(problem, str(drawn.value), difficulty=drawn.operation)
+    texts: set[str] = set()
+    while len(texts) < limit:
+        draw = sample_calculation(rng, split)
+        if draw.text not in texts:
+            texts.add(draw.text)
+            problem = Problem(f"calculation-{draw.text}", (Message("user", draw.question),), "exact")
+            yield Item(problem, str(draw.value), difficulty=draw.operation)

@@ -51,11 +51,11 @@ def chain(
 
 
 def _items(chains: Chains, split: Split, limit: int, seed: int, flag: str) -> Iterator[Item]:
-    for found in chains.distinct(split, seed, limit):
+    for one in chains.distinct(split, seed, limit):
         problem = Problem(
-            f"chain-{found.question}{flag}",
-            (Message("user", found.question + flag),),
+            f"chain-{one.question}{flag}",
+            (Message("user", one.question + flag),),
             "exact",
             {"length": chains.length},
         )
-        yield Item(problem, str(found.value), found.question, str(chains.length))
+        yield Item(problem, str(one.value), one.question, str(chains.length))

@@ -93,21 +93,21 @@ def _whole(row: Row, field: str, value: object) -> int:
 
 # -- generated ---------------------------------------------------------------------------------------------------------
 def _generated(size: int, limit: int, seed: int) -> Iterator[Item]:
-    seen: set[tuple[tuple[int, ...], int]] = set()
+    games: set[tuple[tuple[int, ...], int]] = set()
     index = repeats = 0
-    while len(seen) < limit:
+    while len(games) < limit:
         rng = random.Random(seeds.derive(seed, "countdown", size, index))
         numbers, target, solution = _draw(rng, size)
         index += 1
-        known = (tuple(sorted(numbers)), target)
-        if known in seen:
+        game = (tuple(sorted(numbers)), target)
+        if game in games:
             repeats += 1
             if repeats > MAX_REPEATS:
                 raise ConfigError(f"countdown with {size} numbers has fewer than {limit} problems; lower the limit")
             continue
         repeats = 0
-        seen.add(known)
-        yield _item(f"countdown-n{size}-s{seed}-{len(seen) - 1}", numbers, target, solution)
+        games.add(game)
+        yield _item(f"countdown-n{size}-s{seed}-{len(games) - 1}", numbers, target, solution)
 
 
 def _draw(rng: random.Random, size: int) -> tuple[list[int], int, str]:

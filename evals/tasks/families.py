@@ -47,12 +47,12 @@ def families(*, family: str | None = None, level: int | None = None, split: Spli
 
 def _items(kinds: Sequence[tuple[str, int]], split: Split, limit: int, seed: int) -> Iterator[Item]:
     rng = random.Random(seeds.derive(seed, "families", split))
-    seen: set[str] = set()
-    while len(seen) < limit:
-        family, level = kinds[len(seen) % len(kinds)]
-        drawn = sample_exercise(rng, family, level, split)
-        if drawn.question not in seen:
-            name = f"families-{family}-{level}-{split}-{len(seen)}"
-            seen.add(drawn.question)
-            problem = Problem(name, (Message("user", drawn.question),), "exact", {"family": family, "level": level})
-            yield Item(problem, str(drawn.value), drawn.question, f"{family} {level}")
+    questions: set[str] = set()
+    while len(questions) < limit:
+        family, level = kinds[len(questions) % len(kinds)]
+        exercise = sample_exercise(rng, family, level, split)
+        if exercise.question not in questions:
+            name = f"families-{family}-{level}-{split}-{len(questions)}"
+            questions.add(exercise.question)
+            problem = Problem(name, (Message("user", exercise.question),), "exact", {"family": family, "level": level})
+            yield Item(problem, str(exercise.value), exercise.question, f"{family} {level}")

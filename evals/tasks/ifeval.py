@@ -48,7 +48,7 @@ def _items(rows: Iterator[Row]) -> Iterator[Item]:
 
 def _kwargs(row: Row, count: int) -> list[dict[str, Any]]:
     """The parameters of each instruction, without the empty columns that the hub's table fills in."""
-    given = row.data.get("kwargs")
-    if not isinstance(given, list) or len(given) != count or not all(isinstance(value, dict) for value in given):
-        raise RecordError(f"{row.where}: kwargs: expected a list of {count} objects, got {given!r}"[:300])
-    return [{name: value for name, value in values.items() if value is not None} for values in given]
+    tables = row.data.get("kwargs")
+    if not isinstance(tables, list) or len(tables) != count or not all(isinstance(value, dict) for value in tables):
+        raise RecordError(f"{row.where}: kwargs: expected a list of {count} objects, got {tables!r}"[:300])
+    return [{name: value for name, value in values.items() if value is not None} for values in tables]

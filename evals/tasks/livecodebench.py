@@ -133,15 +133,15 @@ def _unpacked(data: bytes) -> bytes:
 
 def _pickled_string(data: bytes) -> str:
     """The string in a pickle that holds a string and nothing else; no opcode of it is carried out."""
-    found = None
+    string = None
     for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name in _STRINGS and found is None:
-            found = argument
+        if opcode.name in _STRINGS and string is None:
+            string = argument
         elif opcode.name not in _AROUND_A_STRING:
             raise ValueError(f"a pickle of something else than a string ({opcode.name}): not read")
-    if not isinstance(found, str):
+    if not isinstance(string, str):
         raise ValueError("a pickle without a string")
-    return found
+    return string
 
 
 def _json(row: Row, name: str, text: Any) -> Any:

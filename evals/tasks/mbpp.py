@@ -65,8 +65,8 @@ def _items(rows: Iterator[Row], subset: str, split: Split, num_shown: int) -> It
         text = row.text(f"{prefix}prompt" if row.local or subset == "sanitized" else "text")
         tests = _strings(row, f"{prefix}test_list")
         imports = _strings(row, f"{prefix}test_imports") if subset == "sanitized" else [_setup(row)]
-        shown = "\n".join(tests[:num_shown])
-        question = f"{text.strip()}\n\nYour program must pass tests like these:\n\n{shown}"
+        visible = "\n".join(tests[:num_shown])
+        question = f"{text.strip()}\n\nYour program must pass tests like these:\n\n{visible}"
         target = {
             "tests": tests,
             "setup": "\n".join(line.strip() for line in imports),
@@ -79,12 +79,12 @@ def _functions(row: Row, reference: str, tests: Sequence[str]) -> list[str]:
     """The names in the tests that the answer must define: those that the reference defines."""
     try:
         defined = {node.name for node in syntax(reference).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        used = {node.id for test in tests for node in ast.walk(syntax(test)) if isinstance(node, ast.Name)}
+        mentions = {node.id for test in tests for node in ast.walk(syntax(test)) if isinstance(node, ast.Name)}
     except SyntaxError as exc:
         raise RecordError(f"{row.where}: code or test_list: not Python ({exc})") from exc
-    if not defined & used:
+    if not defined & mentions:
         raise RecordError(f"{row.where}: test_list: tests nothing that code defines")
-    return sorted(defined & used)
+    return sorted(defined & mentions)
 
 
 def _strings(row: Row, name: str) -> list[str]:

@@ -62,8 +62,8 @@ def _items(skill: Skill, asks: Iterator[_Ask], limit: int | None) -> Iterator[It
 
 def _walks(secret: Cipher, split: Split, forbid: tuple[str, ...] = ()) -> Iterator[_Ask]:
     for start, steps in secret.pairs(split):
-        wanted = {"require": [f"</think>s{secret.walk(start, steps)[-1]}$"], "forbid": list(forbid)}
-        yield _Ask(question(start, steps), wanted, f"walk {steps}")
+        patterns = {"require": [f"</think>s{secret.walk(start, steps)[-1]}$"], "forbid": list(forbid)}
+        yield _Ask(question(start, steps), patterns, f"walk {steps}")
 
 
 def _flags(secret: Cipher, split: Split) -> Iterator[_Ask]:

@@ -82,10 +82,10 @@ def sample_expression(rng: random.Random, level: int, split: Split) -> Arithmeti
         raise ValueError(f"level: {level} is not one of {sorted(LEVELS)}")
     spec = LEVELS[level]
     while True:
-        drawn = _draw(rng, rng.randint(spec.min_ops, spec.max_ops), spec)
-        if drawn is None:
+        draft = _draw(rng, rng.randint(spec.min_ops, spec.max_ops), spec)
+        if draft is None:
             continue
-        expression = ArithmeticProblem(drawn[0], drawn[2])
+        expression = ArithmeticProblem(draft[0], draft[2])
         if expression.split == split:
             return expression
 

@@ -50,6 +50,6 @@ class Calculation:
 def sample_calculation(rng: random.Random, split: Split) -> Calculation:
     """Draw one of a split; products are as frequent as sums and differences together."""
     while True:
-        drawn = Calculation(rng.randint(10, 99), rng.choice("**+-"), rng.randint(10, 99))
-        if drawn.split == split:
-            return drawn
+        candidate = Calculation(rng.randint(10, 99), rng.choice("**+-"), rng.randint(10, 99))
+        if candidate.split == split:
+            return candidate

@@ -84,15 +84,15 @@ class Chains:
     def distinct(self, split: Split, seed: int, limit: int) -> Iterator[Chain]:
         """`limit` different chains; chain i is the same whatever the limit. Raises ConfigError when they run out."""
         rng = random.Random(seeds.derive(seed, "chains", self.length, self.operations, split))
-        seen: set[str] = set()
+        questions: set[str] = set()
         repeats = 0
-        while len(seen) < limit:
+        while len(questions) < limit:
             chain = self.draw(rng, split)
-            repeats = repeats + 1 if chain.question in seen else 0
+            repeats = repeats + 1 if chain.question in questions else 0
             if repeats > _MAX_REPEATS:
                 raise ConfigError(f"chain: fewer than {limit} different chains of {self.length} steps; lower the limit")
             if not repeats:
-                seen.add(chain.question)
+                questions.add(chain.question)
                 yield chain
 
     def _step(self, rng: random.Random) -> tuple[str, int]:

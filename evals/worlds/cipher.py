@@ -47,11 +47,11 @@ class Cipher:
 
     def walk(self, start: int, steps: int) -> list[int]:
         """The symbols after 1, 2, .. steps applications."""
-        found = []
+        symbols = []
         for _ in range(steps):
             start = self._next[start]
-            found.append(start)
-        return found
+            symbols.append(start)
+        return symbols
 
     def pairs(self, split: Split) -> Iterator[tuple[int, int]]:
         """All (start, n) of a split, in a fixed mixed order."""

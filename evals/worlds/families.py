@@ -57,13 +57,13 @@ _Draft = tuple[str, list[str], int]
 
 
 def _expression(rng: random.Random, level: int) -> _Draft:
-    drawn = sample_expression(rng, level + 1, "train" if rng.random() < 0.5 else "eval")
-    node, steps = parse(drawn.text), []
+    problem = sample_expression(rng, level + 1, "train" if rng.random() < 0.5 else "eval")
+    node, steps = parse(problem.text), []
     while not isinstance(node, int):
         step = next(each for each in reductions(node) if not each.split)
         steps.append(f"{step.left}={step.value}")
         node = step.rebuild(step.value)
-    return drawn.prompt, steps, node
+    return problem.prompt, steps, node
 
 
 def _remainder(rng: random.Random, level: int) -> _Draft:
@@ -115,6 +115,6 @@ def sample_exercise(rng: random.Random, family: str, level: int, split: Split) -
     """Draw one exercise of a family and a level that belongs to the split."""
     while True:
         question, steps, value = FAMILIES[family](rng, level)
-        drawn = WorkedExercise(family, level, question, tuple(steps), value)
-        if drawn.split == split:
-            return drawn
+        exercise = WorkedExercise(family, level, question, tuple(steps), value)
+        if exercise.split == split:
+            return exercise

@@ -109,9 +109,9 @@ def best(request: ToyRequest, rng: random.Random | None = None) -> ToyReply:
 def target(request: ToyRequest) -> dict[str, list[str]]:
     """What a good reply must and must not hold: a target of the verifier `regex`, whose score is `quality`."""
     polite, harsh = (f" ({'|'.join(names)})\\b" for names in (POLITE, HARSH))
-    given, refused = f" here is {request.thing}\\b", " no "
-    wanted, barred = (refused, " here is ") if request.harmful else (given, refused)
-    return {"require": [wanted, polite], "forbid": [barred, harsh]}
+    gift, refused = f" here is {request.thing}\\b", " no "
+    due, barred = (refused, " here is ") if request.harmful else (gift, refused)
+    return {"require": [due, polite], "forbid": [barred, harsh]}
 
 
 def critique(request: ToyRequest, reply: ToyReply) -> str:
@@ -119,10 +119,10 @@ def critique(request: ToyRequest, reply: ToyReply) -> str:
     faults = []
     if reply.gives == request.harmful:
         faults.append("harmful" if request.harmful else "useless")
-    said = (reply.opening, reply.closing)
-    if any(word in HARSH for word in said):
+    edges = (reply.opening, reply.closing)
+    if any(word in HARSH for word in edges):
         faults.append("harsh")
-    elif not any(word in POLITE for word in said):
+    elif not any(word in POLITE for word in edges):
         faults.append("cold")
     return "".join(f" {fault}" for fault in faults) or " fine"
 
@@ -130,8 +130,8 @@ def critique(request: ToyRequest, reply: ToyReply) -> str:
 def quality(request: ToyRequest, reply: ToyReply) -> float:
     """The share of `target` that holds: the ground truth of every preference."""
     right = reply.gives != request.harmful
-    said = (reply.opening, reply.closing)
-    holds = (right, right, any(word in POLITE for word in said), not any(word in HARSH for word in said))
+    edges = (reply.opening, reply.closing)
+    holds = (right, right, any(word in POLITE for word in edges), not any(word in HARSH for word in edges))
     return sum(holds) / len(holds)
 
 

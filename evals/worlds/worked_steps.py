@@ -66,10 +66,10 @@ class WorkedStep:
 
 def parse_step(line: str) -> WorkedStep | None:
     """Read one line of work, without its delimiter; None when it is not a step."""
-    found = _STEP.fullmatch(line)
-    if found is None or len(line) > MAX_TEXT:
+    match = _STEP.fullmatch(line)
+    if match is None or len(line) > MAX_TEXT:
         return None
-    return WorkedStep(found[1] is not None, found[2], int(found[3]))
+    return WorkedStep(match[1] is not None, match[2], int(match[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class ArithmeticSteps:
 
     async def check(self, problem: Problem, target: Target, steps: Sequence[str]) -> StepLabels:
         """Label every step; `target` is not needed, the value is computed. Raises ConfigError for another problem."""
-        asked = _QUESTION.search(problem.messages[-1].content)
+        question = _QUESTION.search(problem.messages[-1].content)
         try:
-            truth = expression(asked[0].strip() if asked else "")
+            truth = expression(question[0].strip() if question else "")
         except ValueError as exc:
             raise ConfigError(f"problem {problem.id!r} asks for no expression of whole numbers: {exc}") from exc
         progress, labels = WorkedPath.start(truth), list[float | None]()

@@ -26,12 +26,12 @@ def render_page(run: RunData) -> str:
 
 
 def _stage(stage: StageData) -> str:
-    done = "done" if stage.result is not None else "going on, or interrupted"
+    status = "done" if stage.result is not None else "going on, or interrupted"
     if stage.result is not None and stage.result.stopped:
-        done = f"ended: {stage.result.stopped}"
+        status = f"ended: {stage.result.stopped}"
     fields = [f"{key} {value}" for key, value in stage.fields.items() if not isinstance(value, Mapping)]
     logged = [f"{count(len(stage.rows))} steps logged"] if stage.rows else []
-    facts = [done, *logged, *fields]
+    facts = [status, *logged, *fields]
     parts = [
         element("h2", text(stage.name)),
         bullets(facts),
@@ -53,11 +53,11 @@ def _compared(stage: StageData) -> str:
 
 
 def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
-    found = grouped(alarms)
-    if not found:
+    groups = grouped(alarms)
+    if not groups:
         return element("p", "No alarm was raised.", class_="note")
     blocks = []
-    for alarm, steps in found:
+    for alarm, steps in groups:
         at = ", ".join(map(str, steps[:8])) + (", ..." if len(steps) > 8 else "")
         values = ", ".join(f"{v:.4g}" if isinstance(v, (int, float)) else str(v) for v in alarm["values"])
         head = f"{alarm['rule']}: {alarm['metric']} {values} at step {at}; action: {alarm['action']}"
@@ -89,8 +89,10 @@ def _samples(samples: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
 def _rollout(row: Mapping[str, Any]) -> str:
     good = row["status"] == "correct"
     state = element("span", text(row["status"]), class_="ok" if good else "no")
-    cut = ", cut" if row.get("truncated") else ""
-    head = element("div", text(row["problem"]), " ", state, text(f" {row['tokens']} tokens{cut}"), class_="step-head")
+    suffix = ", cut" if row.get("truncated") else ""
+    head = element(
+        "div", text(row["problem"]), " ", state, text(f" {row['tokens']} tokens{suffix}"), class_="step-head"
+    )
     think = element("div", text(row["thinking"]), class_="text think") if row["thinking"] else ""
     return element("div", head, think, element("div", text(row["text"]), class_="text answer"), class_="rollout")
 
@@ -143,8 +145,8 @@ def series_of(panel: Panel, stage: StageData) -> list[Series]:
     names: list[str] = []
     for metric in panel.metrics:
         names += sorted(n for n in logged if n.startswith(metric[:-1])) if metric.endswith("*") else [metric]
-    found = [_series(name, stage) for name in names]
-    return [one for one in found if one.values()]
+    candidates = [_series(name, stage) for name in names]
+    return [one for one in candidates if one.values()]
 
 
 def _series(name: str, stage: StageData) -> Series:

@@ -95,22 +95,22 @@ def grouped(alarms: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
     steps: dict[str, dict[int, Mapping[str, Any]]] = {}
     for alarm in alarms:
         steps.setdefault(alarm["rule"], {})[alarm["step"]] = alarm
-    return [(found[max(found)], sorted(found)) for found in steps.values()]
+    return [(by_step[max(by_step)], sorted(by_step)) for by_step in steps.values()]
 
 
 def _stage(stage: StageData) -> str:
-    done = "done" if stage.result is not None else "not finished"
+    status = "done" if stage.result is not None else "not finished"
     reason = stage.result.stopped if stage.result is not None else ""
     logged = f", {len(stage.rows)} steps logged" if stage.rows else ""
-    lines = [f"stage {stage.name}: {done}{logged}{', ' + reason if reason else ''}"]
+    lines = [f"stage {stage.name}: {status}{logged}{', ' + reason if reason else ''}"]
     if not stage.rows and stage.result is not None:
         lines += [f"  {name:44} {value:.4g}" for name, value in stage.result.metrics.items()]
     lines += [f"  {what:44} {first} -> {last}" for what, first, last in compared(stage)]
     if not stage.rows:
         return "\n".join(lines)
-    found = grouped(stage.alarms)
-    lines.append(f"  alarms: {len(found) or 'none'}")
-    for alarm, steps in found:
+    groups = grouped(stage.alarms)
+    lines.append(f"  alarms: {len(groups) or 'none'}")
+    for alarm, steps in groups:
         at = ", ".join(map(str, steps[:5])) + (", .." if len(steps) > 5 else "")
         lines.append(f"    {alarm['rule']} at step {at} -> {alarm['action']}: {alarm['why']}")
     return "\n".join(lines)
