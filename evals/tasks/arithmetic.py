@@ -15,14 +15,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from evals.task import Item, Task
-from evals.worlds.arithmetic import DEFAULT_LEVEL, LEVELS, Split, sample_expression
+from evals.worlds.arithmetic import DEFAULT_LEVEL, LEVELS, sample_expression
+from evals.worlds.supply import Split, distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
 
 DEFAULT_LIMIT = 1000
-MAX_REPEATS = 1000
-
 
 Wording = Literal["bare", "spaced"]
 
@@ -62,18 +61,13 @@ _WORDINGS = MappingProxyType({"bare": lambda item: item, "spaced": _spaced})
 
 
 def _items(level: int, split: Split, limit: int, seed: int) -> Iterator[Item]:
-    texts: set[str] = set()
-    repeats = index = 0
-    while len(texts) < limit:
-        expression = sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, index)), level, split)
-        index += 1
-        if expression.text in texts:
-            repeats += 1
-            if repeats > MAX_REPEATS:
-                raise ConfigError(f"arithmetic level {level} has fewer than {limit} distinct problems; lower the limit")
-            continue
-        repeats = 0
-        texts.add(expression.text)
-        name = f"arithmetic-l{level}-s{seed}-{'' if split == 'eval' else 'train-'}{len(texts) - 1}"
+    expressions = distinct(
+        lambda i, _: sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, i)), level, split),
+        lambda expression: expression.text,
+        limit,
+        f"arithmetic level {level} has fewer than {limit} distinct problems",
+    )
+    for number, expression in enumerate(expressions):
+        name = f"arithmetic-l{level}-s{seed}-{'' if split == 'eval' else 'train-'}{number}"
         problem = Problem(name, (Message("user", expression.prompt),), "number", {"level": level})
         yield Item(problem, str(expression.value), expression.text, str(level))

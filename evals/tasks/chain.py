@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from evals.task import Item, Task
-from evals.worlds.chain import OPERATIONS, Chains, Split
+from evals.worlds.chain import OPERATIONS, Chains
+from evals.worlds.supply import Split
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from evals.data.sources import Row, Source, dataset
 from evals.task import Item, Task, VerifierSpec
+from evals.worlds.supply import distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError, RecordError
@@ -23,7 +24,6 @@ DEFAULT_LIMIT = 1000
 MAX_NUMBER, MIN_TARGET, MAX_TARGET = 99, 10, 100
 MAX_VALUE = 10_000
 """The largest value inside a generated solution."""
-MAX_REPEATS = 1000
 SIZES = range(3, 7)
 PROMPT = (
     "Using the numbers {numbers}, create an expression that equals {target}. You can use the basic arithmetic "
@@ -93,21 +93,14 @@ def _whole(row: Row, field: str, value: object) -> int:
 
 # -- generated ---------------------------------------------------------------------------------------------------------
 def _generated(size: int, limit: int, seed: int) -> Iterator[Item]:
-    games: set[tuple[tuple[int, ...], int]] = set()
-    index = repeats = 0
-    while len(games) < limit:
-        rng = random.Random(seeds.derive(seed, "countdown", size, index))
-        numbers, target, solution = _draw(rng, size)
-        index += 1
-        game = (tuple(sorted(numbers)), target)
-        if game in games:
-            repeats += 1
-            if repeats > MAX_REPEATS:
-                raise ConfigError(f"countdown with {size} numbers has fewer than {limit} problems; lower the limit")
-            continue
-        repeats = 0
-        games.add(game)
-        yield _item(f"countdown-n{size}-s{seed}-{len(games) - 1}", numbers, target, solution)
+    games = distinct(
+        lambda i, _: _draw(random.Random(seeds.derive(seed, "countdown", size, i)), size),
+        lambda game: (tuple(sorted(game[0])), game[1]),
+        limit,
+        f"countdown with {size} numbers has fewer than {limit} problems",
+    )
+    for number, (numbers, target, solution) in enumerate(games):
+        yield _item(f"countdown-n{size}-s{seed}-{number}", numbers, target, solution)
 
 
 def _draw(rng: random.Random, size: int) -> tuple[list[int], int, str]:

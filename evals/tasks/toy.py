@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evals.task import Item, Task, VerifierSpec
-from evals.worlds.cipher import Cipher, Split, question
+from evals.worlds.cipher import Cipher, question
+from evals.worlds.supply import Split
 from evals.worlds.toy import FLAGS, critique, quality, replies, requests, target
 from ttc.core import Message, Problem, Sampling, Target
 

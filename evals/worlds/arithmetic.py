@@ -22,9 +22,8 @@ by step is in `evals.worlds.expressions`.
 import hashlib
 import random
 from dataclasses import dataclass
-from typing import Literal
 
-Split = Literal["train", "eval"]
+from evals.worlds.supply import Split
 
 PROMPT = "Compute {expression}."
 DEFAULT_LEVEL = 4

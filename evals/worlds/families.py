@@ -19,14 +19,13 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 from evals.worlds.arithmetic import sample_expression
 from evals.worlds.expressions import STEP_DELIMITER, parse, reductions
+from evals.worlds.supply import Split
 
-__all__ = ["FAMILIES", "LEVELS", "Split", "WorkedExercise", "sample_exercise"]
+__all__ = ["FAMILIES", "LEVELS", "WorkedExercise", "sample_exercise"]
 
-Split = Literal["train", "eval"]
 LEVELS = (1, 2, 3)
 _HELD_OUT = 8
 
