@@ -248,4 +248,4 @@ def is_right(pool: DrawPool, taken: Sequence[int], rule: Select) -> bool:
 def _cuts(pools: Sequence[DrawPool]) -> tuple[float, ...]:
     """Scores that some shares of all samples stay below."""
     scores = [c.score for pool in pools for c in pool.candidates if c.score is not None] or [0.0]
-    return tuple(float(cut) for cut in np.unique(np.quantile(scores, LEVELS if len(pools) >= FEW else COARSE)))
+    return tuple(float(level) for level in np.unique(np.quantile(scores, LEVELS if len(pools) >= FEW else COARSE)))

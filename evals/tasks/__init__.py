@@ -39,16 +39,16 @@ def load_task(name: str) -> Callable[..., Task]:
             factory.__name__ = Path(name).name  # type: ignore[attr-defined]
             return factory
     plain, argument = split_model(name)
-    found = TASKS.load(plain)
-    takes = [p for p in inspect.signature(found).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    task_factory = TASKS.load(plain)
+    takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if argument is None:
         if takes:
             raise ConfigError(f"task {plain} needs a {takes[0].name}: {plain}:{takes[0].name.upper()}")
-        return found
+        return task_factory
     if not takes:
         raise ConfigError(f"task {plain} takes nothing after a colon, got {argument!r}")
-    named_factory = partial(found, argument)
-    named_factory.__name__, named_factory.__wrapped__ = plain, found  # type: ignore[attr-defined]
+    named_factory = partial(task_factory, argument)
+    named_factory.__name__, named_factory.__wrapped__ = plain, task_factory  # type: ignore[attr-defined]
     return named_factory
 
 

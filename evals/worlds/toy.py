@@ -191,7 +191,7 @@ def toy_texts(skills: str, secret: Cipher, habits: Habits) -> Texts:
 
     def pair(rng: random.Random) -> tuple[str, str]:
         place = rng.random() * bounds[-1]
-        skill = next(skill for skill, bound in zip(names, bounds, strict=True) if place <= bound)
+        skill = next(skill for skill, limit in zip(names, bounds, strict=True) if place <= limit)
         return makers[skill](rng)
 
     vocabulary, pattern = words(secret.symbols, secret.max_steps)

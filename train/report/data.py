@@ -124,11 +124,11 @@ def _samples(path: Path, steps: Sequence[int]) -> dict[int, list[dict[str, Any]]
     for rollout in read_rollouts(path):
         step = rollout.step + 1  # rollouts count the updates before them, metrics those after
         right = rollout.verdict is not None and rollout.verdict.correct
-        shown = excerpts.get(step)
-        kinds = sum(1 for row in shown or () if (row["status"] == "correct") == right)
-        if shown is None or (step, right) in pairs or kinds >= SHOWN_ROLLOUTS // 2:
+        step_excerpts = excerpts.get(step)
+        kinds = sum(1 for row in step_excerpts or () if (row["status"] == "correct") == right)
+        if step_excerpts is None or (step, right) in pairs or kinds >= SHOWN_ROLLOUTS // 2:
             continue
-        if any(row["problem"] == rollout.problem_id for row in shown if (row["status"] == "correct") == right):
+        if any(row["problem"] == rollout.problem_id for row in step_excerpts if (row["status"] == "correct") == right):
             continue
-        shown.append(excerpt(rollout))
+        step_excerpts.append(excerpt(rollout))
     return {step: rows for step, rows in excerpts.items() if rows}
