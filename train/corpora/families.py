@@ -37,7 +37,8 @@ def families(*, max_level: int = 2, noise: float = 0.05) -> Corpus:
         steps = [_slipped(step, rng) if rng.random() < noise else step for step in exercise.steps]
         worked = "".join(f"{step}\n\n" for step in steps)
         answer = traces.answer(exercise.value).removesuffix("<|im_end|>")
-        return f"<|im_start|>user\n{exercise.question}<|im_end|>\n<|im_start|>assistant\n<think>\n{worked}</think>\n\n{answer}"
+        prompt = f"<|im_start|>user\n{exercise.question}<|im_end|>\n<|im_start|>assistant\n"
+        return f"{prompt}<think>\n{worked}</think>\n\n{answer}"
 
     return Corpus("families", tokenizer.build, sample, _MAX_LENGTH)
 
