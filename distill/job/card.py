@@ -8,7 +8,7 @@ from typing import Any
 
 from distill.measure.comparing import HEAD, Line, compared
 from distill.plan.resolve import Plan
-from distill.spec.measured import Measured
+from distill.measure.measured import Measured
 from train.measure.gates import Check
 from ttc.durable import replace_text
 

@@ -18,15 +18,15 @@ from typing import Any
 
 from distill import preflight
 from distill.data.pipeline import run_pipeline
-from distill.data.template import Audit, audit_rows
+from distill.data.audit import Audit, audit_rows
 from distill.generation.generate import Opener
 from distill.generation.judging import gather
 from distill.generation.ledger import Ledger
 from distill.generation.shards import opener_for
 from distill.job.card import write_card
-from distill.job.dataset import funnel_of, mixed_in, write_data, write_json
+from distill.data.dataset import funnel_of, mixed_in, write_data, write_json
 from distill.job.manifest import LEDGER, write_manifest
-from distill.job.spending import expected_cost, spend, units_by_teacher
+from distill.job.generation import expected_cost, spend, units_by_teacher
 from distill.job.training import Trained, train_student
 from distill.measure.comparing import recoveries
 from distill.measure.evaluate import as_json, measure_model, measure_teacher
@@ -34,7 +34,7 @@ from distill.plan.gates import job_checks
 from distill.plan.lock import check_lock, claim
 from distill.plan.resolve import PROBE, Plan, resolve
 from distill.preflight import Finding
-from distill.spec.measured import Measured
+from distill.measure.measured import Measured
 from distill.spec.method import Data
 from distill.spec.sample import Sample
 from distill.spec.spec import JobSpec

@@ -16,7 +16,7 @@ from typing import Any
 import ttc
 from distill.generation.judging import verifier_label, verifier_of
 from distill.generation.ledger import Ledger
-from distill.job.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
+from distill.data.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
 from distill.plan.resolve import Plan
 from ttc.config.config import dump
 from ttc.errors import ConfigError, RecordError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distill.generation.ledger import Ledger
-from distill.job.dataset import DATA, FUNNEL
+from distill.data.dataset import DATA, FUNNEL
 from distill.job.manifest import LEDGER, MANIFEST
 from distill.plan.lock import read_lock
 from train.base.stage import read_result

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distill.generation.ledger import Ledger
-from distill.job.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_lines
+from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_lines
 from distill.job.manifest import LEDGER
 from distill.plan.lock import read_lock
 from ttc.errors import ConfigError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distill.plan.gates import best_teacher, recovered
-from distill.spec.measured import Measured
+from distill.measure.measured import Measured
 from evals.numbers.statistics import Interval
 
 __all__ = ["HEAD", "Line", "compared", "recoveries", "share"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from distill.generation.judging import verifier_of
 from distill.plan.resolve import Plan
 from distill.spec.digests import name_of
-from distill.spec.measured import Measured, TaskNumbers
+from distill.measure.measured import Measured, TaskNumbers
 from distill.spec.spec import TeacherSpec
 from distill.spec.teacher import Teacher, resolve_teacher
 from evals.runs.experiment import Arm, Experiment, Result, execute

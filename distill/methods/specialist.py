@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distill.job.dataset import LINEAGE, read_lines
+from distill.data.dataset import LINEAGE, read_lines
 from distill.methods._sft import sft_stage
 from distill.methods._stage import check_readers, on_policy_stage
 from distill.spec.method import Assignment, Data, Job, Method

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-from distill.spec.measured import Measured
+from distill.measure.measured import Measured
 from distill.spec.spec import JobSpec
 from train.measure.gates import Check, Gates, read_gates
 from train.measure.gates import gates as train_gates

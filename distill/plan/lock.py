@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ttc
-from distill.job.dataset import write_json
+from distill.data.dataset import write_json
 from distill.plan.resolve import Plan
 from ttc.config.config import dump
 from ttc.durable import is_scratch

@@ -6,7 +6,7 @@ samples are cut at the limit, and a student made with it inherits that (open-r1 
 
 from __future__ import annotations
 
-from distill.data.template import turn_end
+from distill.data.audit import turn_end
 from distill.preflight import Finding
 from distill.preflight._common import fine, folders, refused
 from distill.spec.method import Job

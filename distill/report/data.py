@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from distill.generation.ledger import Ledger
-from distill.job.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
+from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
 from distill.job.manifest import LEDGER
 from distill.plan.lock import read_lock
-from distill.spec.measured import Measured, TaskNumbers
+from distill.measure.measured import Measured, TaskNumbers
 from train.recipe.run import stage_folders
 
 __all__ = ["JobData", "read_job"]

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distill.spec.domains import DomainVerifier, joined, named, parse_named
+from distill.stages.domains import DomainVerifier, joined, named, parse_named
 from distill.supervision.divergence import WORDS, Kind, make_divergence
 from distill.supervision.learner import Learner
 from distill.supervision.local import LocalReader

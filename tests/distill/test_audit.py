@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from distill.data.template import audit_rows, turn_end
+from distill.data.audit import audit_rows, turn_end
 from distill.spec.sample import Row, row_of
 from tests.distill.pieces import sample
 from train.base.models import load_tokenizer

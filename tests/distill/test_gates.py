@@ -4,7 +4,7 @@ import pytest
 
 from distill.measure.comparing import compared, recoveries
 from distill.plan.gates import job_checks, read_job_gates
-from distill.spec.measured import Measured, TaskNumbers
+from distill.measure.measured import Measured, TaskNumbers
 from distill.spec.spec import parse_spec
 from ttc.errors import ConfigError
 
