@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.spec.sample import Row
+from distill.spec.sample import TrainingRow
 from train.base.models import load_tokenizer
 from train.examples.examples import Example, read_examples
 from train.examples.imitation import imitation_batch
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["Audit", "audit_rows", "turn_end"]
+__all__ = ["RowAudit", "audit_rows", "turn_end"]
 
 _PROBE = "zqx"
 """A content that no template writes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class RowAudit:
     """Shares and counts over all rows; `problems` are the first few rows that break a rule, in words."""
 
     num_rows: int
@@ -52,7 +52,7 @@ def turn_end(folder: Path) -> tuple[int, ...]:
     return tuple(tokenizer.encode(tail, add_special_tokens=False)) if tail else ()
 
 
-def audit_rows(path: Path, rows: Sequence[Row], student: Path, max_context: int) -> Audit:
+def audit_rows(path: Path, rows: Sequence[TrainingRow], student: Path, max_context: int) -> RowAudit:
     """Audit a file of rows against the student that will learn them; raises ConfigError when a rule is broken."""
     text, tokenizer = Text(student), load_tokenizer(student)
     end = int(tokenizer.eos_token_id)
@@ -73,7 +73,7 @@ def audit_rows(path: Path, rows: Sequence[Row], student: Path, max_context: int)
     masked = _masked(examples[:64], int(tokenizer.pad_token_id))
     if masked is not None:
         problems.append(masked)
-    return Audit(
+    return RowAudit(
         len(examples),
         sum(len(example.token_ids) for example in examples),
         stopped / len(examples),
@@ -82,7 +82,7 @@ def audit_rows(path: Path, rows: Sequence[Row], student: Path, max_context: int)
     )
 
 
-def _problem(row: Row, example: Example, text: Text, end: int, max_context: int) -> str:
+def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_context: int) -> str:
     """What is wrong with a row, or nothing."""
     if example.token_ids[-1] != end or end in example.token_ids[:-1]:
         return "the stop token must stand at its end, once"

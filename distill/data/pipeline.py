@@ -10,18 +10,96 @@ names them. Every answer comes out once: kept, or with the stage that dropped it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from distill.data.filtering import Context, Filter, kind_of
-from distill.data.selection import Selection
-from distill.spec.registries import FILTERS
+from distill.spec.registries import FILTERS, SELECTORS
 from distill.spec.sample import Sample
 from ttc.config.plugin_fault import checked_return
+from ttc.config.values import parse
 from ttc.errors import ConfigError
 
-__all__ = ["ORDER", "PER_ANSWER", "USUAL", "Decision", "Funnel", "Stage", "read_filters", "run_pipeline", "settings_of"]
+__all__ = [
+    "ORDER",
+    "PER_ANSWER",
+    "USUAL",
+    "Context",
+    "Decision",
+    "Filter",
+    "Funnel",
+    "FunnelStage",
+    "Selection",
+    "Selector",
+    "each",
+    "kind_of",
+    "read_filters",
+    "read_selection",
+    "run_pipeline",
+    "settings_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What filters may know besides the answers.
+
+    `measured` are the texts of problems that something is measured on; `pass_rates` the student's share of right
+    answers by prompt, where it was asked.
+    """
+
+    measured: Sequence[str] = ()
+    pass_rates: Mapping[str, float] = field(default_factory=dict)
+
+
+Filter: TypeAlias = Callable[[Sequence[Sample], Context], Sequence[str | None]]
+"""(samples, context) -> for each sample a reason to drop it, or None."""
+
+
+def each(judge: Callable[[Sample], str | None]) -> Filter:
+    """A filter that looks at one answer at a time."""
+    return lambda samples, context: [judge(sample) for sample in samples]
+
+
+def kind_of(reason: str) -> str:
+    """What the funnel counts."""
+    return reason.partition(":")[0]
+
+
+Selector: TypeAlias = Callable[[Sequence[Sample], int], Sequence[Sample]]
+"""(answers to one prompt, seed) -> the same, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A bound rule and its cap."""
+
+    rule: str
+    order: Selector
+    per_prompt: int
+
+    def choose(self, samples: Sequence[Sample], seed: int) -> tuple[list[Sample], dict[str, str]]:
+        """What is taken, in the order of `samples`, and for the rest its key and why not."""
+        groups: dict[tuple[str, str], list[Sample]] = {}
+        for sample in samples:
+            groups.setdefault((sample.prompt, sample.label), []).append(sample)
+        taken: set[str] = set()
+        for group in groups.values():
+            ordered = checked_return("selector", self.order, self.order(group, seed), Sequence)
+            taken |= {sample.key for sample in ordered[: self.per_prompt]}
+        why = f"not among the first {self.per_prompt} by {self.rule}"
+        return [s for s in samples if s.key in taken], {s.key: why for s in samples if s.key not in taken}
+
+
+def read_selection(table: Mapping[str, Any]) -> Selection:
+    """Bind the table [select]; raises ConfigError naming the field."""
+    given = dict(table)
+    rule = str(given.pop("rule", "shortest"))
+    per_prompt = parse("select.per_prompt", given.pop("per_prompt", 4), int)
+    if per_prompt < 1:
+        raise ConfigError(f"select.per_prompt must be at least 1, got {per_prompt}")
+    return Selection(rule, SELECTORS.create(rule, given, supply={}), per_prompt)
+
 
 ORDER = ("routing", "truncated", "verdict", "agreement", "format", "language", "repetition", "contamination", "exact",
          "near", "difficulty")  # fmt: skip
@@ -31,7 +109,7 @@ PER_ANSWER = ("truncated", "verdict", "agreement", "format", "language", "repeti
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class FunnelStage:
     """One step of the funnel: how many came in, how many were kept, and the dropped ones by kind of reason."""
 
     name: str
@@ -54,7 +132,7 @@ class Funnel:
 
     kept: Sequence[Sample]
     dropped: Mapping[str, Decision]
-    stages: Sequence[Stage]
+    stages: Sequence[FunnelStage]
 
 
 def settings_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -94,7 +172,7 @@ def run_pipeline(
     samples: Sequence[Sample], filters: Mapping[str, Filter], context: Context, selection: Selection | None, seed: int
 ) -> Funnel:
     """Put samples through the filters, in order, and through the selection; raises PluginError for a broken one."""
-    left, dropped, stages = list(samples), dict[str, Decision](), list[Stage]()
+    left, dropped, stages = list(samples), dict[str, Decision](), list[FunnelStage]()
     for name, judge in filters.items():
         reasons = checked_return("filter", judge, judge(left, context), Sequence, len(left))
         lost = {s.key: reason for s, reason in zip(left, reasons, strict=True) if reason is not None}
@@ -106,10 +184,10 @@ def run_pipeline(
 
 
 def _without(
-    samples: list[Sample], lost: Mapping[str, str], name: str, dropped: dict[str, Decision], stages: list[Stage]
+    samples: list[Sample], lost: Mapping[str, str], name: str, dropped: dict[str, Decision], stages: list[FunnelStage]
 ) -> list[Sample]:
     dropped.update({key: Decision(name, reason) for key, reason in lost.items()})
     left = [sample for sample in samples if sample.key not in lost]
     kinds = Counter(map(kind_of, lost.values()))
-    stages.append(Stage(name, len(samples), len(left), dict(sorted(kinds.items()))))
+    stages.append(FunnelStage(name, len(samples), len(left), dict(sorted(kinds.items()))))
     return left

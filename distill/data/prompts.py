@@ -18,7 +18,7 @@ __all__ = ["Prompts", "clean_prompts"]
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The problems that stay, and the dropped ones: (id, reason), the reason as in `distill.data.filtering`."""
+    """The problems that stay, and the dropped ones: (id, reason), the reason as in `distill.data.pipeline`."""
 
     items: Sequence[Item]
     dropped: Sequence[tuple[str, str]]

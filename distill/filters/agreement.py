@@ -7,7 +7,7 @@ is wrong and sure agrees with itself, so measure the student against a verifier 
 
 from __future__ import annotations
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each
 from distill.spec.sample import Sample
 from ttc import answers
 from ttc.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.data.filtering import Context, Filter
+from distill.data.pipeline import Context, Filter
 from distill.spec.sample import Sample
 from evals.data.decontamination import normalised
 

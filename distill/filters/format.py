@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, OPEN

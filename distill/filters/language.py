@@ -6,7 +6,7 @@ Cost: about 0.05 ms a sentence. Languages that share their script with others ne
 
 from __future__ import annotations
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.verifiers.shared._languages import check_code, shares

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from distill.data.filtering import Context, Filter
+from distill.data.pipeline import Context, Filter
 from distill.spec.sample import Sample
 from evals.data.decontamination import normalised
 from ttc.errors import ConfigError

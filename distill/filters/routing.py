@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from distill.data.filtering import Context, Filter
+from distill.data.pipeline import Context, Filter
 from distill.spec.sample import Sample
 
 __all__ = ["routing", "win_rates", "winners"]

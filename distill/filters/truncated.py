@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each
 from distill.spec.sample import Sample
 
 __all__ = ["truncated"]

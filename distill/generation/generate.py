@@ -17,8 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Seque
 from contextlib import aclosing
 from typing import Any, Protocol, TypeAlias
 
-from distill.generation.ledger import Failure, Ledger, Outcome
-from distill.generation.units import Unit
+from distill.generation.ledger import AnswerLedger, Failure, Outcome, WorkUnit
 from distill.spec.teacher import Teacher
 from evals.folder.run import innermost
 from ttc.config.plugin_fault import described
@@ -36,7 +35,7 @@ MAX_STREAK = 8
 class Generator(Protocol):
     """Answers units of one teacher."""
 
-    def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
         """Yield every unit with its outcome, in any order.
 
         Raises:
@@ -55,7 +54,7 @@ Progress = Callable[[int, int], None]
 """(units written now, units that were missing)."""
 
 
-Done: TypeAlias = asyncio.Queue[tuple[Unit, Outcome] | Exception]
+Done: TypeAlias = asyncio.Queue[tuple[WorkUnit, Outcome] | Exception]
 """Where workers put outcomes, or the error that ends them all."""
 
 
@@ -66,9 +65,9 @@ class LocalGenerator:
         self._engine, self._strategy, self._concurrency = engine, strategy, concurrency
         self._shared: Shared = {}
 
-    async def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
         """See `Generator.answer`."""
-        todo: Iterator[Unit] = iter(units)
+        todo: Iterator[WorkUnit] = iter(units)
         done: Done = asyncio.Queue()
 
         async def work() -> None:
@@ -83,7 +82,7 @@ class LocalGenerator:
         """See `Generator.close`."""
         await self._engine.close()
 
-    async def _one(self, unit: Unit) -> Outcome:
+    async def _one(self, unit: WorkUnit) -> Outcome:
         began = time.perf_counter()
         try:
             return await solve(
@@ -106,7 +105,7 @@ class LocalGenerator:
 
 async def made(
     workers: Sequence[Coroutine[Any, Any, None]], done: Done, num: int
-) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
     """Run workers that put outcomes into `done`; yield `num` of them, raise what a worker raises, end the workers."""
 
     async def run(worker: Coroutine[Any, Any, None]) -> None:
@@ -135,9 +134,9 @@ def open_local(teacher: Teacher, concurrency: int) -> Generator:
 
 
 async def fill(
-    ledger: Ledger,
+    ledger: AnswerLedger,
     teacher: Teacher,
-    units: Sequence[Unit],
+    units: Sequence[WorkUnit],
     *,
     concurrency: int,
     opener: Opener = open_local,

@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distill.generation.ledger import Entry, Ledger
-from distill.generation.units import Unit, units_of
-from distill.spec.digests import name_of
+from distill.generation.ledger import AnswerLedger, LedgerEntry, WorkUnit, units_of
 from distill.spec.method import Assignment
 from distill.spec.sample import Sample
+from distill.spec.teacher import name_of
 from evals.task import Item, Task
 from ttc.cli.options import PartChoice, resolve_verifier
 from ttc.config.config import dump, parse_spec
@@ -51,7 +50,7 @@ def verifier_label(choice: PartChoice, verifier: Verifier) -> str:
 
 
 async def gather(
-    ledger: Ledger, assignments: Sequence[Assignment], seed: int, override: str | None, first: int | None = None
+    ledger: AnswerLedger, assignments: Sequence[Assignment], seed: int, override: str | None, first: int | None = None
 ) -> Gathered:
     """Join units with their entries and verdicts; `first` looks at that many problems of each assignment only."""
     samples: list[Sample] = []
@@ -76,7 +75,10 @@ async def gather(
 
 
 async def _judged(
-    ledger: Ledger, task: Task, override: str | None, answered: Sequence[tuple[Item, Unit, Entry, Answer]]
+    ledger: AnswerLedger,
+    task: Task,
+    override: str | None,
+    answered: Sequence[tuple[Item, WorkUnit, LedgerEntry, Answer]],
 ) -> list[Verdict]:
     """A verdict per answer; new ones are written down, unless asking again may change them."""
     if not answered:
@@ -100,7 +102,7 @@ async def _ask(verifier: Verifier, item: Item, answer: Answer) -> Verdict:
     return await verifier.verify(item.target, Submission(answer.text, answer.thinking, answer.finish_reason))
 
 
-def _sample(assignment: Assignment, item: Item, unit: Unit, answer: Answer, verdict: Verdict) -> Sample:
+def _sample(assignment: Assignment, item: Item, unit: WorkUnit, answer: Answer, verdict: Verdict) -> Sample:
     template = assignment.thinking.template
     return Sample(
         key=unit.key,

@@ -1,9 +1,16 @@
-"""The ledger of generation: every answer is paid for once, whatever kills the job in between.
+"""Units of work, and the ledger that pays each of them once, whatever kills the job in between.
 
-One SQLite file. A row is (unit, max_tokens): done with its answer, or failed with its error. A unit is finished when
-some row of it ended by itself, or was cut at the cap that is wanted now. So a higher cap makes only the cut ones anew
-and keeps their old rows, and a higher n asks only for units that are not there. A failed unit is tried again at the
-next run; its row is replaced, and keeps what the failures had cost. Verdicts stand beside, by verifier and version.
+    key = digest(prompt digest, teacher digest, sampling digest without n and max_tokens, number of the sample)
+    seed = hash of the key
+
+A unit is one answer of one teacher to one prompt: the same request is the same unit whenever, in whatever order and by
+whomever it is made. The problem is asked under its prompt's digest, so two problems with one prompt are one unit.
+
+The ledger is one SQLite file. A row is (unit, max_tokens): done with its answer, or failed with its error. A unit is
+finished when some row of it ended by itself, or was cut at the cap that is wanted now. So a higher cap makes only the
+cut ones anew and keeps their old rows, and a higher n asks only for units that are not there. A failed unit is tried
+again at the next run; its row is replaced, and keeps what the failures had cost. Verdicts stand beside, by verifier and
+version.
 
 A row is written in a transaction of its own as soon as its answer ends. A killed process loses what was in flight (its
 tokens are spent, and on no row), a loss of power perhaps the last rows, which are then made again. What the ledger
@@ -16,17 +23,84 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from distill.generation.units import Unit
-from distill.spec.digests import name_of
-from ttc.core import Answer, Usage, Verdict
+from distill.spec.method import Assignment
+from distill.spec.teacher import name_of
+from evals.task import Item
+from ttc.config.config import dump
+from ttc.core import Answer, Problem, Sampling, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import decode, encode
+from ttc.session.thinking import Thinking
 
-__all__ = ["Entry", "Failure", "Ledger", "Line", "Outcome"]
+__all__ = [
+    "LEDGER",
+    "AnswerLedger",
+    "Failure",
+    "LedgerEntry",
+    "LedgerRow",
+    "Outcome",
+    "WorkUnit",
+    "distinct",
+    "prompt_digest",
+    "sampling_digest",
+    "units_of",
+]
+
+LEDGER = "ledger.sqlite"
+"""The name of its file in a job's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """What is asked of a teacher. `problem` has no target; its id is the digest of its prompt."""
+
+    key: str
+    problem: Problem
+    teacher: str
+    sampling: Sampling
+    thinking: Thinking
+    index: int
+
+    @property
+    def seed(self) -> int:
+        """The seed of the session that makes it."""
+        return int(self.key[:15], 16)
+
+    @property
+    def max_tokens(self) -> int:
+        """The cap of one draw."""
+        return self.sampling.max_tokens
+
+
+def units_of(assignment: Assignment, seed: int) -> Iterator[tuple[Item, WorkUnit]]:
+    """The units of an assignment: all first samples, then all second ones, so that a prefix is a fair part."""
+    teacher, how = assignment.teacher.digest, sampling_digest(assignment.sampling, assignment.thinking, seed)
+    asked = [(item, replace(item.problem, id=prompt_digest(item.problem), meta={})) for item in assignment.items]
+    for index in range(assignment.n):
+        for item, problem in asked:
+            key = name_of([problem.id, teacher, how, index])
+            yield item, WorkUnit(key, problem, teacher, assignment.sampling, assignment.thinking, index)
+
+
+def prompt_digest(problem: Problem) -> str:
+    """Digest of what is asked and of how answers to it are read."""
+    return name_of([problem.kind, *([message.role, message.content] for message in problem.messages)])
+
+
+def sampling_digest(sampling: Sampling, thinking: Thinking, seed: int) -> str:
+    """Digest of how a draw is made, without the cap on its tokens; `seed` is the job's."""
+    kept = {item.name: dump(getattr(sampling, item.name)) for item in fields(Sampling)}
+    return name_of({**kept, "max_tokens": None, "seed": seed, "thinking": dump(thinking)})
+
+
+def distinct(pairs: Iterable[tuple[Item, WorkUnit]]) -> list[WorkUnit]:
+    """The units, each once, in their order."""
+    return list({unit.key: unit for _, unit in pairs}.values())
+
 
 SCHEMA = 1
 _TABLES = """
@@ -56,7 +130,7 @@ Outcome = Answer | Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A row: what one unit gave at one cap."""
 
     key: str
@@ -75,7 +149,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LedgerRow:
     """A row as a trace shows it; `verdicts` are (verifier, status and reason)."""
 
     teacher: str
@@ -89,7 +163,7 @@ class Line:
     verdicts: tuple[tuple[str, str], ...]
 
 
-class Ledger:
+class AnswerLedger:
     """One job's ledger, open for this process. Raises RecordError when the file is no ledger."""
 
     def __init__(self, path: Path) -> None:
@@ -106,7 +180,7 @@ class Ledger:
         except sqlite3.Error as exc:
             raise RecordError(f"{path} is not a ledger ({exc}); move it away to start anew") from exc
 
-    def missing(self, units: Iterable[Unit]) -> list[Unit]:
+    def missing(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
         """Units that have to be made, in their order: absent, failed, or cut at a lower cap than they want now."""
         finished = {key for (key,) in self._base.execute(
             "SELECT DISTINCT key FROM units WHERE state = 'done' AND finish_reason = 'stop'"
@@ -116,7 +190,7 @@ class Ledger:
         )
         return [u for u in units if u.key not in finished and caps.get(u.key, 0) < u.max_tokens]
 
-    def record(self, unit: Unit, outcome: Outcome) -> None:
+    def record(self, unit: WorkUnit, outcome: Outcome) -> None:
         """Write what a unit gave, durably. Raises ConfigError when it was already paid for."""
         before = self._base.execute(
             "SELECT attempts, usage FROM units WHERE key = ? AND max_tokens = ?", (unit.key, unit.max_tokens)
@@ -142,7 +216,7 @@ class Ledger:
         if done.rowcount != 1:
             raise ConfigError(f"unit {unit.key} is on the ledger already; it was asked for twice")
 
-    def entries(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Entry]]:
+    def entries(self, units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, LedgerEntry]]:
         """(unit, its row) in the order of `units`, for those that are there: the row that finished, else the last."""
         for unit in units:
             found = self._base.execute(
@@ -158,7 +232,7 @@ class Ledger:
         rows = self._base.execute("SELECT key, usage FROM units WHERE state = 'done' ORDER BY key, max_tokens")
         return [Usage(**json.loads(usage)) for key, usage in rows if key in keys]
 
-    def verdict(self, entry: Entry, verifier: str, target: str) -> Verdict | None:
+    def verdict(self, entry: LedgerEntry, verifier: str, target: str) -> Verdict | None:
         """What a verifier (name and version) said of an entry held to a target (its digest); None: not asked yet."""
         found = self._base.execute(
             "SELECT verdict FROM verdicts WHERE key = ? AND max_tokens = ? AND verifier = ? AND target = ?",
@@ -166,7 +240,7 @@ class Ledger:
         ).fetchone()
         return None if found is None else decode(Verdict, json.loads(found[0]))
 
-    def add_verdicts(self, found: Sequence[tuple[Entry, str, str, Verdict]]) -> None:
+    def add_verdicts(self, found: Sequence[tuple[LedgerEntry, str, str, Verdict]]) -> None:
         """Write verdicts (entry, verifier, digest of the target, verdict) in one transaction; seconds are left out."""
         rows = [
             (entry.key, entry.max_tokens, verifier, target, json.dumps(encode(replace(verdict, seconds=0.0))))
@@ -176,7 +250,7 @@ class Ledger:
             self._base.execute("BEGIN")
             self._base.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", rows)
 
-    def story(self, key: str) -> list[Line]:
+    def story(self, key: str) -> list[LedgerRow]:
         """All rows of a unit, the lowest cap first, with what verifiers said of them."""
         rows = self._base.execute(
             "SELECT teacher, sample, seed, max_tokens, state, finish_reason, error, usage FROM units WHERE key = ? "
@@ -184,7 +258,7 @@ class Ledger:
             (key,),
         ).fetchall()
         return [
-            Line(
+            LedgerRow(
                 teacher,
                 sample,
                 seed,
@@ -259,7 +333,7 @@ def _content(packed: bytes | None) -> Mapping[str, Any] | None:
     return {key: value for key, value in answer.items() if key != "usage"}
 
 
-def _entry(key: str, row: tuple[Any, ...]) -> Entry:
+def _entry(key: str, row: tuple[Any, ...]) -> LedgerEntry:
     max_tokens, state, packed, usage, seconds, error, attempts = row
     answer = None if packed is None else decode(Answer, json.loads(zlib.decompress(packed)))
-    return Entry(key, max_tokens, state, answer, Usage(**json.loads(usage)), seconds, error, attempts)
+    return LedgerEntry(key, max_tokens, state, answer, Usage(**json.loads(usage)), seconds, error, attempts)

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from distill.data.filtering import kind_of
-from distill.data.pipeline import PER_ANSWER, run_pipeline
+from distill.data.pipeline import PER_ANSWER, kind_of, run_pipeline
 from distill.generation.generate import Generator, Opener, fill
 from distill.generation.judging import gather
-from distill.generation.ledger import Ledger, Outcome
-from distill.generation.units import Unit, distinct, units_of
-from distill.plan.resolve import PROBE, Plan
+from distill.generation.ledger import AnswerLedger, Outcome, WorkUnit, distinct, units_of
+from distill.plan.resolve import PROBE, JobPlan
 from distill.spec.method import Assignment
 from distill.spec.teacher import Teacher
 from ttc.errors import ConfigError
@@ -26,7 +24,7 @@ __all__ = ["expected_cost", "spend", "units_by_teacher"]
 Log = Callable[[str], None]
 
 
-async def spend(plan: Plan, ledger: Ledger, opener: Opener, log: Log) -> None:
+async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log) -> None:
     """Bring every unit of the plan onto the ledger.
 
     Raises:
@@ -52,7 +50,7 @@ async def spend(plan: Plan, ledger: Ledger, opener: Opener, log: Log) -> None:
         await kept.close()
 
 
-def units_by_teacher(plan: Plan) -> list[tuple[Teacher, list[Unit]]]:
+def units_by_teacher(plan: JobPlan) -> list[tuple[Teacher, list[WorkUnit]]]:
     """Every teacher with its units, each once."""
     by_digest: dict[str, tuple[Teacher, list[Assignment]]] = {}
     for assignment in plan.assignments:
@@ -63,7 +61,7 @@ def units_by_teacher(plan: Plan) -> list[tuple[Teacher, list[Unit]]]:
     ]
 
 
-def expected_cost(plan: Plan, ledger: Ledger) -> str:
+def expected_cost(plan: JobPlan, ledger: AnswerLedger) -> str:
     """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left."""
     lines = []
     for teacher, units in units_by_teacher(plan):
@@ -77,7 +75,7 @@ def expected_cost(plan: Plan, ledger: Ledger) -> str:
     return "; ".join(lines)
 
 
-async def _smoke(plan: Plan, assignment: Assignment, ledger: Ledger, kept: _Kept, log: Log) -> None:
+async def _smoke(plan: JobPlan, assignment: Assignment, ledger: AnswerLedger, kept: _Kept, log: Log) -> None:
     spec = plan.spec
     first = assignment.items[: spec.smoke]
     wanted = {item.problem.id for item in first}
@@ -149,7 +147,7 @@ class _Borrowed:
     def __init__(self, owner: _Kept, inner: Generator) -> None:
         self._owner, self._inner = owner, inner
 
-    async def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
         """See `Generator.answer`."""
         await self._owner.close_stale()
         async for found in self._inner.answer(units):

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distill.data.selection import read_selection
-from distill.measure.asking import Question, ask_all, measured_items
-from distill.methods._sft import sft_stage
-from distill.spec.method import Assignment, Data, Domain, Job, Method
-from distill.spec.sample import Row, Sample, row_of
+from distill.data.pipeline import read_selection
+from distill.measure.obedience import Variant, ask_all, measured_items
+from distill.methods._stages import sft_stage
+from distill.spec.method import Assignment, Data, DistillJob, Domain, Method
+from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
 from evals.task import Item
 from train.base.stage import Setting
@@ -82,27 +82,26 @@ class _Budget:
                 f"looked at: set select.per_prompt = {spec.n}"
             )
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         told = ", ".join(map(str, self.budgets))
         return f"the student learns to think for about {told} tokens when told so, and briefly when not"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`."""
-        pairs = [(t, d) for t in job.teachers for d in job.domains if not t.domains or d.name in t.domains]
-        plain = [job.assign(teacher, domain, thinking=_ON) for teacher, domain in pairs]
+        plain = [job.assign(teacher, domain, thinking=_ON) for teacher, domain in job.pairs()]
         asked = [
             job.assign(teacher, self._asking(domain, size), thinking=_ON, label=f"budget-{size}")
-            for teacher, domain in pairs
+            for teacher, domain in job.pairs()
             for size in (self.budgets if self.ask_teacher else ())
         ]
         return plain + asked
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any]]:
         """See `Method.filters`."""
         return {}
 
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`.
 
         Raises:
@@ -129,17 +128,17 @@ class _Budget:
             rows += [self._row(sample, originals[sample.prompt], None) for sample in _shortest(samples, lengths)]
         return rows
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """See `Method.stages`."""
         return [sft_stage(job, data)]
 
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: length over budget and accuracy per budget; `obedience`, the share of budgets kept."""
         items = [(task, item) for task, found in measured_items(job) for item in found]
         if not items:
             return {}
         questions = {
-            str(size): [(task, Question(item, self._told(item, size), _ON)) for task, item in items]
+            str(size): [(task, Variant(item, self._told(item, size), _ON)) for task, item in items]
             for size in self.budgets
         }
         found: dict[str, float] = {}
@@ -163,7 +162,7 @@ class _Budget:
         ]
         return replace(domain, items=items)
 
-    def _row(self, sample: Sample, original: Item, size: int | None) -> Row:
+    def _row(self, sample: Sample, original: Item, size: int | None) -> TrainingRow:
         messages = original.problem.messages if size is None else tuple(self._told(original, size))
         return replace(row_of(sample), messages=messages, notes={"budget": "none" if size is None else str(size)})
 

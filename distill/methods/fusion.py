@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distill.measure.obedience import obedience, two_turns
-from distill.methods._sft import sft_stage
-from distill.spec.flags import Flags
-from distill.spec.method import Assignment, Data, Job, Method
-from distill.spec.sample import Row, Sample
+from distill.measure.obedience import Flags, obedience, two_turns
+from distill.methods._stages import sft_stage
+from distill.spec.method import Assignment, Data, DistillJob, Method
+from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from evals.task import Item
 from train.base.models import load_tokenizer
@@ -92,28 +91,26 @@ class _Fusion:
             if name is not None and name not in known:
                 raise ConfigError(f"fusion.{field}: no teacher {name!r} (known: {', '.join(known)})")
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         share = f"{100 * self.thinking_share:g} % of the rows with thinking"
         return f"the student learns to think after {self.flags.think} and not after {self.flags.no_think}, {share}"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`."""
-        wanted = [("think", self.thinker)] + ([("no_think", self.answerer)] if self.answers == "own" else [])
+        answerers = [("think", self.thinker)] + ([("no_think", self.answerer)] if self.answers == "own" else [])
         return [
             job.assign(teacher, domain, thinking=_MODES[label], label=label)
-            for label, name in wanted
-            for teacher in job.teachers
+            for label, name in answerers
+            for teacher, domain in job.pairs()
             if name in (None, teacher.name)
-            for domain in job.domains
-            if not teacher.domains or domain.name in teacher.domains
         ]
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any]]:
         """See `Method.filters`."""
         return {}
 
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`; the side that there is too much of is thinned by the job's seed.
 
         Raises:
@@ -134,11 +131,11 @@ class _Fusion:
             for sample in _thinned(side, max(most[thinks], 1), job.spec.seed)
         ]
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """See `Method.stages`."""
         return [sft_stage(job, data)]
 
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: obedience by case, and accuracy in both modes."""
         return obedience(job, model, setting, self.flags, turns=self.shares["turns"] > 0)
 
@@ -146,12 +143,12 @@ class _Fusion:
 class _Builder:
     """Makes rows; every decision is a die of its own, keyed by the sample."""
 
-    def __init__(self, method: _Fusion, job: Job, samples: Sequence[Sample]) -> None:
+    def __init__(self, method: _Fusion, job: DistillJob, samples: Sequence[Sample]) -> None:
         self._method, self._seed = method, job.spec.seed
         self._text, self._room = Text(job.student), int(load_tokenizer(job.student).model_max_length)
         self._earlier: Sequence[tuple[Item, str]] = [(sample.item, sample.answer.text) for sample in samples]
 
-    def row(self, sample: Sample, thinks: bool) -> Row:
+    def row(self, sample: Sample, thinks: bool) -> TrainingRow:
         """The row of a sample in one of the modes."""
         flags = self._method.flags
         name = "unflagged" if thinks else "switched"
@@ -159,7 +156,7 @@ class _Builder:
         switch = bare and not thinks
         flag = None if bare else thinks
         in_system = not bare and self._die(sample, thinks, "in_system")
-        row = Row(
+        row = TrainingRow(
             key=sample.prompt,
             messages=tuple(flags.asked(sample.item.problem.messages, flag, in_system=in_system)),
             completion=sample.answer.text,
@@ -172,7 +169,7 @@ class _Builder:
             return self._with_turn(row, sample, thinks)
         return row
 
-    def _with_turn(self, row: Row, sample: Sample, thinks: bool) -> Row:
+    def _with_turn(self, row: TrainingRow, sample: Sample, thinks: bool) -> TrainingRow:
         """The row after an earlier turn: its flag is the opposite of the last one's, or the only one."""
         item, answer = self._earlier[self._number(sample, thinks, "earlier") % len(self._earlier)]
         alone = self._number(sample, thinks, "alone") % 2 == 0

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.methods._stage import check_readers, on_policy_stage
-from distill.spec.method import Assignment, Data, Job, Method
-from distill.spec.sample import Row, Sample
+from distill.methods._stages import check_readers, on_policy_stage
+from distill.spec.method import Assignment, Data, DistillJob, Method
+from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from distill.supervision.divergence import WORDS, Kind
 from train.base.stage import Setting
@@ -51,39 +51,39 @@ class _OnPolicy:
         """See `Method.check`."""
         check_readers(spec, "on_policy")
         for domain in spec.domains:
-            owners = [t.name for t in spec.teachers if not t.domains or domain.name in t.domains]
+            owners = [t.name for t in spec.teachers if t.teaches(domain.name)]
             if len(owners) != 1:
                 raise ConfigError(
                     f"domain {domain.name} has {len(owners)} teachers; give each one its domains, or use "
                     "method = specialist, which finds out which is best"
                 )
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         kind: Kind = {**self.own, **job.spec.train}["divergence"]
         names = ", ".join(teacher.name for teacher in job.teachers)
         return f"the student writes, {names} supervises every token; {WORDS[kind]}"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`: nothing is generated beforehand."""
         return []
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any]]:
         """See `Method.filters`."""
         return {}
 
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`: none."""
         return []
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """See `Method.stages`."""
         routing = {
-            domain.name: next(t.name for t in job.spec.teachers if not t.domains or domain.name in t.domains)
+            domain.name: next(t.name for t in job.spec.teachers if t.teaches(domain.name))
             for domain in job.spec.domains
         }
         return [on_policy_stage(job, routing, {**_DEFAULTS, **self.own, **job.spec.train})]
 
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`."""
         return {}

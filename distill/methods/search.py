@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distill.methods._sft import sft_stage
-from distill.spec.method import Assignment, Data, Job, Method
-from distill.spec.sample import Row, Sample, row_of
+from distill.methods._stages import sft_stage
+from distill.spec.method import Assignment, Data, DistillJob, Method
+from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
 from train.base.stage import Setting
 from ttc import answers
@@ -63,35 +63,35 @@ class _Search:
                     "such as majority:n=16, set [thinking] to force its budget, or use the method rejection"
                 )
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         who = ", ".join(f"{teacher.strategy.label} on {_place(teacher.folder, job)}" for teacher in job.teachers)
         who += " under a thinking budget" if job.spec.thinking.active else ""
         label = "the answer its draws agree on" if self.blind else "answers that the verifier calls right"
         return f"the student learns to give in one pass what {who} finds: {label}"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`."""
         return [job.assign(teacher, domain) for teacher, domain in job.pairs()]
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any] | bool]:
+    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any] | bool]:
         """See `Method.filters`."""
         return {"verdict": False, "agreement": {"min_share": self.min_share}} if self.blind else {}
 
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`."""
         return [row for sample in samples for row in (_agreeing(sample) if self.agreeing else [row_of(sample)])]
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """See `Method.stages`."""
         return [sft_stage(job, data)]
 
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`."""
         return {}
 
 
-def _agreeing(sample: Sample) -> list[Row]:
+def _agreeing(sample: Sample) -> list[TrainingRow]:
     """Rows of all draws that ended by themselves with the chosen answer, each text once."""
     answer, kind = sample.answer, sample.item.problem.kind
     if answer.final is None:
@@ -105,5 +105,5 @@ def _agreeing(sample: Sample) -> list[Row]:
     return list(found.values())
 
 
-def _place(folder: Path | None, job: Job) -> str:
+def _place(folder: Path | None, job: DistillJob) -> str:
     return "itself" if folder == job.student else (folder.name if folder is not None else "a server")

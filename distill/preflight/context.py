@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, folders, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, folders, refused
+from distill.spec.method import DistillJob
 from evals.data.decontamination import prompt_text
 from train.base.models import load_tokenizer
 from ttc.engines.shared.shape import read_config
@@ -21,7 +20,7 @@ _LONGEST = 8
 """Prompts per domain that are rendered: those with the most characters."""
 
 
-def context(job: Job) -> Finding:
+def context(job: DistillJob) -> Finding:
     """Compare the longest prompts and the cap of answers with what models hold."""
     smallest = None
     for name, folder in folders(job).items():

@@ -6,15 +6,14 @@ collapses within dozens of steps (ms-swift issue 9526, its own example).
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, reads_tokens, refused, skipped, teacher_folders
+from distill.spec.method import DistillJob
 from ttc.engines.shared.text import Text
 
 __all__ = ["end_of_text"]
 
 
-def end_of_text(job: Job) -> Finding:
+def end_of_text(job: DistillJob) -> Finding:
     """Compare the declared end-of-text tokens."""
     if not reads_tokens(job):
         return skipped("end_of_text")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, num_weights, reads_tokens, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, num_weights, reads_tokens, refused
+from distill.spec.method import DistillJob
 
 __all__ = ["memory"]
 
@@ -18,7 +17,7 @@ _STUDENT = 5
 """Tensors per weight of the student."""
 
 
-def memory(job: Job) -> Finding:
+def memory(job: DistillJob) -> Finding:
     """Compare the memory of the device with what must be there."""
     sizes = [num_weights(teacher.folder) for teacher in job.teachers if teacher.folder is not None]
     teachers = sum(sizes) if reads_tokens(job) else max(sizes, default=0)

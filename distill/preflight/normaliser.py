@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import torch
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, refused
+from distill.spec.method import DistillJob
 from train.update.normalise import NORMALISERS
 
 __all__ = ["normaliser"]
 
 
-def normaliser(job: Job) -> Finding:
+def normaliser(job: DistillJob) -> Finding:
     """Run the job's normaliser on a mask and on a wider one."""
     name = str(job.spec.train.get("normaliser", "token"))
     known = ", ".join(NORMALISERS)

@@ -6,15 +6,14 @@ student's weights makes sense where a strategy searches first or a verifier choo
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, is_off, reads_tokens, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, is_off, reads_tokens, refused
+from distill.spec.method import DistillJob
 from ttc.identity.digests import model_digests
 
 __all__ = ["own_samples"]
 
 
-def own_samples(job: Job) -> Finding:
+def own_samples(job: DistillJob) -> Finding:
     """Compare the weights of student and teachers."""
     own = model_digests(job.student).get("weights")
     verified = not is_off(job.spec.filters.get("verdict", True))

@@ -6,14 +6,13 @@ of the stage `sft` packs with one; `packing`, as other trainers call it, is refu
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, is_off, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, is_off, refused
+from distill.spec.method import DistillJob
 
 __all__ = ["packing"]
 
 
-def packing(job: Job) -> Finding:
+def packing(job: DistillJob) -> Finding:
     """Look for packing in [train]."""
     if not is_off(job.spec.train.get("packing", False)):
         return refused(

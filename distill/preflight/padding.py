@@ -7,16 +7,15 @@ next, or of a trainer that it is handed to, may not.
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, refused
+from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
 from ttc.engines.shared.text import Text
 
 __all__ = ["padding"]
 
 
-def padding(job: Job) -> Finding:
+def padding(job: DistillJob) -> Finding:
     """Look at the student's padding."""
     token, text = load_tokenizer(job.student), Text(job.student)
     pad = token.pad_token_id

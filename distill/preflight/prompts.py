@@ -7,15 +7,14 @@ trains draws them itself, so there the job is refused.
 from __future__ import annotations
 
 from distill.data.prompts import clean_prompts
-from distill.preflight import Finding
-from distill.preflight._common import fine, raw_items, reads_tokens, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, raw_items, reads_tokens, refused
+from distill.spec.method import DistillJob
 from evals.data.decontamination import answer_leaks
 
 __all__ = ["prompts"]
 
 
-def prompts(job: Job) -> Finding:
+def prompts(job: DistillJob) -> Finding:
     """Look for answers and for measured problems in the prompts that are trained on."""
     if not reads_tokens(job):
         left = sum(len(domain.items) for domain in job.domains)

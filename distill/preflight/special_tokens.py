@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, reads_tokens, refused, skipped, teacher_folders
+from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
 from ttc.engines.shared.text import Text
 
 __all__ = ["special_tokens"]
 
 
-def special_tokens(job: Job) -> Finding:
+def special_tokens(job: DistillJob) -> Finding:
     """Compare the roles."""
     if not reads_tokens(job):
         return skipped("special_tokens")

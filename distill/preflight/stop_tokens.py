@@ -7,15 +7,14 @@ samples are cut at the limit, and a student made with it inherits that (open-r1 
 from __future__ import annotations
 
 from distill.data.audit import turn_end
-from distill.preflight import Finding
-from distill.preflight._common import fine, folders, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, folders, refused
+from distill.spec.method import DistillJob
 from ttc.engines.shared.text import Text
 
 __all__ = ["stop_tokens"]
 
 
-def stop_tokens(job: Job) -> Finding:
+def stop_tokens(job: DistillJob) -> Finding:
     """Compare the end of a turn with the stop tokens, for all models that are here."""
     for name, folder in folders(job).items():
         text, end = Text(folder), turn_end(folder)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, reads_tokens, refused, skipped, teacher_folders
+from distill.spec.method import DistillJob
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -19,7 +18,7 @@ from ttc.errors import ConfigError
 __all__ = ["template"]
 
 
-def template(job: Job) -> Finding:
+def template(job: DistillJob) -> Finding:
     """Compare the rendered prompts; the student's template must be there in any case."""
     student, thinking = Text(job.student), job.spec.thinking.template
     try:
@@ -47,7 +46,7 @@ def template(job: Job) -> Finding:
     return fine("template", "all render the prompts alike")
 
 
-def _asked(job: Job) -> Iterator[tuple[Message, ...]]:
+def _asked(job: DistillJob) -> Iterator[tuple[Message, ...]]:
     for domain in job.domains:
         yield domain.items[0].problem.messages
     first = job.domains[0].items[0].problem.messages

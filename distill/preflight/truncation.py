@@ -6,14 +6,13 @@ and the field `mask_truncated` keep them out; a job that turns either off is ref
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, is_off, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, is_off, refused
+from distill.spec.method import DistillJob
 
 __all__ = ["truncation"]
 
 
-def truncation(job: Job) -> Finding:
+def truncation(job: DistillJob) -> Finding:
     """Look whether cut answers are kept out."""
     for field, value in (
         ("filters.truncated", job.spec.filters.get("truncated")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.data.selection import Selector
+from distill.data.pipeline import Selector
 from distill.filters.near import jaccard, shingles
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError

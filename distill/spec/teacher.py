@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.spec.digests import name_of
 from distill.spec.spec import JobSpec, TeacherSpec
 from evals.runs.experiment import all_params
 from ttc.cli.options import PartChoice, StrategyChoice
@@ -22,11 +21,17 @@ from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
 from ttc.core import Engine, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.identity.contents import part_contents, strategy_contents
-from ttc.identity.digests import model_digests, named
+from ttc.identity.digests import digest_of, model_digests, named
 from ttc.rehearsal import refuse_early
 from ttc.session.solve import Strategy
 
-__all__ = ["Teacher", "resolve_teacher"]
+__all__ = ["Teacher", "name_of", "resolve_teacher"]
+
+
+def name_of(data: Any) -> str:
+    """The first 16 hex digits of the digest of JSON data, or of an iterator of it."""
+    return digest_of(data)[:16]
+
 
 _SCHEDULE = frozenset({
     "threads", "processes", "max_batch", "batch_bytes", "cache_bytes", "max_concurrency", "max_num_seqs",
@@ -73,6 +78,10 @@ class Teacher:
     def is_searching(self) -> bool:
         """Whether an answer costs more than one draw."""
         return self.strategy.name != "direct"
+
+    def teaches(self, domain: str) -> bool:
+        """Whether it answers the problems of a domain: one of its own, or any where it has none."""
+        return not self.domains or domain in self.domains
 
     def open(self) -> tuple[Engine, Strategy]:
         """Load the engine and bind the strategy; the caller closes the engine."""

@@ -22,10 +22,8 @@ from typing import Any
 from distill.stages.domains import DomainVerifier, joined, named, parse_named
 from distill.supervision.divergence import WORDS, Kind, make_divergence
 from distill.supervision.learner import Learner
-from distill.supervision.local import LocalReader
-from distill.supervision.panel import Panel
-from distill.supervision.reader import Reader
-from distill.supervision.server import EngineReader
+from distill.supervision.panel import TeacherPanel
+from distill.supervision.reader import EngineReader, LocalReader, TeacherReader
 from evals.task import Task
 from train.advantages.group import group
 from train.base.fields import flattened
@@ -187,20 +185,20 @@ class OnPolicy:
         """The teachers, opened and checked against the student in `source`, and what learns from them."""
         items = self.inner.task.items(self.inner.limits[0], 0)
         messages = {item.problem.id: item.problem.messages for item in items}
-        panel = Panel(self._readers(setting), messages, self.inner.thinking.template)
+        panel = TeacherPanel(self._readers(setting), messages, self.inner.thinking.template)
         panel.check(Text(source))
         truncated = self.inner.plan.mask_truncated
         return Learner(panel, updater, pad_id, self.kind, self.beta, self.reward_weight, truncated)
 
-    def _readers(self, setting: Setting) -> dict[str, Reader]:
+    def _readers(self, setting: Setting) -> dict[str, TeacherReader]:
         """Teachers by domain; one that several domains name is loaded once."""
-        made: dict[str, Reader] = {}
+        made: dict[str, TeacherReader] = {}
         for domain, spec in self.teachers.items():
             if spec not in made:
                 made[spec] = self._reader(domain or "teacher", spec, setting)
         return {domain: made[spec] for domain, spec in self.teachers.items()}
 
-    def _reader(self, name: str, spec: str, setting: Setting) -> Reader:
+    def _reader(self, name: str, spec: str, setting: Setting) -> TeacherReader:
         folder = Path(spec).expanduser()
         if folder.is_dir():
             return LocalReader(name, folder, setting.device)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from distill.supervision.divergence import Kind, advantage, make_divergence
-from distill.supervision.local import LocalReader
-from distill.supervision.panel import Panel
+from distill.supervision.panel import TeacherPanel
+from distill.supervision.reader import LocalReader
 from train.base.rollout import Rollout
 from train.rl.step import outcome_of
 from train.update.batch import Batch, rollout_batch
@@ -36,7 +36,7 @@ SELF_TEST = 1e-4
 class Learner:
     """What turns rollouts into an update; `learn` is a `train.rl.loop.Learn`."""
 
-    panel: Panel
+    panel: TeacherPanel
     updater: Updater
     pad_id: int
     kind: Kind

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import torch
 
 from distill.supervision.divergence import Divergence
-from distill.supervision.reader import Opinion, Reader, Reading
+from distill.supervision.reader import Opinion, Passage, TeacherReader
 from train.base.rollout import Rollout
 from train.update.policy import Compare
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError
 
-__all__ = ["Panel", "Verdicts"]
+__all__ = ["TeacherPanel", "Verdicts"]
 
 
 @dataclass(slots=True)
@@ -101,16 +101,16 @@ class Verdicts:
 class _Laid:
     """Rollouts as their teachers read them: readings by teacher, and each rollout's (teacher, number of reading)."""
 
-    readings: dict[str, list[Reading]] = field(default_factory=dict)
+    readings: dict[str, list[Passage]] = field(default_factory=dict)
     owner: list[tuple[str, int]] = field(default_factory=list)
 
 
-class Panel:
+class TeacherPanel:
     """The teachers of a run by domain."""
 
     def __init__(
         self,
-        readers: Mapping[str, Reader],
+        readers: Mapping[str, TeacherReader],
         messages: Mapping[str, Sequence[Message]],
         thinking: bool | None,
     ) -> None:
@@ -119,7 +119,7 @@ class Panel:
         self._by_domain, self._messages, self._thinking = readers, messages, thinking
         self._prompts: dict[str, tuple[int, ...]] = {}
 
-    def reader_of(self, problem_id: str) -> Reader:
+    def reader_of(self, problem_id: str) -> TeacherReader:
         """The teacher of a problem's domain; raises ConfigError when it has none."""
         domain = problem_id.partition("/")[0]
         found = self._by_domain.get(domain, self._by_domain.get(""))
@@ -171,5 +171,5 @@ class Panel:
         for rollout in rollouts:
             own = laid.readings.setdefault(self.reader_of(rollout.problem_id).name, [])
             laid.owner.append((self.reader_of(rollout.problem_id).name, len(own)))
-            own.append(Reading(self._prompts[rollout.problem_id], rollout.token_ids, rollout.sampled))
+            own.append(Passage(self._prompts[rollout.problem_id], rollout.token_ids, rollout.sampled))
         return laid

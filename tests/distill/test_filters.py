@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.data.filtering import Context
-from distill.data.pipeline import ORDER, USUAL, read_filters, run_pipeline, settings_of
-from distill.data.selection import read_selection
+from distill.data.pipeline import ORDER, USUAL, Context, read_filters, read_selection, run_pipeline, settings_of
 from distill.spec.registries import FILTERS, SELECTORS
 from tests.distill.pieces import sample
 from ttc.config.plugin_fault import blamed

@@ -9,10 +9,9 @@ import pytest
 
 from distill.data.audit import audit_rows
 from distill.job.job import run_job
-from distill.measure.obedience import obedience, two_turns
+from distill.measure.obedience import Flags, obedience, two_turns
 from distill.methods.fusion import fusion
-from distill.spec.flags import Flags
-from distill.spec.method import Domain, Job
+from distill.spec.method import DistillJob, Domain
 from distill.spec.spec import parse_spec
 from tests.distill.models import TASK, setting
 from tests.distill.pieces import item, sample
@@ -40,7 +39,7 @@ def folder(tmp_path_factory):
 
 def job(folder, **more):
     spec = parse_spec({**TABLE, "student": str(folder), "teacher": str(folder), **more})
-    return type("Job", (), {"spec": spec, "student": Path(folder), "domains": ()})()
+    return type("DistillJob", (), {"spec": spec, "student": Path(folder), "domains": ()})()
 
 
 def samples(num=200):
@@ -160,7 +159,7 @@ def test_a_job_measures_obedience_before_and_after(tmp_path, guesser, walker):
 def test_a_model_that_always_thinks_obeys_where_thinking_is_asked(tmp_path, walker):
     spec = parse_spec({**TABLE, "student": str(walker), "teacher": "t", "eval": {"limit": 11}})
     task = make_task(TASK)
-    made = Job(spec, tmp_path, Path(walker), (), [Domain("task", task, (), task)])
+    made = DistillJob(spec, tmp_path, Path(walker), (), [Domain("task", task, (), task)])
     own = obedience(made, Path(walker), setting(tmp_path, walker), Flags("s1", "s2", ""), turns=False)
     assert own["obedience_default"] > 0.8
     assert own["obedience_no_think"] < 0.5

@@ -1,15 +1,16 @@
-"""From a job to the fields of the stage `on_policy`: tasks, measures and teachers as that stage writes them."""
+"""From a job to the fields of the stages that learn: `sft` for imitation, `on_policy` for supervision."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from distill.spec.method import Job
+from distill.spec.method import Data, DistillJob
 from distill.spec.spec import JobSpec, TeacherSpec
 from ttc.errors import ConfigError
 
-__all__ = ["check_readers", "on_policy_stage"]
+__all__ = ["EPOCHS", "check_readers", "on_policy_stage", "sft_stage"]
 
 
 def check_readers(spec: JobSpec, method: str) -> None:
@@ -33,7 +34,9 @@ def check_readers(spec: JobSpec, method: str) -> None:
             raise ConfigError(f"{method}: give held_out of {domain.name}: the student is measured while it trains")
 
 
-def on_policy_stage(job: Job, routing: Mapping[str, str], given: Mapping[str, object]) -> tuple[str, Mapping[str, Any]]:
+def on_policy_stage(
+    job: DistillJob, routing: Mapping[str, str], given: Mapping[str, object]
+) -> tuple[str, Mapping[str, Any]]:
     """`on_policy` on the job's domains; `routing` is the teacher's name by domain, `given` the other fields.
 
     A single domain under a single teacher is written plainly, several as NAME=...
@@ -66,3 +69,28 @@ def _written(teacher: TeacherSpec) -> str:
         return model
     options = {"model": model, **teacher.options}
     return f"{teacher.engine}:" + ",".join(f"{key}={value}" for key, value in options.items())
+
+
+EPOCHS = 3.0
+_DEFAULTS: Mapping[str, Any] = {"lr": 5e-4, "rows": 32}
+_HELD_OUT = 8
+"""Rows that are held out and measured, about, where they are between 5 and 30 % of all."""
+
+
+def sft_stage(job: DistillJob, data: Data | None, **own: object) -> tuple[str, Mapping[str, Any]]:
+    """`sft` on the rows of the job, `spec.train` laid over `own`; `epochs` there, or 3, become steps.
+
+    Raises:
+        ConfigError: there are no rows, or both epochs and steps are given.
+    """
+    if data is None or data.num_rows == 0:
+        raise ConfigError("no row is left to learn from; `ttc distill report` shows what the filters dropped, and why")
+    held_out = min(max(_HELD_OUT / data.num_rows, 0.05), 0.3)
+    given = {**_DEFAULTS, "held_out_share": held_out, **own, **job.spec.train}
+    epochs = given.pop("epochs", None)
+    if epochs is not None and "steps" in given:
+        raise ConfigError("train: give epochs or steps, not both")
+    rows = int(given["rows"])
+    if "steps" not in given:
+        given["steps"] = max(1, math.ceil(data.num_rows * float(epochs or EPOCHS) / rows))
+    return "sft", {"data": str(data.path), **given}
