@@ -1,10 +1,20 @@
-"""From generated answers to those that are learnt: every stage says keep, or why not, and the reasons are kept.
+"""From generated answers to those that are learnt: filters say why not, a selector which ones first; reasons are kept.
 
-    routing -> truncated -> verdict -> agreement -> format -> language -> repetition -> contamination -> exact ->
-    near -> difficulty -> filters of others, by name -> select
+    filter      factory(**fields of [filters.NAME]) -> Filter;   filter(samples, context) -> a reason each, None to keep
+    selector    factory(**fields of [select]) -> Selector;       selector(answers to one prompt, seed) -> the best first
 
-The usual filters run unless a spec drops them (`verdict = false` in [filters]); the others where a spec or the method
-names them. Every answer comes out once: kept, or with the stage that dropped it and its reason.
+Both are one function in `distill/filters/` or `distill/select/`, an entry point of `ttc.filters` or `ttc.selectors`, or
+`path.py:function`. Most filters look at one answer at a time (`each`); duplicates and the like look at all that are
+left. Where a filter stands is said by itself (`placed`): routing first, then ends and verdicts, then texts, then
+duplicates, then difficulty; those that say nothing come last, by name. The usual ones run unless a spec drops them
+(`verdict = false` in [filters]), the others where a spec or the method names them.
+
+    [select]
+    rule = "shortest"        a selector
+    per_prompt = 4           most answers per prompt (and per purpose, where a method asks for several kinds)
+
+ReST-EM caps at 10, so that easy prompts do not fill the data. Every answer comes out once: kept, or with the stage that
+dropped it and its reason, `kind` or `kind: detail`, of which the funnel counts the kinds.
 """
 
 from __future__ import annotations
@@ -12,32 +22,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from distill.spec.registries import FILTERS, SELECTORS
 from distill.spec.sample import Sample
 from ttc.config.plugin_fault import checked_return
 from ttc.config.values import parse
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
 
 __all__ = [
-    "ORDER",
-    "PER_ANSWER",
-    "USUAL",
     "Context",
     "Decision",
     "Filter",
     "Funnel",
     "FunnelStage",
+    "PerAnswer",
+    "Place",
     "Selection",
     "Selector",
     "each",
     "kind_of",
+    "place_of",
+    "placed",
     "read_filters",
     "read_selection",
     "run_pipeline",
     "settings_of",
 ]
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +69,44 @@ Filter: TypeAlias = Callable[[Sequence[Sample], Context], Sequence[str | None]]
 """(samples, context) -> for each sample a reason to drop it, or None."""
 
 
-def each(judge: Callable[[Sample], str | None]) -> Filter:
+@dataclass(frozen=True, slots=True)
+class PerAnswer:
+    """A filter that judges every answer by itself: the smoke gate looks at what these say of the first answers."""
+
+    judge: Callable[[Sample], str | None]
+
+    def __call__(self, samples: Sequence[Sample], context: Context) -> list[str | None]:
+        """See `Filter`."""
+        return [self.judge(sample) for sample in samples]
+
+
+def each(judge: Callable[[Sample], str | None]) -> PerAnswer:
     """A filter that looks at one answer at a time."""
-    return lambda samples, context: [judge(sample) for sample in samples]
+    return PerAnswer(judge)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a filter stands in the pipeline, the lowest number first, and whether every job has it."""
+
+    number: int = 1000
+    usual: bool = False
+
+
+def placed(number: int, *, usual: bool = False) -> Callable[[Factory], Factory]:
+    """Say of a filter's factory where its filter stands; those that say nothing come last."""
+
+    def mark(factory: Factory) -> Factory:
+        vars(factory)["place"] = Place(number, usual)
+        return factory
+
+    return mark
+
+
+def place_of(name: str) -> Place:
+    """Where the filter of this name stands; raises ConfigError when there is none."""
+    place = getattr(FILTERS.load(name), "place", None)
+    return place if isinstance(place, Place) else Place()
 
 
 def kind_of(reason: str) -> str:
@@ -85,7 +133,7 @@ class Selection:
             groups.setdefault((sample.prompt, sample.label), []).append(sample)
         taken: set[str] = set()
         for group in groups.values():
-            ordered = checked_return("selector", self.order, self.order(group, seed), Sequence)
+            ordered = checked_return("selector", self.order, self.order(group, seed), Sequence)  # type: ignore[type-abstract]
             taken |= {sample.key for sample in ordered[: self.per_prompt]}
         why = f"not among the first {self.per_prompt} by {self.rule}"
         return [s for s in samples if s.key in taken], {s.key: why for s in samples if s.key not in taken}
@@ -99,13 +147,6 @@ def read_selection(table: Mapping[str, Any]) -> Selection:
     if per_prompt < 1:
         raise ConfigError(f"select.per_prompt must be at least 1, got {per_prompt}")
     return Selection(rule, SELECTORS.create(rule, given, supply={}), per_prompt)
-
-
-ORDER = ("routing", "truncated", "verdict", "agreement", "format", "language", "repetition", "contamination", "exact",
-         "near", "difficulty")  # fmt: skip
-USUAL = ("truncated", "verdict", "format", "repetition", "contamination", "exact")
-PER_ANSWER = ("truncated", "verdict", "agreement", "format", "language", "repetition")
-"""Filters that judge an answer by itself: what the smoke gate looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +182,7 @@ def settings_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, M
     Raises:
         ConfigError: an unknown filter, or an entry that is neither a table nor true or false.
     """
-    merged: dict[str, Mapping[str, Any]] = {name: {} for name in USUAL}
+    merged: dict[str, Mapping[str, Any]] = {name: {} for name in FILTERS.names() if _is_usual(name)}
     for table in (own, given):
         for name, value in table.items():
             if isinstance(value, str):
@@ -153,19 +194,26 @@ def settings_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, M
                 merged[name] = {**merged.get(name, {}), **({} if value is True else value)}
             else:
                 raise ConfigError(f"filters.{name} must be a table, true or false, got {value!r}")
-    rank = {name: place for place, name in enumerate(ORDER)}
-    return dict(sorted(merged.items(), key=lambda entry: (rank.get(entry[0], len(rank)), entry[0])))
+    return dict(sorted(merged.items(), key=lambda entry: (place_of(entry[0]).number, entry[0])))
+
+
+def _is_usual(name: str) -> bool:
+    """Whether every job has this filter; one whose packages are not installed is only there when it is named."""
+    try:
+        return place_of(name).usual
+    except MissingExtra:
+        return False
 
 
 def read_filters(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Filter]:
     """Bind filters; raises ConfigError naming the filter and the field."""
-    found: dict[str, Filter] = {}
+    filters: dict[str, Filter] = {}
     for name, table in settings.items():
         try:
-            found[name] = FILTERS.create(name, table, supply={})
+            filters[name] = FILTERS.create(name, table, supply={})
         except ConfigError as exc:
             raise type(exc)(f"[filters.{name}] {exc}") if type(exc) is ConfigError else exc from exc
-    return found
+    return filters
 
 
 def run_pipeline(
@@ -174,7 +222,8 @@ def run_pipeline(
     """Put samples through the filters, in order, and through the selection; raises PluginError for a broken one."""
     left, dropped, stages = list(samples), dict[str, Decision](), list[FunnelStage]()
     for name, judge in filters.items():
-        reasons = checked_return("filter", judge, judge(left, context), Sequence, len(left))
+        returned = judge(left, context)
+        reasons = checked_return("filter", judge, returned, Sequence, len(left))  # type: ignore[type-abstract]
         lost = {s.key: reason for s, reason in zip(left, reasons, strict=True) if reason is not None}
         left = _without(left, lost, name, dropped, stages)
     if selection is not None:

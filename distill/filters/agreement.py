@@ -7,7 +7,7 @@ is wrong and sure agrees with itself, so measure the student against a verifier 
 
 from __future__ import annotations
 
-from distill.data.pipeline import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc import answers
 from ttc.errors import ConfigError
@@ -15,6 +15,7 @@ from ttc.errors import ConfigError
 __all__ = ["agreement", "share_of_votes"]
 
 
+@placed(40)
 def agreement(*, min_share: float = 0.5) -> Filter:
     """Keep answers with enough votes.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.data.pipeline import Context, Filter
+from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from evals.data.decontamination import overlaps
 from ttc.errors import ConfigError
@@ -15,6 +15,7 @@ from ttc.errors import ConfigError
 __all__ = ["contamination"]
 
 
+@placed(80, usual=True)
 def contamination(*, n: int = 13) -> Filter:
     """Drop traces with measured problems in them.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from distill.data.pipeline import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, OPEN
@@ -16,6 +16,7 @@ from ttc.session.thinking import CLOSE, OPEN
 __all__ = ["format"]
 
 
+@placed(50, usual=True)
 def format(*, final: bool = True, pattern: str | None = None, max_chars: int | None = None) -> Filter:
     """Keep well-formed answers.
 

@@ -6,7 +6,7 @@ Cost: about 0.05 ms a sentence. Languages that share their script with others ne
 
 from __future__ import annotations
 
-from distill.data.pipeline import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.verifiers.shared._languages import check_code, shares
@@ -14,6 +14,7 @@ from ttc.verifiers.shared._languages import check_code, shares
 __all__ = ["language"]
 
 
+@placed(60)
 def language(*, code: str = "en", min_share: float = 0.9) -> Filter:
     """Keep answers in one language.
 

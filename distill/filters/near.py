@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from distill.data.pipeline import Context, Filter
+from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from evals.data.decontamination import normalised
 from ttc.errors import ConfigError
@@ -18,6 +18,7 @@ from ttc.errors import ConfigError
 __all__ = ["jaccard", "near", "shingles"]
 
 
+@placed(100)
 def near(*, threshold: float = 0.9, n: int = 8, across: bool = False) -> Filter:
     """Keep the first of answers that are nearly the same.
 

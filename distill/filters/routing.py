@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from distill.data.pipeline import Context, Filter
+from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 
 __all__ = ["routing", "win_rates", "winners"]
 
 
+@placed(10)
 def routing() -> Filter:
     """Keep the answers of each domain's best teacher."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from distill.data.pipeline import PER_ANSWER, kind_of, run_pipeline
+from distill.data.pipeline import PerAnswer, kind_of, run_pipeline
 from distill.generation.generate import Generator, Opener, fill
 from distill.generation.judging import gather
 from distill.generation.ledger import AnswerLedger, Outcome, WorkUnit, distinct, units_of
@@ -84,7 +84,7 @@ async def _smoke(plan: JobPlan, assignment: Assignment, ledger: AnswerLedger, ke
         return  # all of it is paid for
     await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=kept.open)
     found = await gather(ledger, [assignment], spec.seed, spec.verifier, first=spec.smoke)
-    filters = {name: judge for name, judge in plan.filters.items() if name in PER_ANSWER}
+    filters = {name: judge for name, judge in plan.filters.items() if isinstance(judge, PerAnswer)}
     passed = run_pipeline(found.samples, filters, plan.context, None, spec.seed)
     lost = len(first) - len({sample.prompt for sample in passed.kept})
     name = assignment.teacher.name

@@ -40,7 +40,7 @@ from ttc.session.thinking import Thinking
 
 __all__ = ["DomainSpec", "EvalSpec", "JobSpec", "MixSpec", "TeacherSpec", "parse_spec", "read_spec"]
 
-T = TypeVar("T")
+T = TypeVar("T", "JobSpec", "TeacherSpec")
 _WRITTEN = ("teacher", "task", "held_out", "domain")
 """Keys of a file that become the fields `teachers` and `domains`."""
 
