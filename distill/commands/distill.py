@@ -30,19 +30,19 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for name, act, told in (
+    for name, act, help_text in (
         ("plan", _plan, "resolve a job, check it, and say what it will cost"),
         ("run", _run, "run a job; run it again to resume"),
     ):
-        verb = verbs.add_parser(name, help=told)
+        verb = verbs.add_parser(name, help=help_text)
         _add_spec(verb)
         verb.set_defaults(run=act)
-    for name, act, told in (
+    for name, act, help_text in (
         ("status", _status, "how far a job is"),
         ("report", _report, "write the page of a job, and print its summary"),
         ("verify", _verify, "compare the files of a finished job with its manifest"),
     ):
-        verb = verbs.add_parser(name, help=told)
+        verb = verbs.add_parser(name, help=help_text)
         verb.add_argument("folder", type=Path, help="folder of the job")
         verb.set_defaults(run=act)
         if name == "report":

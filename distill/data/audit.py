@@ -58,10 +58,10 @@ def audit_rows(path: Path, rows: Sequence[TrainingRow], student: Path, max_conte
     end = int(tokenizer.eos_token_id)
     ends = turn_end(student)
     if ends and ends[0] != end:
-        said = text.decode([ends[0]])
+        ending = text.decode([ends[0]])
         raise ConfigError(
-            f"the template of {student} ends a turn with {said!r}, but its tokenizer's end-of-text token is "
-            f"{text.decode([end])!r}; set eos_token to {said!r} in tokenizer_config.json"
+            f"the template of {student} ends a turn with {ending!r}, but its tokenizer's end-of-text token is "
+            f"{text.decode([end])!r}; set eos_token to {ending!r} in tokenizer_config.json"
         )
     examples = read_examples(path, text, end)
     problems = [
@@ -86,9 +86,9 @@ def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_conte
     """What is wrong with a row, or nothing."""
     if example.token_ids[-1] != end or end in example.token_ids[:-1]:
         return "the stop token must stand at its end, once"
-    told = text.decode(example.token_ids[:-1])
-    if row.completion not in told or (row.thinking or "") not in told:
-        return f"its ids spell {told[-60:]!r}, not its text"
+    text_of_ids = text.decode(example.token_ids[:-1])
+    if row.completion not in text_of_ids or (row.thinking or "") not in text_of_ids:
+        return f"its ids spell {text_of_ids[-60:]!r}, not its text"
     length = len(example.prompt_ids) + len(example.token_ids)
     if length > max_context:
         return f"{length} tokens do not fit the student's context of {max_context}"

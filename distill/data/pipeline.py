@@ -131,22 +131,22 @@ class Selection:
         groups: dict[tuple[str, str], list[Sample]] = {}
         for sample in samples:
             groups.setdefault((sample.prompt, sample.label), []).append(sample)
-        taken: set[str] = set()
+        best: set[str] = set()
         for group in groups.values():
             ordered = checked_return("selector", self.order, self.order(group, seed), Sequence)  # type: ignore[type-abstract]
-            taken |= {sample.key for sample in ordered[: self.per_prompt]}
+            best |= {sample.key for sample in ordered[: self.per_prompt]}
         why = f"not among the first {self.per_prompt} by {self.rule}"
-        return [s for s in samples if s.key in taken], {s.key: why for s in samples if s.key not in taken}
+        return [s for s in samples if s.key in best], {s.key: why for s in samples if s.key not in best}
 
 
 def read_selection(table: Mapping[str, Any]) -> Selection:
     """Bind the table [select]; raises ConfigError naming the field."""
-    given = dict(table)
-    rule = str(given.pop("rule", "shortest"))
-    per_prompt = parse("select.per_prompt", given.pop("per_prompt", 4), int)
+    options = dict(table)
+    rule = str(options.pop("rule", "shortest"))
+    per_prompt = parse("select.per_prompt", options.pop("per_prompt", 4), int)
     if per_prompt < 1:
         raise ConfigError(f"select.per_prompt must be at least 1, got {per_prompt}")
-    return Selection(rule, SELECTORS.create(rule, given, supply={}), per_prompt)
+    return Selection(rule, SELECTORS.create(rule, options, supply={}), per_prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +176,14 @@ class Funnel:
     stages: Sequence[FunnelStage]
 
 
-def settings_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def settings_of(own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The filters of a job in their order: the usual ones, the method's, and the spec's, which wins.
 
     Raises:
         ConfigError: an unknown filter, or an entry that is neither a table nor true or false.
     """
     merged: dict[str, Mapping[str, Any]] = {name: {} for name in FILTERS.names() if _is_usual(name)}
-    for table in (own, given):
+    for table in (own, written):
         for name, value in table.items():
             if isinstance(value, str):
                 value = {"true": True, "false": False}.get(value.lower(), value)

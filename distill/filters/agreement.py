@@ -37,6 +37,6 @@ def share_of_votes(sample: Sample) -> float:
     answer, kind = sample.answer, sample.item.problem.kind
     if answer.final is None or not answer.candidates:
         return 0.0
-    wanted = answers.key(answer.final, kind)
+    key = answers.key(answer.final, kind)
     finals = [candidate.final for candidate in answer.candidates]
-    return sum(final is not None and answers.key(final, kind) == wanted for final in finals) / len(finals)
+    return sum(final is not None and answers.key(final, kind) == key for final in finals) / len(finals)

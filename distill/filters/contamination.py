@@ -27,8 +27,8 @@ def contamination(*, n: int = 13) -> Filter:
 
     def judge(samples: Sequence[Sample], context: Context) -> list[str | None]:
         reasons: list[str | None] = [None] * len(samples)
-        for found in overlaps([sample.text for sample in samples], context.measured, n=n):
-            reasons[found.train] = f"holds a measured problem ({found.how}): {found.shared[:80]}"
+        for overlap in overlaps([sample.text for sample in samples], context.measured, n=n):
+            reasons[overlap.train] = f"holds a measured problem ({overlap.how}): {overlap.shared[:80]}"
         return reasons
 
     return judge

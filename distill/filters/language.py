@@ -24,11 +24,11 @@ def language(*, code: str = "en", min_share: float = 0.9) -> Filter:
     """
     if not 0 < min_share <= 1:
         raise ConfigError(f"filter language: min_share must be in (0, 1], got {min_share}")
-    wanted = check_code(code)
+    language_code = check_code(code)
 
     def judge(sample: Sample) -> str | None:
-        found = shares(sample.text, wanted)
-        share = found[wanted] / found.total() if found.total() else 1.0
-        return None if share >= min_share else f"another language: {share:.2f} in {wanted}"
+        counts = shares(sample.text, language_code)
+        share = counts[language_code] / counts.total() if counts.total() else 1.0
+        return None if share >= min_share else f"another language: {share:.2f} in {language_code}"
 
     return each(judge)

@@ -13,9 +13,9 @@ def verdict() -> Filter:
     """Keep verified answers."""
 
     def judge(sample: Sample) -> str | None:
-        found = sample.verdict
-        if found is None:
+        outcome = sample.verdict
+        if outcome is None:
             return "no verdict"
-        return None if found.correct else f"{found.status}: {found.reason}"
+        return None if outcome.correct else f"{outcome.status}: {outcome.reason}"
 
     return each(judge)

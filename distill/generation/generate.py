@@ -68,15 +68,15 @@ class LocalGenerator:
     async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
         """See `Generator.answer`."""
         todo: Iterator[WorkUnit] = iter(units)
-        done: Done = asyncio.Queue()
+        outbox: Done = asyncio.Queue()
 
         async def work() -> None:
             for unit in todo:
-                done.put_nowait((unit, await self._one(unit)))
+                outbox.put_nowait((unit, await self._one(unit)))
 
-        async with aclosing(made([work() for _ in units[: self._concurrency]], done, len(units))) as outcomes:
-            async for found in outcomes:
-                yield found
+        async with aclosing(made([work() for _ in units[: self._concurrency]], outbox, len(units))) as outcomes:
+            async for pair in outcomes:
+                yield pair
 
     async def close(self) -> None:
         """See `Generator.close`."""
@@ -104,7 +104,7 @@ class LocalGenerator:
 
 
 async def made(
-    workers: Sequence[Coroutine[Any, Any, None]], done: Done, num: int
+    workers: Sequence[Coroutine[Any, Any, None]], outbox: Done, num: int
 ) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
     """Run workers that put outcomes into `done`; yield `num` of them, raise what a worker raises, end the workers."""
 
@@ -112,15 +112,15 @@ async def made(
         try:
             await worker
         except Exception as error:
-            await done.put(error)
+            await outbox.put(error)
 
     tasks = [asyncio.create_task(run(worker)) for worker in workers]
     try:
         for _ in range(num):
-            found = await done.get()
-            if isinstance(found, Exception):
-                raise found
-            yield found
+            outcome = await outbox.get()
+            if isinstance(outcome, Exception):
+                raise outcome
+            yield outcome
     finally:
         for task in tasks:
             task.cancel()
@@ -140,7 +140,7 @@ async def fill(
     *,
     concurrency: int,
     opener: Opener = open_local,
-    progress: Progress = lambda written, missing: None,
+    progress: Progress = lambda num_written, missing: None,
 ) -> int:
     """Make what is missing of `units`, all of `teacher`; returns how many were asked for. Opens nothing for none.
 
@@ -151,13 +151,13 @@ async def fill(
     todo = ledger.missing(units)
     if not todo:
         return 0
-    generator, streak, written = opener(teacher, concurrency), 0, 0
+    generator, streak, num_written = opener(teacher, concurrency), 0, 0
     try:
         async with aclosing(generator.answer(todo)) as outcomes:
             async for unit, outcome in outcomes:
                 ledger.record(unit, outcome)
-                written += 1
-                progress(written, len(todo))
+                num_written += 1
+                progress(num_written, len(todo))
                 streak = streak + 1 if _engine_failed(outcome) else 0
                 if isinstance(outcome, Failure) and streak >= MAX_STREAK:
                     raise EngineError(

@@ -59,8 +59,8 @@ async def gather(
     for assignment in assignments:
         pairs = list(units_of(assignment, seed))
         if first is not None:
-            wanted = {item.problem.id for item in assignment.items[:first]}
-            pairs = [pair for pair in pairs if pair[0].problem.id in wanted]
+            first_ids = {item.problem.id for item in assignment.items[:first]}
+            pairs = [pair for pair in pairs if pair[0].problem.id in first_ids]
         entries = {unit.key: entry for unit, entry in ledger.entries(unit for _, unit in pairs)}
         there = [(item, unit, entries[unit.key]) for item, unit in pairs if unit.key in entries]
         missing += len(pairs) - len(there)
@@ -88,14 +88,16 @@ async def _judged(
     label = verifier_label(choice, verifier)
     try:
         targets = [name_of([item.target]) for item, *_ in answered]
-        known = [ledger.verdict(row[2], label, target) for row, target in zip(answered, targets, strict=True)]
-        asked = [place for place, verdict in enumerate(known) if verdict is None]
-        new = await asyncio.gather(*(_ask(verifier, answered[place][0], answered[place][3]) for place in asked))
+        verdicts = [ledger.verdict(row[2], label, target) for row, target in zip(answered, targets, strict=True)]
+        places = [place for place, verdict in enumerate(verdicts) if verdict is None]
+        new = await asyncio.gather(*(_ask(verifier, answered[place][0], answered[place][3]) for place in places))
     finally:
         await verifier.close()
-    found = dict(zip(asked, new, strict=True))
-    ledger.add_verdicts([(answered[i][2], label, targets[i], v) for i, v in found.items() if v.status not in _PASSING])
-    return [verdict or found[place] for place, verdict in enumerate(known)]
+    new_verdicts = dict(zip(places, new, strict=True))
+    ledger.add_verdicts(
+        [(answered[i][2], label, targets[i], v) for i, v in new_verdicts.items() if v.status not in _PASSING]
+    )
+    return [verdict or new_verdicts[place] for place, verdict in enumerate(verdicts)]
 
 
 async def _ask(verifier: Verifier, item: Item, answer: Answer) -> Verdict:

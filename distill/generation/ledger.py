@@ -79,9 +79,9 @@ class WorkUnit:
 def units_of(assignment: Assignment, seed: int) -> Iterator[tuple[Item, WorkUnit]]:
     """The units of an assignment: all first samples, then all second ones, so that a prefix is a fair part."""
     teacher, how = assignment.teacher.digest, sampling_digest(assignment.sampling, assignment.thinking, seed)
-    asked = [(item, replace(item.problem, id=prompt_digest(item.problem), meta={})) for item in assignment.items]
+    problems = [(item, replace(item.problem, id=prompt_digest(item.problem), meta={})) for item in assignment.items]
     for index in range(assignment.n):
-        for item, problem in asked:
+        for item, problem in problems:
             key = name_of([problem.id, teacher, how, index])
             yield item, WorkUnit(key, problem, teacher, assignment.sampling, assignment.thinking, index)
 
@@ -93,8 +93,8 @@ def prompt_digest(problem: Problem) -> str:
 
 def sampling_digest(sampling: Sampling, thinking: Thinking, seed: int) -> str:
     """Digest of how a draw is made, without the cap on its tokens; `seed` is the job's."""
-    kept = {item.name: dump(getattr(sampling, item.name)) for item in fields(Sampling)}
-    return name_of({**kept, "max_tokens": None, "seed": seed, "thinking": dump(thinking)})
+    settings = {item.name: dump(getattr(sampling, item.name)) for item in fields(Sampling)}
+    return name_of({**settings, "max_tokens": None, "seed": seed, "thinking": dump(thinking)})
 
 
 def distinct(pairs: Iterable[tuple[Item, WorkUnit]]) -> list[WorkUnit]:
@@ -172,10 +172,10 @@ class AnswerLedger:
             self._base = sqlite3.connect(path, timeout=30.0, isolation_level=None)
             self._base.execute("PRAGMA journal_mode=WAL")
             self._base.execute("PRAGMA synchronous=NORMAL")
-            (found,) = self._base.execute("PRAGMA user_version").fetchone()
-            if found not in (0, SCHEMA):
-                raise RecordError(f"{path} is a ledger of schema {found}; this version reads {SCHEMA}")
-            if found == 0:
+            (schema,) = self._base.execute("PRAGMA user_version").fetchone()
+            if schema not in (0, SCHEMA):
+                raise RecordError(f"{path} is a ledger of schema {schema}; this version reads {SCHEMA}")
+            if schema == 0:
                 self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
         except sqlite3.Error as exc:
             raise RecordError(f"{path} is not a ledger ({exc}); move it away to start anew") from exc
@@ -206,26 +206,26 @@ class AnswerLedger:
             outcome.error if isinstance(outcome, Failure) else "", attempts + 1,
         )  # fmt: skip
         marks = ", ".join("?" * len(row))
-        done = self._base.execute(
+        cursor = self._base.execute(
             f"INSERT INTO units VALUES ({marks}) ON CONFLICT (key, max_tokens) DO UPDATE SET state = excluded.state, "
             "finish_reason = excluded.finish_reason, answer = excluded.answer, usage = excluded.usage, "
             "seconds = excluded.seconds, error = excluded.error, attempts = excluded.attempts "
             "WHERE units.state = 'failed'",
             row,
         )
-        if done.rowcount != 1:
+        if cursor.rowcount != 1:
             raise ConfigError(f"unit {unit.key} is on the ledger already; it was asked for twice")
 
     def entries(self, units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, LedgerEntry]]:
         """(unit, its row) in the order of `units`, for those that are there: the row that finished, else the last."""
         for unit in units:
-            found = self._base.execute(
+            row = self._base.execute(
                 "SELECT max_tokens, state, answer, usage, seconds, error, attempts FROM units WHERE key = ? "
                 "ORDER BY state = 'done' DESC, finish_reason = 'stop' DESC, max_tokens DESC LIMIT 1",
                 (unit.key,),
             ).fetchone()
-            if found is not None:
-                yield unit, _entry(unit.key, found)
+            if row is not None:
+                yield unit, _entry(unit.key, row)
 
     def usages(self, keys: Container[str]) -> list[Usage]:
         """What the answers of these units cost, in the order of keys; answers themselves are not read."""
@@ -234,17 +234,17 @@ class AnswerLedger:
 
     def verdict(self, entry: LedgerEntry, verifier: str, target: str) -> Verdict | None:
         """What a verifier (name and version) said of an entry held to a target (its digest); None: not asked yet."""
-        found = self._base.execute(
+        row = self._base.execute(
             "SELECT verdict FROM verdicts WHERE key = ? AND max_tokens = ? AND verifier = ? AND target = ?",
             (entry.key, entry.max_tokens, verifier, target),
         ).fetchone()
-        return None if found is None else decode(Verdict, json.loads(found[0]))
+        return None if row is None else decode(Verdict, json.loads(row[0]))
 
-    def add_verdicts(self, found: Sequence[tuple[LedgerEntry, str, str, Verdict]]) -> None:
+    def add_verdicts(self, verdicts: Sequence[tuple[LedgerEntry, str, str, Verdict]]) -> None:
         """Write verdicts (entry, verifier, digest of the target, verdict) in one transaction; seconds are left out."""
         rows = [
             (entry.key, entry.max_tokens, verifier, target, json.dumps(encode(replace(verdict, seconds=0.0))))
-            for entry, verifier, target, verdict in found
+            for entry, verifier, target, verdict in verdicts
         ]
         with self._base:
             self._base.execute("BEGIN")
@@ -277,8 +277,8 @@ class AnswerLedger:
             "SELECT verifier, verdict FROM verdicts WHERE key = ? AND max_tokens = ? ORDER BY verifier",
             (key, max_tokens),
         )
-        told = [(verifier, json.loads(text)) for verifier, text in rows]
-        return tuple((verifier, f"{found['status']} {found['reason']}".strip()) for verifier, found in told)
+        verdicts = [(verifier, json.loads(text)) for verifier, text in rows]
+        return tuple((verifier, f"{data['status']} {data['reason']}".strip()) for verifier, data in verdicts)
 
     def digest(self) -> str:
         """Digest of what was generated, independent of order, time and attempts."""
@@ -290,20 +290,20 @@ class AnswerLedger:
     def totals(self) -> dict[str, Any]:
         """Rows by state, cut ones, attempts, seconds, and usage by teacher digest."""
         states = dict(self._base.execute("SELECT state, COUNT(*) FROM units GROUP BY state"))
-        cut, attempts, seconds = self._base.execute(
+        num_cut, attempts, seconds = self._base.execute(
             "SELECT COALESCE(SUM(finish_reason NOT IN ('stop', '')), 0), COALESCE(SUM(attempts), 0), "
             "COALESCE(SUM(seconds), 0) FROM units"
         ).fetchone()
-        spent: dict[str, Usage] = {}
+        usages: dict[str, Usage] = {}
         for teacher, text in self._base.execute("SELECT teacher, usage FROM units ORDER BY key, max_tokens"):
-            spent[teacher] = spent.get(teacher, Usage()) + Usage(**json.loads(text))
+            usages[teacher] = usages.get(teacher, Usage()) + Usage(**json.loads(text))
         return {
             "done": states.get("done", 0),
             "failed": states.get("failed", 0),
-            "cut": cut,
+            "cut": num_cut,
             "attempts": attempts,
             "seconds": seconds,
-            "usage": {teacher: asdict(usage) for teacher, usage in spent.items()},
+            "usage": {teacher: asdict(usage) for teacher, usage in usages.items()},
         }
 
     def close(self) -> None:
@@ -321,8 +321,8 @@ class AnswerLedger:
 
 def _pack(answer: Answer) -> bytes:
     """The answer without its trace, which is large, and without seconds, which differ from run to run."""
-    kept = replace(answer, trace=(), seconds=0.0)
-    return zlib.compress(json.dumps(encode(kept), sort_keys=True, separators=(",", ":")).encode(), 6)
+    stripped = replace(answer, trace=(), seconds=0.0)
+    return zlib.compress(json.dumps(encode(stripped), sort_keys=True, separators=(",", ":")).encode(), 6)
 
 
 def _content(packed: bytes | None) -> Mapping[str, Any] | None:

@@ -87,14 +87,14 @@ class _Seat:
     @asynccontextmanager
     async def taken(self, *, alone: bool) -> AsyncGenerator[Any, None]:
         """Yield the actor for one unit, or for one unit and no other."""
-        wanted = self._all if alone else 1
+        num_places = self._all if alone else 1
         async with self._next:  # who waits for all places is not overtaken by those who want one
-            for _ in range(wanted):
+            for _ in range(num_places):
                 await self._free.acquire()
         try:
             yield self.actor
         finally:
-            for _ in range(wanted):
+            for _ in range(num_places):
                 self._free.release()
 
 
@@ -113,11 +113,11 @@ class RayGenerator:
         """See `Generator.answer`."""
         todo, deaths = deque(units), Counter[str]()
         # one place per worker: who has an answer to give waits until the driver has written the others
-        done: Done = asyncio.Queue(len(self._seats) * self._in_flight)
-        workers = [self._work(seat, todo, deaths, done) for _ in range(self._in_flight) for seat in self._seats]
-        async with aclosing(made(workers, done, len(units))) as outcomes:
-            async for found in outcomes:
-                yield found
+        outbox: Done = asyncio.Queue(len(self._seats) * self._in_flight)
+        workers = [self._work(seat, todo, deaths, outbox) for _ in range(self._in_flight) for seat in self._seats]
+        async with aclosing(made(workers, outbox, len(units))) as outcomes:
+            async for pair in outcomes:
+                yield pair
 
     async def pids(self) -> list[int]:
         """The processes of the actors."""
@@ -130,7 +130,7 @@ class RayGenerator:
         if self._owned:
             self._ray.shutdown()
 
-    async def _work(self, seat: _Seat, todo: deque[WorkUnit], deaths: Counter[str], done: Done) -> None:
+    async def _work(self, seat: _Seat, todo: deque[WorkUnit], deaths: Counter[str], outbox: Done) -> None:
         """Ask the actor of one seat for one unit after the other."""
         while todo:
             unit = todo.popleft()
@@ -143,13 +143,13 @@ class RayGenerator:
                     todo.appendleft(unit)
                     continue
                 outcome = Failure(f"EngineError: {MAX_DEATHS} actors died over this unit")
-            await done.put((unit, outcome))
+            await outbox.put((unit, outcome))
 
     async def _ask(self, seat: _Seat, actor: Any, unit: WorkUnit) -> Outcome | None:
         """The outcome of a unit; None when the actor died over it, and a new one was hired."""
         try:
-            found: Outcome = await actor.answer.remote(unit)
-            return found
+            outcome: Outcome = await actor.answer.remote(unit)
+            return outcome
         except self._ray.exceptions.RayTaskError as exc:
             raise (exc.cause if isinstance(exc.cause, Exception) else exc) from None
         except self._ray.exceptions.RayActorError:

@@ -169,8 +169,8 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
     findings = preflight.run(plan.job)
     wrong = refused(findings, spec)
     if wrong:
-        told = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
-        raise ConfigError(f"the pre-flight refuses this job: {told}")
+        reasons = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
+        raise ConfigError(f"the pre-flight refuses this job: {reasons}")
     claim(plan)
     with LineFile(folder / LOG) as lines:
 
@@ -196,23 +196,23 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
     spec = plan.spec
     if not plan.assignments:
         return None, {}, None
-    found = asyncio.run(gather(ledger, plan.assignments, spec.seed, spec.verifier))
-    samples = [sample for sample in found.samples if sample.label != PROBE]
-    context = replace(plan.context, pass_rates=_pass_rates(found.samples))
+    answers = asyncio.run(gather(ledger, plan.assignments, spec.seed, spec.verifier))
+    samples = [sample for sample in answers.samples if sample.label != PROBE]
+    context = replace(plan.context, pass_rates=_pass_rates(answers.samples))
     funnel = run_pipeline(samples, plan.filters, context, plan.selection, spec.seed)
     rows = list(plan.method.rows(funnel.kept, plan.job))
     rows += mixed_in(spec.mix, len(rows), spec.seed)
-    path = write_data(plan.job.folder, plan.prompts, found.samples, funnel, rows, found.failed)
-    told = funnel_of(plan.prompts, funnel, len(rows), found.failed)
-    log("; ".join(f"{stage['name']} {stage['kept']} of {stage['came']}" for stage in told["answers"]))
+    path = write_data(plan.job.folder, plan.prompts, answers.samples, funnel, rows, answers.failed)
+    counts = funnel_of(plan.prompts, funnel, len(rows), answers.failed)
+    log("; ".join(f"{stage['name']} {stage['kept']} of {stage['came']}" for stage in counts["answers"]))
     if not rows:
-        return Data(path, 0, 0), told, None
+        return Data(path, 0, 0), counts, None
     audit = audit_rows(path, rows, plan.job.student, int(load_tokenizer(plan.job.student).model_max_length))
     if audit.problems:
         more = f" and {len(audit.problems) - 1} more" if len(audit.problems) > 1 else ""
         raise ConfigError(f"the rows do not pass the audit: {audit.problems[0]}{more}")
     log(f"{audit.num_rows} rows, {audit.num_tokens} tokens to learn, all with their stop token")
-    return Data(path, audit.num_rows, audit.num_tokens), told, audit
+    return Data(path, audit.num_rows, audit.num_tokens), counts, audit
 
 
 def _finish(
@@ -228,21 +228,21 @@ def _finish(
     folder, spec = plan.job.folder, plan.spec
     replace_link(folder / "model", model)
     log("measuring the start and the student")
-    measured = {
+    models = {
         "start": _measure(plan, plan.job.student, folder / "eval" / "start"),
         "student": _measure(plan, model, folder / "eval" / trained.folder.name),
     }
     if spec.eval.teachers:
         for teacher in plan.job.teachers:
-            measured[teacher.name] = Measured(measure_teacher(plan.job, teacher, folder / "eval" / "teachers"))
-    checks = _judge(plan, trained, measured)
+            models[teacher.name] = Measured(measure_teacher(plan.job, teacher, folder / "eval" / "teachers"))
+    checks = _judge(plan, trained, models)
     manifest = write_manifest(plan, ledger, model, trained.folder.name)
-    write_card(plan, model, manifest, funnel, measured, checks)
+    write_card(plan, model, manifest, funnel, models, checks)
     write_json(
         folder / RESULT,
         {
-            "measured": {who: model.to_json() for who, model in measured.items()},
-            "recovered": recoveries(measured),
+            "measured": {who: model.to_json() for who, model in models.items()},
+            "recovered": recoveries(models),
             "stages": trained.metrics,
             "audit": None if audit is None else asdict(audit),
             "checks": [asdict(check) for check in checks],
@@ -260,15 +260,15 @@ def _measure(plan: JobPlan, model: Path, folder: Path) -> Measured:
     return Measured(tasks, dict(plan.method.measure(plan.job, model, plan.job.setting)))
 
 
-def _judge(plan: JobPlan, trained: Trained, measured: Mapping[str, Measured]) -> list[Check]:
+def _judge(plan: JobPlan, trained: Trained, models: Mapping[str, Measured]) -> list[Check]:
     if plan.gates is None:
         return []
     setting = plan.job.setting
     checks: list[Check] = []
     if plan.gates.train is not None:
         checks += judge(plan.gates.train, trained.folder, plan.job.student, setting)
-    teachers = {who: found for who, found in measured.items() if who not in ("start", "student")}
-    return checks + job_checks(plan.gates, measured["start"], measured["student"], teachers, plan.spec.seed)
+    teachers = {who: model for who, model in models.items() if who not in ("start", "student")}
+    return checks + job_checks(plan.gates, models["start"], models["student"], teachers, plan.spec.seed)
 
 
 def _pass_rates(samples: Sequence[Sample]) -> dict[str, float]:
@@ -285,8 +285,8 @@ def _cost(plan: JobPlan) -> list[str]:
     lines = []
     for teacher, units in units_by_teacher(plan):
         most = sum(unit.max_tokens for unit in units)
-        bound = "" if teacher.is_searching else f", at most {most:,} tokens"
-        lines.append(f"{teacher.name} ({teacher.strategy.label}): {len(units):,} answers{bound}")
+        limit = "" if teacher.is_searching else f", at most {most:,} tokens"
+        lines.append(f"{teacher.name} ({teacher.strategy.label}): {len(units):,} answers{limit}")
     path = plan.job.folder / LEDGER
     if path.is_file():
         with AnswerLedger(path) as ledger:

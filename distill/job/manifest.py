@@ -42,7 +42,7 @@ def write_manifest(plan: JobPlan, ledger: AnswerLedger, model: Path, training: s
     """Write and return the manifest of a finished job; `training` is the digest its training is named by."""
     job, spec = plan.job, plan.spec
     data = job.folder / DATA
-    found = {
+    manifest = {
         "schema": SCHEMA,
         "name": spec.name,
         "method": spec.method,
@@ -73,8 +73,8 @@ def write_manifest(plan: JobPlan, ledger: AnswerLedger, model: Path, training: s
         "versions": {"ttckit": ttc.__version__, "python": platform.python_version(), **_versions()},
         "hardware": {"machine": platform.machine(), "system": platform.system(), "device": spec.device},
     }
-    write_json(job.folder / MANIFEST, found)
-    return found
+    write_json(job.folder / MANIFEST, manifest)
+    return manifest
 
 
 def verify_manifest(folder: Path) -> list[str]:
@@ -135,12 +135,12 @@ def write_card(
     model: Path,
     manifest: Mapping[str, Any],
     funnel: Mapping[str, Any],
-    measured: Mapping[str, Measured],
+    models: Mapping[str, Measured],
     checks: Sequence[Check],
 ) -> Path:
     """Write README.md into the model folder; `measured` by who: start, student, and teachers by name."""
     spec = plan.spec
-    lines = compared(measured, spec.seed)
+    lines = compared(models, spec.seed)
     taught = [
         f"- {teacher.name}: engine {teacher.engine.name}, strategy {teacher.strategy.label}, digest {teacher.digest}"
         for teacher in plan.job.teachers

@@ -26,18 +26,18 @@ def status_lines(folder: Path) -> list[str]:
     if (folder / LEDGER).is_file():
         with AnswerLedger(folder / LEDGER) as ledger:
             totals = ledger.totals()
-        spent = sum(_tokens(usage) for usage in totals["usage"].values())
+        num_tokens = sum(_tokens(usage) for usage in totals["usage"].values())
         lines.append(
             f"answers: {totals['done']:,} rows of {lock['units']:,} answers asked for, {totals['cut']:,} cut, "
-            f"{totals['failed']:,} failed, {spent:,} tokens"
+            f"{totals['failed']:,} failed, {num_tokens:,} tokens"
         )
     funnel = folder / DATA / FUNNEL
     if funnel.is_file():
         lines.append(f"data: {json.loads(funnel.read_text())['rows']:,} rows")
     for run in sorted((folder / "train").glob("*/run.json")):
         for stage in stage_folders(run.parent):
-            done = "done" if read_result(stage) is not None else f"step {_step(stage)}"
-            lines.append(f"training {run.parent.name}, {stage.name}: {done}")
+            progress = "done" if read_result(stage) is not None else f"step {_step(stage)}"
+            lines.append(f"training {run.parent.name}, {stage.name}: {progress}")
     finished = (folder / MANIFEST).is_file()
     promoted = (folder / "promoted").is_symlink()
     lines.append("finished" + (", promoted" if promoted else ", not promoted") if finished else "not finished")
@@ -76,19 +76,19 @@ def trace_row(folder: Path, what: str) -> Iterator[str]:
     teachers = {digest: name for name, digest in lock["fixed"]["teachers"].items()}
     with AnswerLedger(folder / LEDGER) as ledger:
         for key in parents:
-            found = ledger.story(key)
-            if not found and parents == [what]:
+            story = ledger.story(key)
+            if not story and parents == [what]:
                 raise ConfigError(f"{folder} has no row and no answer {what!r}; it has {len(lineage)} rows")
-            if not found:
+            if not story:
                 yield f"  from {key}"
-            for line in found:
+            for line in story:
                 who = teachers.get(line.teacher, "student")
                 yield f"answer {key}: teacher {who}, draw {line.sample}, seed {line.seed}"
                 yield f"  cap {line.max_tokens}: {line.state}, {line.finish_reason or line.error}, {line.tokens} tokens"
                 yield from (f"  {verifier}: {status}" for verifier, status in line.verdicts)
             if key in dropped:
                 yield f"  dropped by {dropped[key]['stage']}: {dropped[key]['reason']}"
-            elif found:
+            elif story:
                 rows = [str(row["row"]) for row in lineage if key in row["parents"]]
                 yield f"  passed {', '.join(filters)}; in row {', '.join(rows) or 'none'}"
 

@@ -44,11 +44,9 @@ def measure_model(job: DistillJob, tasks: Mapping[str, Task], model: Path, folde
     """
     answerer = resolve_teacher(TeacherSpec(name="student", model=str(model)), job.spec)
     greedy = replace(answerer.strategy, label="greedy", params={"temperature": 0.0})
-    sampled = replace(answerer.strategy, label="sampled", params={})
+    choices = [greedy, replace(answerer.strategy, label="sampled", params={})]
     thinking = Thinking(mode=job.spec.thinking.mode)
-    results = {
-        name: _run(job.spec, answerer, name, task, [greedy, sampled], thinking, folder) for name, task in tasks.items()
-    }
+    results = {name: _run(job.spec, answerer, name, task, choices, thinking, folder) for name, task in tasks.items()}
     return {name: _numbers(first.records, second.records) for name, (first, second) in results.items()}
 
 

@@ -107,9 +107,9 @@ def compared(models: Mapping[str, Measured], seed: int) -> list[ComparisonRow]:
 
 def _cells(model: Measured, start: Measured, task: str, seed: int, *, with_gain: bool) -> tuple[str, ...]:
     numbers = model.tasks[task]
-    sampled = share(numbers.interval(seed, sampled=True)) if numbers.sampled else ""
+    sampled_text = share(numbers.interval(seed, sampled=True)) if numbers.sampled else ""
     gain = share(start.gap(model, task, seed), signed=True) if with_gain else ""
-    return share(numbers.interval(seed)), sampled, gain, f"{numbers.tokens:,.1f}", f"{100 * numbers.truncated:.1f}"
+    return share(numbers.interval(seed)), sampled_text, gain, f"{numbers.tokens:,.1f}", f"{100 * numbers.truncated:.1f}"
 
 
 def recoveries(models: Mapping[str, Measured]) -> dict[str, float]:

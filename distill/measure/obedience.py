@@ -46,7 +46,7 @@ class Flags:
         """The flag that asks for thinking, or for none."""
         return self.think if thinks else self.no_think
 
-    def asked(self, messages: Sequence[Message], thinks: bool | None, *, in_system: bool = False) -> list[Message]:
+    def write(self, messages: Sequence[Message], thinks: bool | None, *, in_system: bool = False) -> list[Message]:
         """The conversation with a flag behind its last turn, or in a system turn; None leaves it alone."""
         if thinks is None:
             return list(messages)
@@ -58,7 +58,7 @@ class Flags:
             return [Message("system", f"{first.content}{self.gap}{self.of(thinks)}"), *rest]
         return [Message("system", self.of(thinks)), *messages]
 
-    def holding(self, messages: Sequence[Message], default: bool = True) -> bool:
+    def read(self, messages: Sequence[Message], default: bool = True) -> bool:
         """Whether the conversation asks for thinking: the last flag in a user or system turn, else `default`."""
         for message in reversed(messages):
             if message.role == "assistant":
@@ -112,16 +112,16 @@ async def _ask(
     engine = open_engine(model, setting)
     verifiers: dict[str, Verifier] = {}
     try:
-        found: dict[str, list[VariantReply]] = {}
+        replies: dict[str, list[VariantReply]] = {}
         for name, group in questions.items():
             for task, _ in group:
                 if str(task.check) not in verifiers:
                     verifiers[str(task.check)] = verifier_of(task, job.spec.verifier).create_verifier()
-            found[name] = await gather(
+            replies[name] = await gather(
                 _one(engine, verifiers[str(task.check)], job.spec.sampling_of(task.sampling), question, setting.seed)
                 for task, question in group
             )
-        return found
+        return replies
     finally:
         await engine.close()
         for verifier in verifiers.values():
@@ -135,8 +135,8 @@ async def _one(engine: Engine, verifier: Verifier, sampling: Sampling, question:
     prompt = session.render()
     (completion,) = await session.generate(prompt, 1)
     candidate = session.candidate(prompt, completion)
-    said = Submission(candidate.text, candidate.thinking, candidate.finish_reason)
-    verdict = await verifier.verify(question.item.target, said)
+    submission = Submission(candidate.text, candidate.thinking, candidate.finish_reason)
+    verdict = await verifier.verify(question.item.target, submission)
     session.close()
     return VariantReply(
         candidate.thinking, session.usage.thinking, candidate.text, candidate.finish_reason == "stop", verdict.correct
@@ -151,16 +151,16 @@ def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, t
 
     `turns`: ask about earlier turns too.
     """
-    items = [(task, item) for task, found in measured_items(job) for item in found]
+    items = [(task, item) for task, problems in measured_items(job) for item in problems]
     if not items:
         return {}
     cases = {"think": True, "no_think": False, "default": True, "switch": False}
     questions = {name: [(task, _question(item, name, flags)) for task, item in items] for name in cases}
-    wants: dict[str, list[bool]] = {name: [wanted] * len(items) for name, wanted in cases.items()}
+    wants: dict[str, list[bool]] = {name: [thinks] * len(items) for name, thinks in cases.items()}
     if turns:
-        asked = _turns(items, model, flags)
-        questions["last_flag"] = [(task, Variant(item, messages, _AUTO)) for task, item, messages in asked]
-        wants["last_flag"] = [flags.holding(messages) for _, _, messages in asked]
+        conversations = _turns(items, model, flags)
+        questions["last_flag"] = [(task, Variant(item, messages, _AUTO)) for task, item, messages in conversations]
+        wants["last_flag"] = [flags.read(messages) for _, _, messages in conversations]
     replies = ask_all(model, job, setting, questions)
     obeyed = {name: [_obeys(r, w) for r, w in zip(replies[name], wants[name], strict=True)] for name in replies}
     every = [value for values in obeyed.values() for value in values]
@@ -173,19 +173,19 @@ def two_turns(
     earlier: Item, answer: str, now: Sequence[Message], flags: Flags, first: bool, last: bool | None
 ) -> list[Message]:
     """A conversation whose first turn has a flag and was answered, and whose last turn has another flag or none."""
-    asked = flags.asked(earlier.problem.messages, first)
-    return [*asked, Message("assistant", answer), *flags.asked([m for m in now if m.role != "system"], last)]
+    opening = flags.write(earlier.problem.messages, first)
+    return [*opening, Message("assistant", answer), *flags.write([m for m in now if m.role != "system"], last)]
 
 
 def _question(item: Item, case: str, flags: Flags) -> Variant:
     flag = {"think": True, "no_think": False}.get(case)
-    return Variant(item, flags.asked(item.problem.messages, flag), _OFF if case == "switch" else _AUTO)
+    return Variant(item, flags.write(item.problem.messages, flag), _OFF if case == "switch" else _AUTO)
 
 
 def _turns(items: Sequence[tuple[Task, Item]], model: Path, flags: Flags) -> list[tuple[Task, Item, list[Message]]]:
     """Every problem after its neighbour, the four ways of flags in turn; those that fit the model's context."""
     text, room = Text(model), int(load_tokenizer(model).model_max_length)
-    found = []
+    conversations = []
     for number, (task, item) in enumerate(items):
         earlier = items[number - 1][1]
         first = number % 2 == 0
@@ -193,8 +193,8 @@ def _turns(items: Sequence[tuple[Task, Item]], model: Path, flags: Flags) -> lis
         messages = two_turns(earlier, str(earlier.target), item.problem.messages, flags, first, last)
         length = len(text.render(messages, None).token_ids or ())
         if length + task.sampling.max_tokens <= room:
-            found.append((task, item, messages))
-    return found
+            conversations.append((task, item, messages))
+    return conversations
 
 
 def _obeys(reply: VariantReply, thinks: bool) -> bool:

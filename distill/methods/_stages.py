@@ -35,7 +35,7 @@ def check_readers(spec: JobSpec, method: str) -> None:
 
 
 def on_policy_stage(
-    job: DistillJob, routing: Mapping[str, str], given: Mapping[str, object]
+    job: DistillJob, routing: Mapping[str, str], options: Mapping[str, object]
 ) -> tuple[str, Mapping[str, Any]]:
     """`on_policy` on the job's domains; `routing` is the teacher's name by domain, `given` the other fields.
 
@@ -52,14 +52,14 @@ def on_policy_stage(
             "held_out": tuple(f"{domain.name}={domain.held_out}" for domain in job.spec.domains),
             "teacher": tuple(f"{name}={spec}" for name, spec in specs.items()),
         }
-    mind = job.spec.thinking
+    thinking = job.spec.thinking
     common: dict[str, object] = {
-        "thinking": mind.mode,
-        "max_thinking": mind.max_tokens,
+        "thinking": thinking.mode,
+        "max_thinking": thinking.max_tokens,
         "max_tokens": job.spec.sampling.get("max_tokens"),
         "train_limit": job.spec.limit,
     }
-    return "on_policy", {**fields, **{k: v for k, v in common.items() if v is not None}, **given}
+    return "on_policy", {**fields, **{k: v for k, v in common.items() if v is not None}, **options}
 
 
 def _written(teacher: TeacherSpec) -> str:
@@ -86,11 +86,11 @@ def sft_stage(job: DistillJob, data: Data | None, **own: object) -> tuple[str, M
     if data is None or data.num_rows == 0:
         raise ConfigError("no row is left to learn from; `ttc distill report` shows what the filters dropped, and why")
     held_out = min(max(_HELD_OUT / data.num_rows, 0.05), 0.3)
-    given = {**_DEFAULTS, "held_out_share": held_out, **own, **job.spec.train}
-    epochs = given.pop("epochs", None)
-    if epochs is not None and "steps" in given:
+    options = {**_DEFAULTS, "held_out_share": held_out, **own, **job.spec.train}
+    epochs = options.pop("epochs", None)
+    if epochs is not None and "steps" in options:
         raise ConfigError("train: give epochs or steps, not both")
-    rows = int(given["rows"])
-    if "steps" not in given:
-        given["steps"] = max(1, math.ceil(data.num_rows * float(epochs or EPOCHS) / rows))
-    return "sft", {"data": str(data.path), **given}
+    rows = int(options["rows"])
+    if "steps" not in options:
+        options["steps"] = max(1, math.ceil(data.num_rows * float(epochs or EPOCHS) / rows))
+    return "sft", {"data": str(data.path), **options}

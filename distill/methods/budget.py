@@ -75,27 +75,27 @@ class _Budget:
         """See `Method.check`."""
         if not spec.teachers:
             raise ConfigError("budget needs a teacher: a model folder, or a table [teacher]")
-        kept = read_selection(spec.select).per_prompt
-        if kept < spec.n:
+        per_prompt = read_selection(spec.select).per_prompt
+        if per_prompt < spec.n:
             raise ConfigError(
-                f"budget: selection would keep {kept} of {spec.n} answers to a problem, before their lengths are "
+                f"budget: selection would keep {per_prompt} of {spec.n} answers to a problem, before their lengths are "
                 f"looked at: set select.per_prompt = {spec.n}"
             )
 
     def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
-        told = ", ".join(map(str, self.budgets))
-        return f"the student learns to think for about {told} tokens when told so, and briefly when not"
+        sizes = ", ".join(map(str, self.budgets))
+        return f"the student learns to think for about {sizes} tokens when told so, and briefly when not"
 
     def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`."""
         plain = [job.assign(teacher, domain, thinking=_ON) for teacher, domain in job.pairs()]
-        asked = [
+        by_budget = [
             job.assign(teacher, self._asking(domain, size), thinking=_ON, label=f"budget-{size}")
             for teacher, domain in job.pairs()
             for size in (self.budgets if self.ask_teacher else ())
         ]
-        return plain + asked
+        return plain + by_budget
 
     def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any]]:
         """See `Method.filters`."""
@@ -115,14 +115,14 @@ class _Budget:
             if abs(lengths[sample.key] - size) <= self.tolerance * size:
                 groups.setdefault((sample.prompt, size), []).append(sample)
         for size in self.budgets:
-            if not any(found == size for _, found in groups):
-                seen = sorted(lengths.values())
-                told = f"from {seen[0]} to {seen[-1]} tokens" if seen else "nowhere"
-                raise ConfigError(f"budget: no right trace is within {self.tolerance:g} of {size}; they are {told}")
+            if not any(group == size for _, group in groups):
+                ordered = sorted(lengths.values())
+                span = f"from {ordered[0]} to {ordered[-1]} tokens" if ordered else "nowhere"
+                raise ConfigError(f"budget: no right trace is within {self.tolerance:g} of {size}; they are {span}")
         originals = {f"{d.name}/{item.problem.id}": item for d in job.domains for item in d.items}
         rows = []
-        for (prompt, size), found in groups.items():
-            nearest = sorted(found, key=lambda sample: (abs(lengths[sample.key] - size), sample.key))
+        for (prompt, size), group in groups.items():
+            nearest = sorted(group, key=lambda sample: (abs(lengths[sample.key] - size), sample.key))
             rows += [self._row(sample, originals[prompt], size) for sample in nearest[: self.per_budget]]
         if self.shortest:
             rows += [self._row(sample, originals[sample.prompt], None) for sample in _shortest(samples, lengths)]
@@ -134,21 +134,21 @@ class _Budget:
 
     def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: length over budget and accuracy per budget; `obedience`, the share of budgets kept."""
-        items = [(task, item) for task, found in measured_items(job) for item in found]
+        items = [(task, item) for task, problems in measured_items(job) for item in problems]
         if not items:
             return {}
         questions = {
             str(size): [(task, Variant(item, self._told(item, size), _ON)) for task, item in items]
             for size in self.budgets
         }
-        found: dict[str, float] = {}
-        kept = []
+        numbers: dict[str, float] = {}
+        hits = []
         for name, replies in ask_all(model, job, setting, questions).items():
             ratio = sum(reply.num_thinking for reply in replies) / len(replies) / int(name)
-            found[f"budget_{name}_used"] = ratio
-            found[f"budget_{name}_accuracy"] = sum(reply.right for reply in replies) / len(replies)
-            kept.append(abs(ratio - 1) <= self.tolerance)
-        return {"obedience": sum(kept) / len(kept), **found}
+            numbers[f"budget_{name}_used"] = ratio
+            numbers[f"budget_{name}_accuracy"] = sum(reply.right for reply in replies) / len(replies)
+            hits.append(abs(ratio - 1) <= self.tolerance)
+        return {"obedience": sum(hits) / len(hits), **numbers}
 
     def _told(self, item: Item, size: int) -> list[Message]:
         *before, last = item.problem.messages

@@ -86,10 +86,10 @@ class _Fusion:
         """See `Method.check`."""
         if not spec.teachers:
             raise ConfigError("fusion needs a teacher: a model folder, or a table [teacher]")
-        known = [teacher.name for teacher in spec.teachers]
+        names = [teacher.name for teacher in spec.teachers]
         for field, name in (("thinker", self.thinker), ("answerer", self.answerer)):
-            if name is not None and name not in known:
-                raise ConfigError(f"fusion.{field}: no teacher {name!r} (known: {', '.join(known)})")
+            if name is not None and name not in names:
+                raise ConfigError(f"fusion.{field}: no teacher {name!r} (known: {', '.join(names)})")
 
     def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
@@ -119,8 +119,8 @@ class _Fusion:
         thinking = [s for s in samples if s.label == "think" and s.answer.thinking.strip()]
         plain = [s for s in samples if s.label == "no_think" and not s.answer.thinking.strip()]
         plain = plain if self.answers == "own" else thinking
-        for name, found in (("with", thinking), ("without", plain)):
-            if not found:
+        for name, side in (("with", thinking), ("without", plain)):
+            if not side:
                 raise ConfigError(f"fusion: no answer {name} thinking is left; see the funnel in the report")
         odds = self.thinking_share / (1 - self.thinking_share)
         most = {True: round(len(plain) * odds), False: round(len(thinking) / odds)}
@@ -158,7 +158,7 @@ class _Builder:
         in_system = not bare and self._die(sample, thinks, "in_system")
         row = TrainingRow(
             key=sample.prompt,
-            messages=tuple(flags.asked(sample.item.problem.messages, flag, in_system=in_system)),
+            messages=tuple(flags.write(sample.item.problem.messages, flag, in_system=in_system)),
             completion=sample.answer.text,
             thinking=None if switch else sample.answer.thinking if thinks else "",
             mode="off" if switch else "auto",
@@ -190,8 +190,8 @@ class _Builder:
 def _thinned(side: Sequence[Sample], most: int, seed: int) -> list[Sample]:
     """At most `most` of the samples, in their order."""
     order = sorted(side, key=lambda sample: seeds.derive(seed, "fusion", "thin", sample.key))
-    kept = {sample.key for sample in order[:most]}
-    return [sample for sample in side if sample.key in kept]
+    keys = {sample.key for sample in order[:most]}
+    return [sample for sample in side if sample.key in keys]
 
 
 def _told(flag: bool | None) -> str:

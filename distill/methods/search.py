@@ -96,13 +96,13 @@ def _agreeing(sample: Sample) -> list[TrainingRow]:
     answer, kind = sample.answer, sample.item.problem.kind
     if answer.final is None:
         return [row_of(sample)]
-    wanted = answers.key(answer.final, kind)
-    found = {(answer.thinking, answer.text): row_of(sample)}
+    key = answers.key(answer.final, kind)
+    rows = {(answer.thinking, answer.text): row_of(sample)}
     for one in answer.candidates:
-        if one.finish_reason == "stop" and one.final is not None and answers.key(one.final, kind) == wanted:
+        if one.finish_reason == "stop" and one.final is not None and answers.key(one.final, kind) == key:
             other = replace(sample, answer=replace(answer, thinking=one.thinking, text=one.text))
-            found.setdefault((one.thinking, one.text), row_of(other))
-    return list(found.values())
+            rows.setdefault((one.thinking, one.text), row_of(other))
+    return list(rows.values())
 
 
 def _place(folder: Path | None, job: DistillJob) -> str:

@@ -49,9 +49,9 @@ class JobGates:
 
     def __post_init__(self) -> None:
         """Refuse bounds that no share can meet."""
-        for name, bound in self.bounds.items():
-            if bound is not None and not -1 <= bound <= 1:
-                raise ConfigError(f"gates.{name} must be in [-1, 1], got {bound}")
+        for name, limit in self.bounds.items():
+            if limit is not None and not -1 <= limit <= 1:
+                raise ConfigError(f"gates.{name} must be in [-1, 1], got {limit}")
 
     @property
     def bounds(self) -> dict[str, float | None]:
@@ -67,24 +67,24 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
     if not spec.gates:
         return None
     table = dict(spec.gates)
-    measured = table.pop("measured", {})
-    if not isinstance(measured, Mapping):
+    method_bounds = table.pop("measured", {})
+    if not isinstance(method_bounds, Mapping):
         raise ConfigError("gates.measured must be a table [gates.measured]")
-    known = [*(item.name for item in fields(Gates)), *_OWN, "measured"]
+    names = [*(item.name for item in fields(Gates)), *_OWN, "measured"]
     for name in table:
-        if name not in known:
-            raise ConfigError(f"unknown key 'gates.{name}'{nearest(name, known)} (known: {', '.join(known)})")
+        if name not in names:
+            raise ConfigError(f"unknown key 'gates.{name}'{nearest(name, names)} (known: {', '.join(names)})")
     own = build(JobGates, {name: value for name, value in table.items() if name in _OWN}, where="gates.")
     trained = {name: value for name, value in table.items() if name not in _OWN}
     held_out = next((domain.held_out for domain in spec.domains if domain.held_out), None)
-    if held_out is None and any(bound is not None for bound in own.bounds.values()):
+    if held_out is None and any(limit is not None for limit in own.bounds.values()):
         raise ConfigError("gates on measured tasks need one: give held_out")
     gates: Gates | None = None
     if set(trained) - _SILENT:
         if "held_out" not in trained and held_out is None:
             raise ConfigError("gates: give held_out, of the spec or in [gates]")
         gates = read_gates({"held_out": held_out, **trained}, "[gates]")
-    lowest = {name: parse(f"gates.measured.{name}", value, float) for name, value in measured.items()}
+    lowest = {name: parse(f"gates.measured.{name}", value, float) for name, value in method_bounds.items()}
     return replace(own, measured=lowest, train=gates)
 
 
@@ -108,11 +108,11 @@ def job_checks(
         if gates.min_recovered is not None:
             share = recovered(start, student, best, name)
             checks.append(_at_least("min_recovered", f"share of the gain on {name}", share, gates.min_recovered))
-    for name, bound in gates.measured.items():
+    for name, limit in gates.measured.items():
         if name not in student.own:
-            known = ", ".join(sorted(student.own)) or "none"
-            raise ConfigError(f"gates.measured.{name}: the method measures no such number (known: {known})")
-        checks.append(_at_least(f"measured.{name}", name, student.own[name], bound))
+            names = ", ".join(sorted(student.own)) or "none"
+            raise ConfigError(f"gates.measured.{name}: the method measures no such number (known: {names})")
+        checks.append(_at_least(f"measured.{name}", name, student.own[name], limit))
     return checks
 
 

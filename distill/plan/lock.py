@@ -83,10 +83,10 @@ def read_lock(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{folder} is not a distillation job: it has no {LOCK}")
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        lock: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as exc:
         raise RecordError(f"{path}: not JSON ({exc})") from exc
-    return found
+    return lock
 
 
 def _lock_of(plan: JobPlan) -> dict[str, Any]:

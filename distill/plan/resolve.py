@@ -63,7 +63,7 @@ class Contents:
 
     def to_json(self) -> dict[str, Any]:
         """As the lock holds them."""
-        problems = {owner: {"limit": asked.limit, "digest": asked.digest} for owner, asked in self.tasks.items()}
+        problems = {owner: {"limit": task.limit, "digest": task.digest} for owner, task in self.tasks.items()}
         return {"models": dict(self.models), "files": dict(self.files), "problems": problems}
 
     def changed(self, there: Mapping[str, Any]) -> list[str]:
@@ -72,8 +72,8 @@ class Contents:
         before = there["problems"]
         problems = [
             f"problems of {owner}"
-            for owner, asked in self.tasks.items()
-            if owner in before and asked.at(before[owner]["limit"]) != before[owner]["digest"]
+            for owner, task in self.tasks.items()
+            if owner in before and task.at(before[owner]["limit"]) != before[owner]["digest"]
         ]
         return [*differing(there["models"], self.models), *files, *problems]
 
@@ -91,8 +91,8 @@ def job_contents(spec: JobSpec, folder: Path, teachers: Sequence[Teacher], tasks
     for owner, value in _named_settings(spec):
         for text in texts_in(value):
             files |= path_contents(owner, text, folder)
-    for owner, asked in tasks.items():
-        files |= named(part_contents(verifier_of(asked.task, spec.verifier)), after=f" of {owner}")
+    for owner, task in tasks.items():
+        files |= named(part_contents(verifier_of(task.task, spec.verifier)), after=f" of {owner}")
     return Contents(models, files, tasks)
 
 
@@ -149,27 +149,27 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
     if not (student / "config.json").is_file():
         raise ConfigError(f"student {spec.student} is not a model folder: it has no config.json")
     gates = read_job_gates(spec)
-    measured = _measured(spec)
-    teachers = [resolve_teacher(given, spec) for given in spec.teachers]
+    measured_tasks = _measured(spec)
+    teachers = [resolve_teacher(teacher, spec) for teacher in spec.teachers]
     cleaned: dict[str, Prompts] = {}
     domains = []
-    compared = {**measured, **{name: make_task(name) for name in _gate_tasks(gates)}}
+    compared = {**measured_tasks, **{name: make_task(name) for name in _gate_tasks(gates)}}
     most = max(spec.eval.limit, gates.train.limit if gates is not None and gates.train is not None else 0)
     held_out = [task.items(most, 0) for task in compared.values()]
     tasks = {
         f"measured task {name}": TaskDigest(task, most, problems_digest(items))
         for (name, task), items in zip(compared.items(), held_out, strict=True)
     }
-    for given in spec.domains:
-        task = make_task(given.task)
+    for domain in spec.domains:
+        task = make_task(domain.task)
         problems = task.items(spec.limit, 0)
-        tasks[f"domain {given.name}"] = TaskDigest(task, spec.limit, problems_digest(problems))
-        cleaned[given.name] = clean_prompts(problems, held_out)
-        items = cleaned[given.name].items
+        tasks[f"domain {domain.name}"] = TaskDigest(task, spec.limit, problems_digest(problems))
+        cleaned[domain.name] = clean_prompts(problems, held_out)
+        items = cleaned[domain.name].items
         if not items:
-            lost = cleaned[given.name].dropped
-            raise ConfigError(f"domain {given.name}: no problem of {given.task} is left, such as {lost[0]}")
-        domains.append(Domain(given.name, task, items, measured[given.held_out] if given.held_out else None))
+            lost = cleaned[domain.name].dropped
+            raise ConfigError(f"domain {domain.name}: no problem of {domain.task} is left, such as {lost[0]}")
+        domains.append(Domain(domain.name, task, items, measured_tasks[domain.held_out] if domain.held_out else None))
     job = DistillJob(spec, folder, student, teachers, domains)
     method: Method = METHODS.create(spec.method, spec.options, supply={})
     settings = settings_of(method.filters(job), spec.filters)
@@ -186,7 +186,7 @@ def resolve(spec: JobSpec, folder: Path) -> JobPlan:
     }
     texts = [text for items in held_out for text in own_texts(items)]
     return JobPlan(
-        job, method, assignments, cleaned, measured, Context(texts), filters, read_selection(spec.select), gates,
+        job, method, assignments, cleaned, measured_tasks, Context(texts), filters, read_selection(spec.select), gates,
         digests, job_contents(spec, folder, teachers, tasks),
     )  # fmt: skip
 
@@ -199,13 +199,13 @@ def _measured(spec: JobSpec) -> dict[str, Task]:
 
 def _gate_tasks(gates: JobGates | None) -> list[str]:
     """Tasks that only gates measure."""
-    found = gates.train if gates is not None else None
-    if found is None:
+    train = gates.train if gates is not None else None
+    if train is None:
         return []
-    return [found.held_out, *found.retention, *([found.canaries] if found.canaries else [])]
+    return [train.held_out, *train.retention, *([train.canaries] if train.canaries else [])]
 
 
 def _probes(job: DistillJob, n: int) -> list[Assignment]:
     """The student answers every problem itself, plainly."""
-    himself = resolve_teacher(TeacherSpec(name="student"), job.spec)
-    return [job.assign(himself, replace(domain), n=n, label=PROBE) for domain in job.domains]
+    student = resolve_teacher(TeacherSpec(name="student"), job.spec)
+    return [job.assign(student, replace(domain), n=n, label=PROBE) for domain in job.domains]

@@ -68,13 +68,13 @@ def folders(job: DistillJob) -> dict[str, Path]:
 
 def teacher_folders(job: DistillJob) -> dict[str, Path]:
     """Folders of teachers: of the model, or of the tokenizer that was given for a server."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for teacher in job.teachers:
-        given = teacher.engine.params.get("tokenizer")
-        folder = teacher.folder or (Path(str(given)).expanduser() if given else None)
+        tokenizer = teacher.engine.params.get("tokenizer")
+        folder = teacher.folder or (Path(str(tokenizer)).expanduser() if tokenizer else None)
         if folder is not None and folder.is_dir():
-            found[f"teacher {teacher.name}"] = folder
-    return found
+            folders[f"teacher {teacher.name}"] = folder
+    return folders
 
 
 def raw_items(job: DistillJob) -> Mapping[str, list[Item]]:

@@ -76,7 +76,7 @@ async def _drawn(job: DistillJob) -> list[Rollout]:
         seed=job.spec.seed,
     )
     try:
-        drawn = await collector.collect(job.domains[0].items[:_ANSWERS], 0)
+        rollouts = await collector.collect(job.domains[0].items[:_ANSWERS], 0)
     finally:
         await engine.close()
-    return [replace(rollout, reward=0.0) for rollout in drawn]
+    return [replace(rollout, reward=0.0) for rollout in rollouts]

@@ -25,12 +25,12 @@ def tokenizer(job: DistillJob) -> Finding:
     if not reads_tokens(job):
         return skipped("tokenizer")
     for name, folder in teacher_folders(job).items():
-        found = differences(job.student, folder)
-        if found:
-            token, ours, theirs = found[0]
+        unlike = differences(job.student, folder)
+        if unlike:
+            token, ours, theirs = unlike[0]
             return refused(
                 "tokenizer",
-                f"{len(found)} ids differ: {token} is {ours} to the student and {theirs} to {name}",
+                f"{len(unlike)} ids differ: {token} is {ours} to the student and {theirs} to {name}",
                 "take a teacher of the student's tokenizer, or a method that passes texts: rejection or search",
             )
     return fine("tokenizer", "every id stands for the same bytes")

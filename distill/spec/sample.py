@@ -50,8 +50,8 @@ class Sample:
     @property
     def num_tokens(self) -> int:
         """Length of the chosen answer, thinking included, not what the strategy spent on finding it."""
-        chosen = [c for c in self.answer.candidates if c.text == self.answer.text]
-        same = [c.num_tokens for c in chosen if c.thinking == self.answer.thinking]
+        same_text = [c for c in self.answer.candidates if c.text == self.answer.text]
+        same = [c.num_tokens for c in same_text if c.thinking == self.answer.thinking]
         return min(same) if same else self.answer.usage.generated
 
 

@@ -183,8 +183,8 @@ def parse_spec(table: Mapping[str, Any]) -> JobSpec:
     keys = [item.name for item in fields(JobSpec) if item.name not in ("teachers", "domains", "options")]
     for key in table:
         if key not in (*keys, *apart):
-            known = [*keys, *apart]
-            raise ConfigError(f"unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+            names = [*keys, *apart]
+            raise ConfigError(f"unknown key {key!r}{nearest(key, names)} (known: {', '.join(names)})")
     options = _table(table, own)
     method_fields = bind(factory, options, supply={})
     spec = _read(

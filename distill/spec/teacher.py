@@ -90,33 +90,33 @@ class Teacher:
         return engine, self.strategy.bind(scorer)
 
 
-def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:
+def resolve_teacher(written: TeacherSpec, spec: JobSpec) -> Teacher:
     """Check a teacher of a spec: names, parameters, and that its folder is there. Loads nothing.
 
     Raises:
         ConfigError: an unknown engine, strategy, scorer or parameter, or a folder that is no model.
     """
-    model = spec.student if given.model is None else given.model
-    factory = ENGINES.load(given.engine)
-    options = {**_exact(given.engine, spec), **given.options}
-    engine = PartChoice("engine", given.engine, model, factory, _bound(factory, options, {"model": model}))
-    name, inline = parse_spec(given.strategy)
+    model = spec.student if written.model is None else written.model
+    factory = ENGINES.load(written.engine)
+    options = {**_exact(written.engine, spec), **written.options}
+    engine = PartChoice("engine", written.engine, model, factory, _bound(factory, options, {"model": model}))
+    name, inline = parse_spec(written.strategy)
     function = STRATEGIES.load(name)
     params = _bound(function, inline, {"scorer": None})
     strategy = StrategyChoice(name, label_of(name, inline), function, params)
-    scorer = _scorer(given)
+    scorer = _scorer(written)
     if strategy.needs_scorer and scorer is None:
-        raise ConfigError(f'teacher {given.name}: strategy {name} needs a scorer: scorer = "prm:FOLDER"')
+        raise ConfigError(f'teacher {written.name}: strategy {name} needs a scorer: scorer = "prm:FOLDER"')
     if scorer is not None and not strategy.takes_scorer:
-        raise ConfigError(f"teacher {given.name}: strategy {name} takes no scorer, so {scorer.label} has no effect")
+        raise ConfigError(f"teacher {written.name}: strategy {name} takes no scorer, so {scorer.label} has no effect")
     try:
         refuse_early([strategy], has_scorer=scorer is not None, sampling=Sampling(), thinking=spec.thinking)
     except ConfigError as exc:
-        raise ConfigError(f"teacher {given.name}: {exc}") from exc
+        raise ConfigError(f"teacher {written.name}: {exc}") from exc
     folder = Path(model).expanduser()
     here = (folder / "config.json").is_file()
-    if given.engine == "embedded" and not here:
-        raise ConfigError(f"teacher {given.name}: {model} is not a model folder: it has no config.json")
+    if written.engine == "embedded" and not here:
+        raise ConfigError(f"teacher {written.name}: {model} is not a model folder: it has no config.json")
     digests = model_digests(folder) if here else {}
     parts = {
         **part_contents(engine),
@@ -126,8 +126,8 @@ def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:
     # the folder's roles are named without its place, so that a teacher that was moved is the same
     own = named(digests, after=f" of model {model}")
     beside = {name: digest for name, digest in parts.items() if name not in own}
-    contents = named({**digests, **beside}, after=f" of teacher {given.name}")
-    return Teacher(given.name, engine, strategy, scorer, folder if here else None, digests, contents, given.domains)
+    contents = named({**digests, **beside}, after=f" of teacher {written.name}")
+    return Teacher(written.name, engine, strategy, scorer, folder if here else None, digests, contents, written.domains)
 
 
 def _exact(engine: str, spec: JobSpec) -> Mapping[str, Any]:
@@ -141,12 +141,12 @@ def _bound(factory: Any, params: Mapping[str, Any], supply: Mapping[str, Any]) -
     return {key: value for key, value in bind(factory, params, supply=supply).items() if key not in supply}
 
 
-def _scorer(given: TeacherSpec) -> PartChoice | None:
-    if given.scorer is None:
-        if given.scorer_options:
-            raise ConfigError(f"teacher {given.name}: scorer_options without a scorer")
+def _scorer(written: TeacherSpec) -> PartChoice | None:
+    if written.scorer is None:
+        if written.scorer_options:
+            raise ConfigError(f"teacher {written.name}: scorer_options without a scorer")
         return None
-    name, model = split_model(given.scorer)
+    name, model = split_model(written.scorer)
     factory = SCORERS.load(name)
     supply = {"engine": None, **({} if model is None else {"model": model})}
-    return PartChoice("scorer", name, model, factory, _bound(factory, given.scorer_options, supply))
+    return PartChoice("scorer", name, model, factory, _bound(factory, written.scorer_options, supply))

@@ -107,14 +107,14 @@ class LocalReader:
     async def score(self, readings: Sequence[Passage]) -> list[torch.Tensor]:
         """See `TeacherReader.score`."""
         self._count(readings)
-        found: list[torch.Tensor] = []
+        scores: list[torch.Tensor] = []
         for start in range(0, len(readings), _ROWS):
             some = readings[start : start + _ROWS]
-            ids, wanted = self._laid(some)
+            ids, mask = self._padded(some)
             with torch.no_grad():
-                picked = token_logprobs(self._model, ids, wanted).logprobs[wanted]
-            found += torch.split(picked.cpu(), [reading.num_wanted for reading in some])
-        return found
+                logprobs = token_logprobs(self._model, ids, mask).logprobs[mask]
+            scores += torch.split(logprobs.cpu(), [reading.num_wanted for reading in some])
+        return scores
 
     async def compare(self, readings: Sequence[Passage], divergence: Divergence) -> Opinion:
         """See `TeacherReader.compare`."""
@@ -122,15 +122,15 @@ class LocalReader:
         head, size = self._model.get_output_embeddings(), self._text.size
 
         def opinion(numbers: Sequence[int]) -> At:
-            ids, wanted = self._laid([readings[number] for number in numbers])
+            ids, mask = self._padded([readings[number] for number in numbers])
             with torch.no_grad():
-                hidden = self._model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[wanted]
+                hidden = self._model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[mask]
 
             def at(student: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
                 with torch.no_grad():
                     teacher = torch.log_softmax(head(hidden[positions]).float()[:, :size], -1)
-                used = student if student.shape[1] == size else torch.log_softmax(student[:, :size], -1)
-                return divergence(used, teacher)
+                ours = student if student.shape[1] == size else torch.log_softmax(student[:, :size], -1)
+                return divergence(ours, teacher)
 
             return at
 
@@ -138,7 +138,7 @@ class LocalReader:
 
     def same_as(self, model: Any) -> bool:
         """Whether `model` has exactly the teacher's weights: then every divergence must be 0."""
-        own, other = (dict(found.named_parameters()) for found in (self._model, model))
+        own, other = (dict(weights.named_parameters()) for weights in (self._model, model))
         if {name: tensor.shape for name, tensor in own.items()} != {n: t.shape for n, t in other.items()}:
             return False
         return all(torch.equal(tensor, other[name]) for name, tensor in own.items())
@@ -147,14 +147,14 @@ class LocalReader:
         """See `TeacherReader.close`."""
         self._model = None
 
-    def _laid(self, readings: Sequence[Passage]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _padded(self, readings: Sequence[Passage]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids (R, L), and the wanted target positions (R, L - 1)."""
         ids = pad([reading.ids for reading in readings], 0)
-        wanted = torch.zeros(len(readings), ids.shape[1] - 1, dtype=torch.bool)
+        mask = torch.zeros(len(readings), ids.shape[1] - 1, dtype=torch.bool)
         for row, reading in enumerate(readings):
             first = len(reading.prompt_ids) - 1
-            wanted[row, first : first + len(reading.token_ids)] = torch.tensor(reading.wanted)
-        return ids.to(self._device), wanted.to(self._device)
+            mask[row, first : first + len(reading.token_ids)] = torch.tensor(reading.wanted)
+        return ids.to(self._device), mask.to(self._device)
 
     def _count(self, readings: Sequence[Passage]) -> None:
         self.usage += Usage(scored=sum(len(reading.ids) for reading in readings), calls=len(readings))
@@ -203,15 +203,15 @@ class EngineReader:
         """See `TeacherReader.compare`."""
         if self._top_k is None:
             raise ConfigError(f"teacher {self.name}: give top_k, or use divergence = sampled")
-        told = await asyncio.gather(*(self._top(reading, self._top_k) for reading in readings))
+        top_tokens = await asyncio.gather(*(self._top(reading, self._top_k) for reading in readings))
 
         def opinion(numbers: Sequence[int]) -> At:
-            ids = torch.cat([told[number][0] for number in numbers])
-            known = torch.cat([told[number][1] for number in numbers])
+            ids = torch.cat([top_tokens[number][0] for number in numbers])
+            logprobs = torch.cat([top_tokens[number][1] for number in numbers])
 
             def at(student: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
                 where = positions.cpu()
-                theirs = ids[where].to(student.device), known[where].to(student.device)
+                theirs = ids[where].to(student.device), logprobs[where].to(student.device)
                 return divergence(*coarse(student, *theirs))
 
             return at
@@ -224,8 +224,8 @@ class EngineReader:
 
     async def _score(self, reading: Passage) -> torch.Tensor:
         async with self._slots:
-            found = await self._scorer.logprobs(reading.ids, len(reading.prompt_ids), self._add)
-        return torch.tensor([value for value, keep in zip(found, reading.wanted, strict=True) if keep])
+            logprobs = await self._scorer.logprobs(reading.ids, len(reading.prompt_ids), self._add)
+        return torch.tensor([value for value, keep in zip(logprobs, reading.wanted, strict=True) if keep])
 
     async def _top(self, reading: Passage, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and nats (wanted, k) of the teacher's likeliest tokens."""
@@ -233,9 +233,9 @@ class EngineReader:
         if not isinstance(engine, TopEngine):  # checked when it was made; this tells the type checker
             raise ConfigError(f"teacher {self.name} does not tell its likeliest tokens")
         async with self._slots:
-            found = await engine.top_logprobs(reading.ids, len(reading.prompt_ids), k, self._add)
-        kept = [entry for entry, keep in zip(found, reading.wanted, strict=True) if keep]
-        rows = [sorted(entry.items(), key=lambda pair: (-pair[1], pair[0]))[:k] for entry in kept]
+            top_tokens = await engine.top_logprobs(reading.ids, len(reading.prompt_ids), k, self._add)
+        entries = [entry for entry, keep in zip(top_tokens, reading.wanted, strict=True) if keep]
+        rows = [sorted(entry.items(), key=lambda pair: (-pair[1], pair[0]))[:k] for entry in entries]
         ids = torch.tensor([[token for token, _ in row] for row in rows], dtype=torch.long).reshape(len(rows), k)
         return ids, torch.tensor([[value for _, value in row] for row in rows]).reshape(len(rows), k)
 

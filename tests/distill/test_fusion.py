@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 def job(folder, **more):
     spec = parse_spec({**TABLE, "student": str(folder), "teacher": str(folder), **more})
-    return type("DistillJob", (), {"spec": spec, "student": Path(folder), "domains": ()})()
+    return type("Job", (), {"spec": spec, "student": Path(folder), "domains": ()})()
 
 
 def samples(num=200):
@@ -83,7 +83,7 @@ def test_flags_stand_in_user_or_system_turns_and_the_last_one_holds(folder):
     flags = Flags()
     rows = fusion(turns=1.0, unflagged=0.0, switched=0.0).rows(samples(), job(folder))
     assert all(row.notes["turns"] == "2" for row in rows)
-    assert all(flags.holding(row.messages) == (row.notes["mode"] == "think") for row in rows)
+    assert all(flags.read(row.messages) == (row.notes["mode"] == "think") for row in rows)
     kinds = Counter((row.notes["mode"], flag_of(row)) for row in rows)
     assert set(kinds) == {("think", "none"), ("think", "think"), ("no_think", "none"), ("no_think", "no_think")}
     assert [m.role for m in rows[0].messages] == ["user", "assistant", "user"]
@@ -94,10 +94,10 @@ def test_flags_stand_in_user_or_system_turns_and_the_last_one_holds(folder):
 def test_which_flag_holds():
     flags = Flags()
     user = [Message("user", "a /think"), Message("assistant", "x /no_think"), Message("user", "b")]
-    assert flags.holding(user)
-    assert not flags.holding([*user[:2], Message("user", "b /no_think")])
-    assert flags.holding([Message("user", "b")]) and not flags.holding([Message("user", "b")], default=False)
-    assert flags.holding([Message("user", "/no_think then /think")])
+    assert flags.read(user)
+    assert not flags.read([*user[:2], Message("user", "b /no_think")])
+    assert flags.read([Message("user", "b")]) and not flags.read([Message("user", "b")], default=False)
+    assert flags.read([Message("user", "/no_think then /think")])
     turns = two_turns(item("p"), "7", [Message("system", "s"), Message("user", "q")], flags, False, True)
     assert [m.content for m in turns] == ["what is p? /no_think", "7", "q /think"]
 
