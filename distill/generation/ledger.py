@@ -206,6 +206,7 @@ class AnswerLedger:
             outcome.error if isinstance(outcome, Failure) else "", attempts + 1,
         )  # fmt: skip
         marks = ", ".join("?" * len(row))
+        # only a failed row may be replaced: an answer that was paid for is never overwritten
         cursor = self._base.execute(
             f"INSERT INTO units VALUES ({marks}) ON CONFLICT (key, max_tokens) DO UPDATE SET state = excluded.state, "
             "finish_reason = excluded.finish_reason, answer = excluded.answer, usage = excluded.usage, "
@@ -258,21 +259,10 @@ class AnswerLedger:
             (key,),
         ).fetchall()
         return [
-            LedgerRow(
-                teacher,
-                sample,
-                seed,
-                cap,
-                state,
-                finish,
-                error,
-                Usage(**json.loads(usage)).tokens,
-                self._said(key, cap),
-            )
-            for teacher, sample, seed, cap, state, finish, error, usage in rows
+            LedgerRow(*row, Usage(**json.loads(usage)).tokens, self._verdict_lines(key, row[3])) for *row, usage in rows
         ]
 
-    def _said(self, key: str, max_tokens: int) -> tuple[tuple[str, str], ...]:
+    def _verdict_lines(self, key: str, max_tokens: int) -> tuple[tuple[str, str], ...]:
         rows = self._base.execute(
             "SELECT verifier, verdict FROM verdicts WHERE key = ? AND max_tokens = ? ORDER BY verifier",
             (key, max_tokens),

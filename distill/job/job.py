@@ -53,67 +53,6 @@ from ttc.records import LineFile
 __all__ = ["LOG", "RESULT", "JobResult", "Planned", "Trained", "plan_job", "refused", "run_job", "train_student"]
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A run of `train`: its folder, what its stages reported, and its model; None when a health rule ended it."""
-
-    folder: Path
-    results: Sequence[Result]
-    kinds: Sequence[str]
-
-    @property
-    def model(self) -> Path | None:
-        """The folder of the student."""
-        return None if self.results[-1].stopped.startswith("health rule") else Path(self.results[-1].model)
-
-    @property
-    def metrics(self) -> dict[str, Mapping[str, float]]:
-        """Numbers of each stage by its folder's name."""
-        names = [f"{number}-{kind}" for number, kind in enumerate(self.kinds, start=1)]
-        return {name: result.metrics for name, result in zip(names, self.results, strict=False)}
-
-
-def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None]) -> Trained:
-    """Run the method's stages from the student's folder, resuming what is there.
-
-    Raises:
-        ConfigError: a stage cannot work.
-        TrainingError: a stage cannot go on.
-    """
-    import torch
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    spec, job = plan.spec, plan.job
-    tables = list(plan.method.stages(job, data))
-    steps = [
-        bind_stage({"kind": kind, **fields}, f"{spec.method}, stage {number}")
-        for number, (kind, fields) in enumerate(tables, start=1)
-    ]
-    named = [replace(step, fields=_portable(step.fields, data)) for step in steps]
-    folder = job.folder / "train" / _digest(plan, named)
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(spec.threads)
-    options = Options(folder, spec.seed, job.student, spec.device, spec.threads)
-    results = run_recipe(Recipe(spec.method, plan.method.about(job), tuple(named)), options, log)
-    return Trained(folder, results, [kind for kind, _ in tables])
-
-
-def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
-    """Fields as a run records them: the file of rows by its content, so that a job's folder may be moved."""
-    place = None if data is None else str(data.path)
-    return {
-        key: f"rows {file_digest(Path(value))}" if place is not None and value == place else value
-        for key, value in fields.items()
-    }
-
-
-def _digest(plan: JobPlan, steps: Sequence[Step]) -> str:
-    """Of what training depends on."""
-    settings = [[step.kind, str(sorted(step.fields.items()))] for step in steps]
-    return name_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])
-
-
 RESULT, LOG = "result.json", "log.jsonl"
 Log = Callable[[str], None]
 
@@ -213,6 +152,67 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
         raise ConfigError(f"the rows do not pass the audit: {audit.problems[0]}{more}")
     log(f"{audit.num_rows} rows, {audit.num_tokens} tokens to learn, all with their stop token")
     return Data(path, audit.num_rows, audit.num_tokens), counts, audit
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A run of `train`: its folder, what its stages reported, and its model; None when a health rule ended it."""
+
+    folder: Path
+    results: Sequence[Result]
+    kinds: Sequence[str]
+
+    @property
+    def model(self) -> Path | None:
+        """The folder of the student."""
+        return None if self.results[-1].stopped.startswith("health rule") else Path(self.results[-1].model)
+
+    @property
+    def metrics(self) -> dict[str, Mapping[str, float]]:
+        """Numbers of each stage by its folder's name."""
+        names = [f"{number}-{kind}" for number, kind in enumerate(self.kinds, start=1)]
+        return {name: result.metrics for name, result in zip(names, self.results, strict=False)}
+
+
+def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None]) -> Trained:
+    """Run the method's stages from the student's folder, resuming what is there.
+
+    Raises:
+        ConfigError: a stage cannot work.
+        TrainingError: a stage cannot go on.
+    """
+    import torch
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    spec, job = plan.spec, plan.job
+    tables = list(plan.method.stages(job, data))
+    steps = [
+        bind_stage({"kind": kind, **fields}, f"{spec.method}, stage {number}")
+        for number, (kind, fields) in enumerate(tables, start=1)
+    ]
+    named = [replace(step, fields=_portable(step.fields, data)) for step in steps]
+    folder = job.folder / "train" / _digest(plan, named)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(spec.threads)
+    options = Options(folder, spec.seed, job.student, spec.device, spec.threads)
+    results = run_recipe(Recipe(spec.method, plan.method.about(job), tuple(named)), options, log)
+    return Trained(folder, results, [kind for kind, _ in tables])
+
+
+def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
+    """Fields as a run records them: the file of rows by its content, so that a job's folder may be moved."""
+    place = None if data is None else str(data.path)
+    return {
+        key: f"rows {file_digest(Path(value))}" if place is not None and value == place else value
+        for key, value in fields.items()
+    }
+
+
+def _digest(plan: JobPlan, steps: Sequence[Step]) -> str:
+    """Of what training depends on."""
+    settings = [[step.kind, str(sorted(step.fields.items()))] for step in steps]
+    return name_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])
 
 
 def _finish(

@@ -1,16 +1,58 @@
-"""From a job to the fields of the stages that learn: `sft` for imitation, `on_policy` for supervision."""
+"""What methods share: the steps of plain imitation, and the fields of the stages that learn, `sft` and `on_policy`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from distill.spec.method import Data, DistillJob
+from distill.spec.method import Assignment, Data, DistillJob
+from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec, TeacherSpec
+from train.base.stage import Setting
 from ttc.errors import ConfigError
 
-__all__ = ["EPOCHS", "check_readers", "on_policy_stage", "sft_stage"]
+__all__ = ["EPOCHS", "BaseMethod", "check_readers", "check_teachers", "on_policy_stage", "sft_stage"]
+
+
+class BaseMethod:
+    """A `Method` but for `about`: teachers answer every problem, and what is kept is learnt by cross-entropy.
+
+    A method replaces what it does in another way.
+    """
+
+    __slots__ = ()
+
+    def check(self, spec: JobSpec) -> None:
+        """See `Method.check`."""
+        check_teachers(spec, spec.method)
+
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
+        """See `Method.assignments`."""
+        return [job.assign(teacher, domain) for teacher, domain in job.pairs()]
+
+    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any] | bool]:
+        """See `Method.filters`: none besides the usual ones."""
+        return {}
+
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
+        """See `Method.rows`."""
+        return [row_of(sample) for sample in samples]
+
+    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """See `Method.stages`."""
+        return [sft_stage(job, data)]
+
+    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
+        """See `Method.measure`: the job measures every domain anyway."""
+        return {}
+
+
+def check_teachers(spec: JobSpec, method: str) -> None:
+    """Refuse a spec without a teacher."""
+    if not spec.teachers:
+        raise ConfigError(f"{method} needs a teacher: a model folder, or a table [teacher]")
 
 
 def check_readers(spec: JobSpec, method: str) -> None:
@@ -19,8 +61,7 @@ def check_readers(spec: JobSpec, method: str) -> None:
     Raises:
         ConfigError: no teacher, one without a model, one under a strategy, or a domain without a held-out task.
     """
-    if not spec.teachers:
-        raise ConfigError(f"{method} needs a teacher: a model folder, or a table [teacher]")
+    check_teachers(spec, method)
     for teacher in spec.teachers:
         if teacher.model is None:
             raise ConfigError(f"teacher {teacher.name}: a student is nothing apart from itself; name a model")
@@ -37,7 +78,7 @@ def check_readers(spec: JobSpec, method: str) -> None:
 def on_policy_stage(
     job: DistillJob, routing: Mapping[str, str], options: Mapping[str, object]
 ) -> tuple[str, Mapping[str, Any]]:
-    """`on_policy` on the job's domains; `routing` is the teacher's name by domain, `given` the other fields.
+    """`on_policy` on the job's domains; `routing` is the teacher's name by domain, `options` the other fields.
 
     A single domain under a single teacher is written plainly, several as NAME=...
     """

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from distill.data.pipeline import read_selection
 from distill.measure.obedience import Variant, ask_all, measured_items
-from distill.methods._stages import sft_stage
-from distill.spec.method import Assignment, Data, DistillJob, Domain, Method
+from distill.methods._stages import BaseMethod, check_teachers
+from distill.spec.method import Assignment, DistillJob, Domain, Method
 from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
 from evals.task import Item
@@ -63,7 +62,7 @@ def budget(
 
 
 @dataclass(frozen=True, slots=True)
-class _Budget:
+class _Budget(BaseMethod):
     budgets: tuple[int, ...]
     instruction: str
     tolerance: float
@@ -73,8 +72,7 @@ class _Budget:
 
     def check(self, spec: JobSpec) -> None:
         """See `Method.check`."""
-        if not spec.teachers:
-            raise ConfigError("budget needs a teacher: a model folder, or a table [teacher]")
+        check_teachers(spec, "budget")
         per_prompt = read_selection(spec.select).per_prompt
         if per_prompt < spec.n:
             raise ConfigError(
@@ -96,10 +94,6 @@ class _Budget:
             for size in (self.budgets if self.ask_teacher else ())
         ]
         return plain + by_budget
-
-    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any]]:
-        """See `Method.filters`."""
-        return {}
 
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`.
@@ -127,10 +121,6 @@ class _Budget:
         if self.shortest:
             rows += [self._row(sample, originals[sample.prompt], None) for sample in _shortest(samples, lengths)]
         return rows
-
-    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """See `Method.stages`."""
-        return [sft_stage(job, data)]
 
     def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: length over budget and accuracy per budget; `obedience`, the share of budgets kept."""

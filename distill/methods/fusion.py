@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from distill.measure.obedience import Flags, obedience, two_turns
-from distill.methods._stages import sft_stage
-from distill.spec.method import Assignment, Data, DistillJob, Method
+from distill.methods._stages import BaseMethod, check_teachers
+from distill.spec.method import Assignment, DistillJob, Method
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from evals.task import Item
@@ -74,7 +74,7 @@ def fusion(
 
 
 @dataclass(frozen=True, slots=True)
-class _Fusion:
+class _Fusion(BaseMethod):
     thinker: str | None
     answerer: str | None
     answers: str
@@ -84,8 +84,7 @@ class _Fusion:
 
     def check(self, spec: JobSpec) -> None:
         """See `Method.check`."""
-        if not spec.teachers:
-            raise ConfigError("fusion needs a teacher: a model folder, or a table [teacher]")
+        check_teachers(spec, "fusion")
         names = [teacher.name for teacher in spec.teachers]
         for field, name in (("thinker", self.thinker), ("answerer", self.answerer)):
             if name is not None and name not in names:
@@ -105,10 +104,6 @@ class _Fusion:
             for teacher, domain in job.pairs()
             if name in (None, teacher.name)
         ]
-
-    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any]]:
-        """See `Method.filters`."""
-        return {}
 
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`; the side that there is too much of is thinned by the job's seed.
@@ -130,10 +125,6 @@ class _Fusion:
             for thinks, side in ((True, thinking), (False, plain))
             for sample in _thinned(side, max(most[thinks], 1), job.spec.seed)
         ]
-
-    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """See `Method.stages`."""
-        return [sft_stage(job, data)]
 
     def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: obedience by case, and accuracy in both modes."""

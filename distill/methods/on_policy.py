@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from distill.methods._stages import check_readers, on_policy_stage
+from distill.methods._stages import BaseMethod, check_readers, on_policy_stage
 from distill.spec.method import Assignment, Data, DistillJob, Method
-from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from distill.supervision.divergence import WORDS, Kind
-from train.base.stage import Setting
 from ttc.errors import ConfigError
 
 __all__ = ["on_policy"]
@@ -39,7 +36,7 @@ def on_policy(*, divergence: Kind = "reverse", beta: float = 0.5, top_k: int | N
 
 
 @dataclass(frozen=True, slots=True)
-class _OnPolicy:
+class _OnPolicy(BaseMethod):
     own: Mapping[str, Any]
 
     @property
@@ -68,14 +65,6 @@ class _OnPolicy:
         """See `Method.assignments`: nothing is generated beforehand."""
         return []
 
-    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any]]:
-        """See `Method.filters`."""
-        return {}
-
-    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
-        """See `Method.rows`: none."""
-        return []
-
     def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """See `Method.stages`."""
         routing = {
@@ -83,7 +72,3 @@ class _OnPolicy:
             for domain in job.spec.domains
         }
         return [on_policy_stage(job, routing, {**_DEFAULTS, **self.own, **job.spec.train})]
-
-    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
-        """See `Method.measure`."""
-        return {}

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distill.methods._stages import sft_stage
-from distill.spec.method import Assignment, Data, DistillJob, Method
+from distill.methods._stages import BaseMethod
+from distill.spec.method import DistillJob, Method
 from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
-from train.base.stage import Setting
 from ttc import answers
 from ttc.errors import ConfigError
 
@@ -44,7 +43,7 @@ def search(
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(BaseMethod):
     blind: bool
     min_share: float
     agreeing: bool
@@ -70,10 +69,6 @@ class _Search:
         label = "the answer its draws agree on" if self.blind else "answers that the verifier calls right"
         return f"the student learns to give in one pass what {who} finds: {label}"
 
-    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
-        """See `Method.assignments`."""
-        return [job.assign(teacher, domain) for teacher, domain in job.pairs()]
-
     def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any] | bool]:
         """See `Method.filters`."""
         return {"verdict": False, "agreement": {"min_share": self.min_share}} if self.blind else {}
@@ -81,14 +76,6 @@ class _Search:
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`."""
         return [row for sample in samples for row in (_agreeing(sample) if self.agreeing else [row_of(sample)])]
-
-    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """See `Method.stages`."""
-        return [sft_stage(job, data)]
-
-    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
-        """See `Method.measure`."""
-        return {}
 
 
 def _agreeing(sample: Sample) -> list[TrainingRow]:

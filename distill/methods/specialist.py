@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from distill.data.dataset import LINEAGE, read_lines
-from distill.methods._stages import check_readers, on_policy_stage, sft_stage
+from distill.methods._stages import BaseMethod, check_readers, on_policy_stage, sft_stage
 from distill.spec.method import Assignment, Data, DistillJob, Method
 from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
 from distill.supervision.divergence import Kind
-from train.base.stage import Setting
 from ttc.errors import ConfigError
 
 __all__ = ["specialist"]
@@ -51,7 +49,7 @@ def specialist(
 
 
 @dataclass(frozen=True, slots=True)
-class _Specialist:
+class _Specialist(BaseMethod):
     own: Mapping[str, Any]
 
     @property
@@ -106,7 +104,3 @@ class _Specialist:
         if missing:
             raise ConfigError(f"specialist: no verified answer is left of the domain {missing[0]}; see the report")
         return [imitation, on_policy_stage(job, owners, self.own)]
-
-    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
-        """See `Method.measure`: the job measures every domain anyway."""
-        return {}

@@ -84,12 +84,12 @@ class Learner:
     async def _by_score(
         self, rollouts: Sequence[Rollout], batch: Batch
     ) -> tuple[dict[str, float], Mapping[str, float]]:
-        scores = await self.panel.scores(rollouts)
+        scores = await self.panel.scores(rollouts)  # a tensor (sampled tokens,) each
+        # (R, T); the masked places are the sampled tokens in row order, as `scores` has them
         teacher = torch.zeros_like(batch.engine).masked_scatter(batch.mask, torch.cat(scores))
         gain = torch.where(batch.mask, advantage(batch.engine, teacher), 0.0)
-        metrics = self.updater.step(
-            replace(batch, advantages=gain + self._reward(rollouts, batch), pg=self._weights(batch))
-        )
+        total = gain + self._reward(rollouts, batch)  # (R, T)
+        metrics = self.updater.step(replace(batch, advantages=total, pg=self._weights(batch)))
         gaps: dict[str, list[torch.Tensor]] = {}
         for row, rollout in enumerate(rollouts):
             name = self.panel.reader_of(rollout.problem_id).name

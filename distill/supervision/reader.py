@@ -112,7 +112,7 @@ class LocalReader:
             some = readings[start : start + _ROWS]
             ids, mask = self._padded(some)
             with torch.no_grad():
-                logprobs = token_logprobs(self._model, ids, mask).logprobs[mask]
+                logprobs = token_logprobs(self._model, ids, mask).logprobs[mask]  # (wanted tokens of all readings,)
             scores += torch.split(logprobs.cpu(), [reading.num_wanted for reading in some])
         return scores
 
@@ -128,7 +128,7 @@ class LocalReader:
 
             def at(student: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
                 with torch.no_grad():
-                    teacher = torch.log_softmax(head(hidden[positions]).float()[:, :size], -1)
+                    teacher = torch.log_softmax(head(hidden[positions]).float()[:, :size], -1)  # (m, V)
                 ours = student if student.shape[1] == size else torch.log_softmax(student[:, :size], -1)
                 return divergence(ours, teacher)
 
@@ -149,7 +149,7 @@ class LocalReader:
 
     def _padded(self, readings: Sequence[Passage]) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids (R, L), and the wanted target positions (R, L - 1)."""
-        ids = pad([reading.ids for reading in readings], 0)
+        ids = pad([reading.ids for reading in readings], 0)  # (R, L)
         mask = torch.zeros(len(readings), ids.shape[1] - 1, dtype=torch.bool)
         for row, reading in enumerate(readings):
             first = len(reading.prompt_ids) - 1
