@@ -39,6 +39,36 @@ __all__ = [
 ]
 
 
+CHECKS = Registry(
+    "check", "distill.preflight", "ttc.preflight",
+    PluginShape(("distill.preflight:Finding",), takes=("job",), has_options=False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: whether it is all right, what it saw, and how to mend it."""
+
+    check: str
+    ok: bool
+    text: str
+    fix: str = ""
+
+
+def run(job: DistillJob) -> list[Finding]:
+    """Run all checks, in the order of their names; one that cannot be made refuses the job with its own error."""
+    return [_checked(name, job) for name in CHECKS.names()]
+
+
+def _checked(name: str, job: DistillJob) -> Finding:
+    check: Callable[[DistillJob], Finding] = CHECKS.load(name)
+    try:
+        finding: Finding = CHECKS.checked(name, check(job))
+        return finding
+    except TTCError as exc:
+        return Finding(name, False, f"the check cannot be made: {exc}", "see what the other checks say first")
+
+
 @runtime_checkable
 class Supervising(Protocol):
     """A method that may let teachers read the student's own tokens."""
@@ -111,33 +141,3 @@ def skipped(check: str) -> Finding:
 def refused(check: str, text: str, fix: str) -> Finding:
     """A finding that refuses the job."""
     return Finding(check, False, text, fix)
-
-
-CHECKS = Registry(
-    "check", "distill.preflight", "ttc.preflight",
-    PluginShape(("distill.preflight:Finding",), takes=("job",), has_options=False),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found: whether it is all right, what it saw, and how to mend it."""
-
-    check: str
-    ok: bool
-    text: str
-    fix: str = ""
-
-
-def run(job: DistillJob) -> list[Finding]:
-    """Run all checks, in the order of their names; one that cannot be made refuses the job with its own error."""
-    return [_checked(name, job) for name in CHECKS.names()]
-
-
-def _checked(name: str, job: DistillJob) -> Finding:
-    check: Callable[[DistillJob], Finding] = CHECKS.load(name)
-    try:
-        finding: Finding = CHECKS.checked(name, check(job))
-        return finding
-    except TTCError as exc:
-        return Finding(name, False, f"the check cannot be made: {exc}", "see what the other checks say first")
