@@ -34,10 +34,10 @@ __all__ = [
     "Context",
     "Decision",
     "Filter",
+    "FilterPlace",
     "Funnel",
     "FunnelStage",
     "PerAnswer",
-    "Place",
     "Selection",
     "Selector",
     "each",
@@ -86,7 +86,7 @@ def each(judge: Callable[[Sample], str | None]) -> PerAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilterPlace:
     """Where a filter stands in the pipeline, the lowest number first, and whether every job has it."""
 
     number: int = 1000
@@ -97,16 +97,16 @@ def placed(number: int, *, usual: bool = False) -> Callable[[Factory], Factory]:
     """Say of a filter's factory where its filter stands; those that say nothing come last."""
 
     def mark(factory: Factory) -> Factory:
-        vars(factory)["place"] = Place(number, usual)
+        vars(factory)["place"] = FilterPlace(number, usual)
         return factory
 
     return mark
 
 
-def place_of(name: str) -> Place:
+def place_of(name: str) -> FilterPlace:
     """Where the filter of this name stands; raises ConfigError when there is none."""
     place = getattr(FILTERS.load(name), "place", None)
-    return place if isinstance(place, Place) else Place()
+    return place if isinstance(place, FilterPlace) else FilterPlace()
 
 
 def kind_of(reason: str) -> str:

@@ -195,7 +195,7 @@ class AnswerLedger:
         before = self._base.execute(
             "SELECT attempts, usage FROM units WHERE key = ? AND max_tokens = ?", (unit.key, unit.max_tokens)
         ).fetchone()
-        attempts, usage = (0, Usage()) if before is None else (before[0], Usage(**json.loads(before[1])))
+        attempts, usage = (0, Usage()) if before is None else (before[0], _usage(before[1]))
         lost = isinstance(outcome, Failure)
         row = (
             unit.key, unit.max_tokens, unit.problem.id, unit.teacher, unit.index, unit.seed,
@@ -231,7 +231,7 @@ class AnswerLedger:
     def usages(self, keys: Container[str]) -> list[Usage]:
         """What the answers of these units cost, in the order of keys; answers themselves are not read."""
         rows = self._base.execute("SELECT key, usage FROM units WHERE state = 'done' ORDER BY key, max_tokens")
-        return [Usage(**json.loads(usage)) for key, usage in rows if key in keys]
+        return [_usage(text) for key, text in rows if key in keys]
 
     def verdict(self, entry: LedgerEntry, verifier: str, target: str) -> Verdict | None:
         """What a verifier (name and version) said of an entry held to a target (its digest); None: not asked yet."""
@@ -259,7 +259,10 @@ class AnswerLedger:
             (key,),
         ).fetchall()
         return [
-            LedgerRow(*row, Usage(**json.loads(usage)).tokens, self._verdict_lines(key, row[3])) for *row, usage in rows
+            LedgerRow(
+                teacher, sample, seed, cap, state, finish, error, _usage(text).tokens, self._verdict_lines(key, cap)
+            )
+            for teacher, sample, seed, cap, state, finish, error, text in rows
         ]
 
     def _verdict_lines(self, key: str, max_tokens: int) -> tuple[tuple[str, str], ...]:
@@ -286,7 +289,7 @@ class AnswerLedger:
         ).fetchone()
         usages: dict[str, Usage] = {}
         for teacher, text in self._base.execute("SELECT teacher, usage FROM units ORDER BY key, max_tokens"):
-            usages[teacher] = usages.get(teacher, Usage()) + Usage(**json.loads(text))
+            usages[teacher] = usages.get(teacher, Usage()) + _usage(text)
         return {
             "done": states.get("done", 0),
             "failed": states.get("failed", 0),
@@ -309,6 +312,10 @@ class AnswerLedger:
         self.close()
 
 
+def _usage(text: str) -> Usage:
+    return Usage(**json.loads(text))
+
+
 def _pack(answer: Answer) -> bytes:
     """The answer without its trace, which is large, and without seconds, which differ from run to run."""
     stripped = replace(answer, trace=(), seconds=0.0)
@@ -326,4 +333,4 @@ def _content(packed: bytes | None) -> Mapping[str, Any] | None:
 def _entry(key: str, row: tuple[Any, ...]) -> LedgerEntry:
     max_tokens, state, packed, usage, seconds, error, attempts = row
     answer = None if packed is None else decode(Answer, json.loads(zlib.decompress(packed)))
-    return LedgerEntry(key, max_tokens, state, answer, Usage(**json.loads(usage)), seconds, error, attempts)
+    return LedgerEntry(key, max_tokens, state, answer, _usage(usage), seconds, error, attempts)
