@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -47,7 +47,7 @@ CHECKS = Registry(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: whether it is all right, what it saw, and how to mend it."""
+    """What one check found: whether it is all right, what it saw, and how to mend it; `run` fills in the name."""
 
     check: str
     ok: bool
@@ -64,7 +64,7 @@ def _checked(name: str, job: DistillJob) -> Finding:
     check: Callable[[DistillJob], Finding] = CHECKS.load(name)
     try:
         finding: Finding = CHECKS.checked(name, check(job))
-        return finding
+        return replace(finding, check=name)
     except TTCError as exc:
         return Finding(name, False, f"the check cannot be made: {exc}", "see what the other checks say first")
 
@@ -128,16 +128,16 @@ def is_off(value: object) -> bool:
     return str(value).lower() in ("false", "no", "off", "0")
 
 
-def fine(check: str, text: str) -> Finding:
+def fine(text: str) -> Finding:
     """A finding that nothing is wrong."""
-    return Finding(check, True, text)
+    return Finding("", True, text)
 
 
-def skipped(check: str) -> Finding:
+def skipped() -> Finding:
     """A finding where only texts pass from teacher to student."""
-    return Finding(check, True, "teachers give texts, which the student's own tokenizer and template lay out")
+    return Finding("", True, "teachers give texts, which the student's own tokenizer and template lay out")
 
 
-def refused(check: str, text: str, fix: str) -> Finding:
+def refused(text: str, fix: str) -> Finding:
     """A finding that refuses the job."""
-    return Finding(check, False, text, fix)
+    return Finding("", False, text, fix)

@@ -31,13 +31,12 @@ def context(job: DistillJob) -> Finding:
             sizes = [len(text.render(i.problem.messages, job.spec.thinking.template).token_ids or ()) for i in longest]
             if max(sizes) + cap > room:
                 return refused(
-                    "context",
                     f"{name} holds {room} tokens; a prompt of {domain.name} takes {max(sizes)}, its answer up to {cap}",
                     f"set sampling.max_tokens to {max(room - max(sizes), 1)} or less, or take a model that holds more",
                 )
             spare = room - max(sizes) - cap
             smallest = spare if smallest is None else min(smallest, spare)
-    return fine("context", f"prompts and answers fit, with {smallest} tokens to spare")
+    return fine(f"prompts and answers fit, with {smallest} tokens to spare")
 
 
 def _room(folder: Path) -> int:

@@ -23,5 +23,5 @@ def disk(job: DistillJob) -> Finding:
     free, needed = shutil.disk_usage(place).free, 4 * _COPIES * num_weights(job.student)
     text = f"{needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free"
     if needed > free:
-        return refused("disk", f"{text} where the job's folder is", "free some, or give --out on another disk")
-    return fine("disk", text)
+        return refused(f"{text} where the job's folder is", "free some, or give --out on another disk")
+    return fine(text)

@@ -24,8 +24,8 @@ def memory(job: DistillJob) -> Finding:
     needed, there = 4 * (_STUDENT * num_weights(job.student) + teachers), _available(job.spec.device)
     text = f"{needed / 1e9:.2f} GB of weights and optimiser, {there / 1e9:.2f} GB of memory on {job.spec.device}"
     if needed > there:
-        return refused("memory", text, "take a smaller student or teacher, or put the teacher behind a server")
-    return fine("memory", text)
+        return refused(text, "take a smaller student or teacher, or put the teacher behind a server")
+    return fine(text)
 
 
 def _available(device: str) -> int:

@@ -21,14 +21,13 @@ def normaliser(job: DistillJob) -> Finding:
     name = str(job.spec.train.get("normaliser", "token"))
     names = ", ".join(NORMALISERS)
     if name not in NORMALISERS:
-        return refused("normaliser", f"train.normaliser = {name!r} is not known", f"use one of {names}")
+        return refused(f"train.normaliser = {name!r} is not known", f"use one of {names}")
     mask = torch.arange(7)[None] < torch.tensor([7, 2, 4])[:, None]
     wide = torch.cat([mask, torch.zeros(3, 5, dtype=torch.bool)], 1)
     narrow, wider = (NORMALISERS[name](some.float(), 3, 16) for some in (mask, wide))
     if not torch.equal(wider[:, :7], narrow) or bool((narrow * ~mask).any()):
         return refused(
-            "normaliser",
             f"the weights of normaliser {name} change with padding, so the rate would drift with length",
             f"divide by what the mask holds, not by the width; or use one of {names}",
         )
-    return fine("normaliser", f"the weights of {name} come from the mask alone")
+    return fine(f"the weights of {name} come from the mask alone")

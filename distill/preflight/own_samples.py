@@ -22,14 +22,12 @@ def own_samples(job: DistillJob) -> Finding:
             continue
         if reads_tokens(job):
             return refused(
-                "own_samples",
                 f"teacher {teacher.name} has the student's own weights: there is nothing to learn from it",
                 "name another teacher, or use method = search, where the student's own search teaches it",
             )
         if not teacher.is_searching and not verified:
             return refused(
-                "own_samples",
                 f"teacher {teacher.name} has the student's own weights, and nothing chooses among its answers",
                 "leave the filter verdict on, give the teacher a strategy, or name another teacher",
             )
-    return fine("own_samples", "no student imitates its own unchosen answers")
+    return fine("no student imitates its own unchosen answers")

@@ -21,7 +21,7 @@ def padding(job: DistillJob) -> Finding:
     pad = token.pad_token_id
     where = f"set pad_token in {job.student}/tokenizer_config.json to a token that no text contains"
     if pad is None:
-        return refused("padding", "the student's tokenizer names no padding", where)
+        return refused("the student's tokenizer names no padding", where)
     if pad in text.eos_ids:
-        return refused("padding", f"the student pads with {token.pad_token!r}, which also ends its texts", where)
-    return fine("padding", f"the student pads with {token.pad_token!r}")
+        return refused(f"the student pads with {token.pad_token!r}, which also ends its texts", where)
+    return fine(f"the student pads with {token.pad_token!r}")

@@ -35,16 +35,15 @@ _ANSWERS, _TOKENS = 2, 32
 def self_test(job: DistillJob) -> Finding:
     """Let the student supervise itself."""
     if not reads_tokens(job):
-        return skipped("self_test")
+        return skipped()
     away = asyncio.run(_away(job))
     text = f"the student is {away:.2g} nats per token from itself"
     if not abs(away) <= SELF_TEST:
         return refused(
-            "self_test",
             f"{text}, where {SELF_TEST:g} is the most",
             "set every dropout in config.json to 0; if there is none, engine and trainer compute different models",
         )
-    return fine("self_test", text)
+    return fine(text)
 
 
 async def _away(job: DistillJob) -> float:

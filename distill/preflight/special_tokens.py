@@ -21,18 +21,17 @@ __all__ = ["special_tokens"]
 def special_tokens(job: DistillJob) -> Finding:
     """Compare the roles."""
     if not reads_tokens(job):
-        return skipped("special_tokens")
+        return skipped()
     ours = _roles(job.student)
     for name, folder in teacher_folders(job).items():
         theirs = _roles(folder)
         for role, token in ours.items():
             if theirs[role] != token:
                 return refused(
-                    "special_tokens",
                     f"{role} is {token!r} to the student and {theirs[role]!r} to {name}",
                     f"set it to one token in tokenizer_config.json of {job.student} and {folder}",
                 )
-    return fine("special_tokens", f"all have the same {', '.join(ours)}")
+    return fine(f"all have the same {', '.join(ours)}")
 
 
 def _roles(folder: Path) -> Mapping[str, Any]:

@@ -20,12 +20,11 @@ def stop_tokens(job: DistillJob) -> Finding:
         text, end = Text(folder), turn_end(folder)
         if not text.eos_ids:
             fix = f"name eos_token_id in {folder}/generation_config.json"
-            return refused("stop_tokens", f"{name} names no token that ends a text", fix)
+            return refused(f"{name} names no token that ends a text", fix)
         if end and end[0] not in text.eos_ids:
             ending = text.decode(end[:1])
             return refused(
-                "stop_tokens",
                 f"the template of {name} ends a turn with {ending!r}, and generation does not stop there",
                 f"add {end[0]} to eos_token_id in {folder}/generation_config.json",
             )
-    return fine("stop_tokens", "generation stops where templates end a turn")
+    return fine("generation stops where templates end a turn")

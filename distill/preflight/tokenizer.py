@@ -23,17 +23,16 @@ __all__ = ["Difference", "differences", "id_bytes", "tokenizer"]
 def tokenizer(job: DistillJob) -> Finding:
     """Compare what ids stand for."""
     if not reads_tokens(job):
-        return skipped("tokenizer")
+        return skipped()
     for name, folder in teacher_folders(job).items():
         unlike = differences(job.student, folder)
         if unlike:
             token, ours, theirs = unlike[0]
             return refused(
-                "tokenizer",
                 f"{len(unlike)} ids differ: {token} is {ours} to the student and {theirs} to {name}",
                 "take a teacher of the student's tokenizer, or a method that passes texts: rejection or search",
             )
-    return fine("tokenizer", "every id stands for the same bytes")
+    return fine("every id stands for the same bytes")
 
 
 Difference = tuple[int, str, str]

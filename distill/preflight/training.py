@@ -27,5 +27,5 @@ def training(job: DistillJob) -> Finding:
     try:
         bind(factory, fields, supply=needed)
     except ConfigError as exc:
-        return refused("training", f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
-    return fine("training", f"[train] has fields of the stage {kind}")
+        return refused(f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
+    return fine(f"[train] has fields of the stage {kind}")

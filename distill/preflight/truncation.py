@@ -20,8 +20,7 @@ def truncation(job: DistillJob) -> Finding:
     ):
         if value is not None and is_off(value):
             return refused(
-                "truncation",
                 f"{field} = false would learn answers that were cut as if they were finished",
                 f"leave {field} out, and raise sampling.max_tokens if too many are cut",
             )
-    return fine("truncation", "answers that were cut are not learnt")
+    return fine("answers that were cut are not learnt")
