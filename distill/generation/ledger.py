@@ -30,7 +30,7 @@ from typing import Any, Literal, Self
 from distill.spec.method import Assignment
 from distill.spec.teacher import name_of
 from evals.task import Item
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.core import Answer, Problem, Sampling, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import decode, encode

@@ -23,7 +23,7 @@ from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.measure.measured import HEAD, ComparisonRow, Measured, compared
 from distill.plan.resolve import JobPlan
 from train.measure.gates import Check
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import file_digest, model_digests

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field, fields, replace
 from distill.measure.measured import Measured, best_teachers, recovered
 from distill.spec.spec import JobSpec
 from train.measure.gates import Check, Gates, read_gates
-from ttc.config.config import build
-from ttc.config.values import nearest, parse
+from ttc.config.values import build, nearest, parse
 from ttc.errors import ConfigError
 
 __all__ = ["JobGates", "check_lines", "job_checks", "read_job_gates"]
