@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.distill.arms import TRACE
 from benchmarks.distill.place import FEWER, Place, gap, told
 from benchmarks.distill.stock import rejection_student, rows_of, student
-from distill.generation.ledger import Ledger
+from distill.generation.ledger import AnswerLedger
 from train.base.models import load_model, num_parameters
 
 __all__ = ["measure"]
@@ -51,7 +51,7 @@ def _of_rejection(place: Place, small: int) -> float:
     """What the teacher spent on answers, by the ledger, and the updates on rows."""
     rejection_student(place)
     job = place.folder / "rejection"
-    with Ledger(job / "ledger.sqlite") as ledger:
+    with AnswerLedger(job / "ledger.sqlite") as ledger:
         paid = sum(float(usage["flops"]) for usage in ledger.totals()["usage"].values())
     updates = sum(1 for row in rows_of(job, "metrics.jsonl") if row["step"] > 0)
     return paid + (PROMPT + TRACE) * 6 * small * ROWS * updates

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.distill.place import FEWER, Answers, Place, gap, told
 from benchmarks.distill.stock import rows_of, stopped, teacher, trained_tokens, warmed
-from distill.job.dataset import DATA, LINEAGE, read_lines
+from distill.data.dataset import DATA, LINEAGE, read_lines
 
 __all__ = ["control", "measure"]
 

@@ -14,11 +14,27 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttc.config.specs import overrides
 
+if TYPE_CHECKING:
+    from distill.spec.spec import JobSpec
+
 __all__ = ["register"]
+
+_FLAGS = (
+    ("--method", "method", "METHOD", "see: ttc list methods"),
+    ("--teacher", "teacher.model", "DIR", "model folder of the teacher"),
+    ("--strategy", "teacher.strategy", "NAME[:KEY=VALUE,...]", "the teacher's strategy (see: ttc list strategies)"),
+    ("--student", "student", "DIR", "model folder the student starts from"),
+    ("--task", "task", "NAME[:KEY=VALUE,...]", "what is learnt"),
+    ("--held-out", "held_out", "NAME[:KEY=VALUE,...]", "what it is measured on"),
+    ("--n", "n", "N", "answers per problem"),
+    ("--limit", "limit", "LIMIT", "most problems"),
+    ("--seed", "seed", "SEED", "seed of what is drawn, chosen and trained"),
+)
+"""Flags for keys of a spec: flag, key, what stands for its value in the help, and the help. The spec reads the text."""
 
 
 def register(subparsers: Any) -> None:
@@ -30,19 +46,19 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for name, act, told in (
+    for name, act, help_text in (
         ("plan", _plan, "resolve a job, check it, and say what it will cost"),
         ("run", _run, "run a job; run it again to resume"),
     ):
-        verb = verbs.add_parser(name, help=told)
+        verb = verbs.add_parser(name, help=help_text)
         _add_spec(verb)
         verb.set_defaults(run=act)
-    for name, act, told in (
+    for name, act, help_text in (
         ("status", _status, "how far a job is"),
         ("report", _report, "write the page of a job, and print its summary"),
         ("verify", _verify, "compare the files of a finished job with its manifest"),
     ):
-        verb = verbs.add_parser(name, help=told)
+        verb = verbs.add_parser(name, help=help_text)
         verb.add_argument("folder", type=Path, help="folder of the job")
         verb.set_defaults(run=act)
         if name == "report":
@@ -56,33 +72,19 @@ def register(subparsers: Any) -> None:
 def _add_spec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", nargs="?", type=Path, help="a TOML file; flags are laid over it")
     parser.add_argument("--out", type=Path, required=True, help="folder of the job")
-    parser.add_argument("--method", help="see: ttc list methods")
-    parser.add_argument("--teacher", metavar="DIR", help="model folder of the teacher")
-    parser.add_argument(
-        "--strategy", metavar="NAME[:KEY=VALUE,...]", help="the teacher's strategy (see: ttc list strategies)"
-    )
-    parser.add_argument("--student", metavar="DIR", help="model folder the student starts from")
-    parser.add_argument("--task", metavar="NAME[:KEY=VALUE,...]", help="what is learnt")
-    parser.add_argument("--held-out", metavar="NAME[:KEY=VALUE,...]", help="what it is measured on")
-    parser.add_argument("--n", type=int, help="answers per problem")
-    parser.add_argument("--limit", type=int, help="most problems")
-    parser.add_argument("--seed", type=int, help="seed of what is drawn, chosen and trained")
+    for flag, key, metavar, text in _FLAGS:
+        parser.add_argument(flag, dest=key, metavar=metavar, help=text)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="any key of a spec: train.lr=1e-3, filters.near=true, gates.min_gain=0",
     )  # fmt: skip
 
 
-def _spec(args: argparse.Namespace) -> Any:
+def _spec(args: argparse.Namespace) -> JobSpec:
     from distill.spec.spec import read_spec
 
-    names = ("method", "student", "task", "held_out", "n", "limit", "seed")
-    flags: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    flags |= {
-        f"teacher.{key}": value
-        for key, value in (("model", args.teacher), ("strategy", args.strategy))
-        if value is not None
-    }
+    keys = {key for _, key, _, _ in _FLAGS}
+    flags = {key: value for key, value in vars(args).items() if key in keys and value is not None}
     return read_spec(args.spec, {**flags, **overrides(args.settings)})
 
 
@@ -142,7 +144,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _trace(args: argparse.Namespace) -> int:
-    from distill.job.tracing import trace_row
+    from distill.job.status import trace_row
 
     for line in trace_row(args.folder, args.row):
         print(line)

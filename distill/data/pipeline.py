@@ -1,37 +1,156 @@
-"""From generated answers to those that are learnt: every stage says keep, or why not, and the reasons are kept.
+"""From generated answers to those that are learnt: filters say why not, a selector which ones first; reasons are kept.
 
-    routing -> truncated -> verdict -> agreement -> format -> language -> repetition -> contamination -> exact ->
-    near -> difficulty -> filters of others, by name -> select
+    filter      factory(**fields of [filters.NAME]) -> Filter;   filter(samples, context) -> a reason each, None to keep
+    selector    factory(**fields of [select]) -> Selector;       selector(answers to one prompt, seed) -> the best first
 
-The usual filters run unless a spec drops them (`verdict = false` in [filters]); the others where a spec or the method
-names them. Every answer comes out once: kept, or with the stage that dropped it and its reason.
+Both are one function in `distill/filters/` or `distill/select/`, an entry point of `ttc.filters` or `ttc.selectors`, or
+`path.py:function`. Most filters look at one answer at a time (`each`); duplicates and the like look at all that are
+left. Where a filter stands is said by itself (`placed`): routing first, then ends and verdicts, then texts, then
+duplicates, then difficulty; those that say nothing come last, by name. The usual ones run unless a spec drops them
+(`verdict = false` in [filters]), the others where a spec or the method names them.
+
+    [select]
+    rule = "shortest"        a selector
+    per_prompt = 4           most answers per prompt (and per purpose, where a method asks for several kinds)
+
+ReST-EM caps at 10, so that easy prompts do not fill the data. Every answer comes out once: kept, or with the stage that
+dropped it and its reason, `kind` or `kind: detail`, of which the funnel counts the kinds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
 
-from distill.data.filtering import Context, Filter, kind_of
-from distill.data.selection import Selection
-from distill.spec.registries import FILTERS
+from distill.spec.registries import FILTERS, SELECTORS
 from distill.spec.sample import Sample
 from ttc.config.plugin_fault import checked_return
-from ttc.errors import ConfigError
+from ttc.config.values import parse
+from ttc.errors import ConfigError, MissingExtra
 
-__all__ = ["ORDER", "PER_ANSWER", "USUAL", "Decision", "Funnel", "Stage", "read_filters", "run_pipeline", "settings_of"]
+__all__ = [
+    "Context",
+    "Decision",
+    "Filter",
+    "FilterPlace",
+    "Funnel",
+    "FunnelStage",
+    "PerAnswer",
+    "Selection",
+    "Selector",
+    "each",
+    "kind_of",
+    "place_of",
+    "placed",
+    "read_filters",
+    "read_selection",
+    "run_pipeline",
+    "settings_of",
+]
 
-ORDER = ("routing", "truncated", "verdict", "agreement", "format", "language", "repetition", "contamination", "exact",
-         "near", "difficulty")  # fmt: skip
-USUAL = ("truncated", "verdict", "format", "repetition", "contamination", "exact")
-PER_ANSWER = ("truncated", "verdict", "agreement", "format", "language", "repetition")
-"""Filters that judge an answer by itself: what the smoke gate looks at."""
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Context:
+    """What filters may know besides the answers.
+
+    `measured` are the texts of problems that something is measured on; `pass_rates` the student's share of right
+    answers by prompt, where it was asked.
+    """
+
+    measured: Sequence[str] = ()
+    pass_rates: Mapping[str, float] = field(default_factory=dict)
+
+
+Filter: TypeAlias = Callable[[Sequence[Sample], Context], Sequence[str | None]]
+"""(samples, context) -> for each sample a reason to drop it, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerAnswer:
+    """A filter that judges every answer by itself: the smoke gate looks at what these say of the first answers."""
+
+    judge: Callable[[Sample], str | None]
+
+    def __call__(self, samples: Sequence[Sample], context: Context) -> list[str | None]:
+        """See `Filter`."""
+        return [self.judge(sample) for sample in samples]
+
+
+def each(judge: Callable[[Sample], str | None]) -> PerAnswer:
+    """A filter that looks at one answer at a time."""
+    return PerAnswer(judge)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPlace:
+    """Where a filter stands in the pipeline, the lowest number first, and whether every job has it."""
+
+    number: int = 1000
+    usual: bool = False
+
+
+def placed(number: int, *, usual: bool = False) -> Callable[[Factory], Factory]:
+    """Say of a filter's factory where its filter stands; those that say nothing come last."""
+
+    def mark(factory: Factory) -> Factory:
+        vars(factory)["place"] = FilterPlace(number, usual)
+        return factory
+
+    return mark
+
+
+def place_of(name: str) -> FilterPlace:
+    """Where the filter of this name stands; raises ConfigError when there is none."""
+    place = getattr(FILTERS.load(name), "place", None)
+    return place if isinstance(place, FilterPlace) else FilterPlace()
+
+
+def kind_of(reason: str) -> str:
+    """What the funnel counts."""
+    return reason.partition(":")[0]
+
+
+Selector: TypeAlias = Callable[[Sequence[Sample], int], Sequence[Sample]]
+"""(answers to one prompt, seed) -> the same, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A bound rule and its cap."""
+
+    rule: str
+    order: Selector
+    per_prompt: int
+
+    def choose(self, samples: Sequence[Sample], seed: int) -> tuple[list[Sample], dict[str, str]]:
+        """What is taken, in the order of `samples`, and for the rest its key and why not."""
+        groups: dict[tuple[str, str], list[Sample]] = {}
+        for sample in samples:
+            groups.setdefault((sample.prompt, sample.label), []).append(sample)
+        best: set[str] = set()
+        for group in groups.values():
+            ordered = checked_return("selector", self.order, self.order(group, seed), Sequence)  # type: ignore[type-abstract]
+            best |= {sample.key for sample in ordered[: self.per_prompt]}
+        why = f"not among the first {self.per_prompt} by {self.rule}"
+        return [s for s in samples if s.key in best], {s.key: why for s in samples if s.key not in best}
+
+
+def read_selection(table: Mapping[str, Any]) -> Selection:
+    """Bind the table [select]; raises ConfigError naming the field."""
+    options = dict(table)
+    rule = str(options.pop("rule", "shortest"))
+    per_prompt = parse("select.per_prompt", options.pop("per_prompt", 4), int)
+    if per_prompt < 1:
+        raise ConfigError(f"select.per_prompt must be at least 1, got {per_prompt}")
+    return Selection(rule, SELECTORS.create(rule, options, supply={}), per_prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class FunnelStage:
     """One step of the funnel: how many came in, how many were kept, and the dropped ones by kind of reason."""
 
     name: str
@@ -54,17 +173,17 @@ class Funnel:
 
     kept: Sequence[Sample]
     dropped: Mapping[str, Decision]
-    stages: Sequence[Stage]
+    stages: Sequence[FunnelStage]
 
 
-def settings_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def settings_of(own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The filters of a job in their order: the usual ones, the method's, and the spec's, which wins.
 
     Raises:
         ConfigError: an unknown filter, or an entry that is neither a table nor true or false.
     """
-    merged: dict[str, Mapping[str, Any]] = {name: {} for name in USUAL}
-    for table in (own, given):
+    merged: dict[str, Mapping[str, Any]] = {name: {} for name in FILTERS.names() if _is_usual(name)}
+    for table in (own, written):
         for name, value in table.items():
             if isinstance(value, str):
                 value = {"true": True, "false": False}.get(value.lower(), value)
@@ -75,28 +194,36 @@ def settings_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, M
                 merged[name] = {**merged.get(name, {}), **({} if value is True else value)}
             else:
                 raise ConfigError(f"filters.{name} must be a table, true or false, got {value!r}")
-    rank = {name: place for place, name in enumerate(ORDER)}
-    return dict(sorted(merged.items(), key=lambda entry: (rank.get(entry[0], len(rank)), entry[0])))
+    return dict(sorted(merged.items(), key=lambda entry: (place_of(entry[0]).number, entry[0])))
+
+
+def _is_usual(name: str) -> bool:
+    """Whether every job has this filter; one whose packages are not installed is only there when it is named."""
+    try:
+        return place_of(name).usual
+    except MissingExtra:
+        return False
 
 
 def read_filters(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Filter]:
     """Bind filters; raises ConfigError naming the filter and the field."""
-    found: dict[str, Filter] = {}
+    filters: dict[str, Filter] = {}
     for name, table in settings.items():
         try:
-            found[name] = FILTERS.create(name, table, supply={})
+            filters[name] = FILTERS.create(name, table, supply={})
         except ConfigError as exc:
             raise type(exc)(f"[filters.{name}] {exc}") if type(exc) is ConfigError else exc from exc
-    return found
+    return filters
 
 
 def run_pipeline(
     samples: Sequence[Sample], filters: Mapping[str, Filter], context: Context, selection: Selection | None, seed: int
 ) -> Funnel:
     """Put samples through the filters, in order, and through the selection; raises PluginError for a broken one."""
-    left, dropped, stages = list(samples), dict[str, Decision](), list[Stage]()
+    left, dropped, stages = list(samples), dict[str, Decision](), list[FunnelStage]()
     for name, judge in filters.items():
-        reasons = checked_return("filter", judge, judge(left, context), Sequence, len(left))
+        returned = judge(left, context)
+        reasons = checked_return("filter", judge, returned, Sequence, len(left))  # type: ignore[type-abstract]
         lost = {s.key: reason for s, reason in zip(left, reasons, strict=True) if reason is not None}
         left = _without(left, lost, name, dropped, stages)
     if selection is not None:
@@ -106,10 +233,10 @@ def run_pipeline(
 
 
 def _without(
-    samples: list[Sample], lost: Mapping[str, str], name: str, dropped: dict[str, Decision], stages: list[Stage]
+    samples: list[Sample], lost: Mapping[str, str], name: str, dropped: dict[str, Decision], stages: list[FunnelStage]
 ) -> list[Sample]:
     dropped.update({key: Decision(name, reason) for key, reason in lost.items()})
     left = [sample for sample in samples if sample.key not in lost]
     kinds = Counter(map(kind_of, lost.values()))
-    stages.append(Stage(name, len(samples), len(left), dict(sorted(kinds.items()))))
+    stages.append(FunnelStage(name, len(samples), len(left), dict(sorted(kinds.items()))))
     return left

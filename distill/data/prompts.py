@@ -18,7 +18,7 @@ __all__ = ["Prompts", "clean_prompts"]
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The problems that stay, and the dropped ones: (id, reason), the reason as in `distill.data.filtering`."""
+    """The problems that stay, and the dropped ones: (id, reason), the reason as in `distill.data.pipeline`."""
 
     items: Sequence[Item]
     dropped: Sequence[tuple[str, str]]
@@ -35,16 +35,16 @@ def clean_prompts(items: Sequence[Item], measured: Sequence[Sequence[Item]], *, 
     reasons: dict[int, str] = {}
     for held_out in measured:
         texts = own_texts([*items, *held_out])
-        for found in overlaps(texts[: len(items)], texts[len(items) :], n=n):
-            name = held_out[found.held_out].problem.id
-            reasons.setdefault(found.train, f"measured ({found.how}): {name}: {found.shared[:80]}")
-    told = {leak.problem_id: leak.shared for leak in answer_leaks(items)}
+        for overlap in overlaps(texts[: len(items)], texts[len(items) :], n=n):
+            name = held_out[overlap.held_out].problem.id
+            reasons.setdefault(overlap.train, f"measured ({overlap.how}): {name}: {overlap.shared[:80]}")
+    leaks = {leak.problem_id: leak.shared for leak in answer_leaks(items)}
     first: dict[str, str] = {}
     for place, item in enumerate(items):
         same = first.setdefault(normalised(prompt_text(item)), item.problem.id)
         if same != item.problem.id:
             reasons.setdefault(place, f"duplicate: {same}")
-        if item.problem.id in told:
-            reasons.setdefault(place, f"tells its answer: {told[item.problem.id][:80]}")
-    kept = [item for place, item in enumerate(items) if place not in reasons]
-    return Prompts(kept, [(items[place].problem.id, reasons[place]) for place in sorted(reasons)])
+        if item.problem.id in leaks:
+            reasons.setdefault(place, f"tells its answer: {leaks[item.problem.id][:80]}")
+    left = [item for place, item in enumerate(items) if place not in reasons]
+    return Prompts(left, [(items[place].problem.id, reasons[place]) for place in sorted(reasons)])

@@ -7,7 +7,7 @@ is wrong and sure agrees with itself, so measure the student against a verifier 
 
 from __future__ import annotations
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc import answers
 from ttc.errors import ConfigError
@@ -15,6 +15,7 @@ from ttc.errors import ConfigError
 __all__ = ["agreement", "share_of_votes"]
 
 
+@placed(40)
 def agreement(*, min_share: float = 0.5) -> Filter:
     """Keep answers with enough votes.
 
@@ -36,6 +37,6 @@ def share_of_votes(sample: Sample) -> float:
     answer, kind = sample.answer, sample.item.problem.kind
     if answer.final is None or not answer.candidates:
         return 0.0
-    wanted = answers.key(answer.final, kind)
+    key = answers.key(answer.final, kind)
     finals = [candidate.final for candidate in answer.candidates]
-    return sum(final is not None and answers.key(final, kind) == wanted for final in finals) / len(finals)
+    return sum(final is not None and answers.key(final, kind) == key for final in finals) / len(finals)

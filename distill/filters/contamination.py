@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.data.filtering import Context, Filter
+from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from evals.data.decontamination import overlaps
 from ttc.errors import ConfigError
@@ -15,6 +15,7 @@ from ttc.errors import ConfigError
 __all__ = ["contamination"]
 
 
+@placed(80, usual=True)
 def contamination(*, n: int = 13) -> Filter:
     """Drop traces with measured problems in them.
 
@@ -26,8 +27,8 @@ def contamination(*, n: int = 13) -> Filter:
 
     def judge(samples: Sequence[Sample], context: Context) -> list[str | None]:
         reasons: list[str | None] = [None] * len(samples)
-        for found in overlaps([sample.text for sample in samples], context.measured, n=n):
-            reasons[found.train] = f"holds a measured problem ({found.how}): {found.shared[:80]}"
+        for overlap in overlaps([sample.text for sample in samples], context.measured, n=n):
+            reasons[overlap.train] = f"holds a measured problem ({overlap.how}): {overlap.shared[:80]}"
         return reasons
 
     return judge

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.data.filtering import Context, Filter
+from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 
 __all__ = ["difficulty"]
 
 
+@placed(110)
 def difficulty(*, low: float = 0.0, high: float = 0.75, n: int = 4) -> Filter:
     """Keep answers to problems within a band of the student's pass rate.
 

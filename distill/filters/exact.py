@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.data.filtering import Context, Filter
+from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from evals.data.decontamination import normalised
 
 __all__ = ["exact"]
 
 
+@placed(90, usual=True)
 def exact() -> Filter:
     """Keep the first of equal answers."""
 

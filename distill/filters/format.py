@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, OPEN
@@ -16,6 +16,7 @@ from ttc.session.thinking import CLOSE, OPEN
 __all__ = ["format"]
 
 
+@placed(50, usual=True)
 def format(*, final: bool = True, pattern: str | None = None, max_chars: int | None = None) -> Filter:
     """Keep well-formed answers.
 
@@ -25,7 +26,7 @@ def format(*, final: bool = True, pattern: str | None = None, max_chars: int | N
         max_chars: longest text, thinking included.
     """
     try:
-        wanted = None if pattern is None else re.compile(pattern)
+        regex = None if pattern is None else re.compile(pattern)
     except re.error as exc:
         raise ConfigError(f"filter format: pattern {pattern!r} is not a regular expression: {exc}") from exc
 
@@ -33,12 +34,12 @@ def format(*, final: bool = True, pattern: str | None = None, max_chars: int | N
         answer = sample.answer
         if not answer.text.strip():
             return "empty answer"
-        found = next((mark for mark in (OPEN, CLOSE) if mark in answer.text or mark in answer.thinking), None)
-        if found is not None:
-            return f"stray marker: {found}"
+        marker = next((mark for mark in (OPEN, CLOSE) if mark in answer.text or mark in answer.thinking), None)
+        if marker is not None:
+            return f"stray marker: {marker}"
         if final and answer.final is None:
             return "no final answer"
-        if wanted is not None and not wanted.search(answer.text):
+        if regex is not None and not regex.search(answer.text):
             return f"pattern missing: {pattern}"
         if max_chars is not None and len(sample.text) > max_chars:
             return f"too long: {len(sample.text)} characters"

@@ -6,7 +6,7 @@ Cost: about 0.05 ms a sentence. Languages that share their script with others ne
 
 from __future__ import annotations
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.verifiers.shared._languages import check_code, shares
@@ -14,6 +14,7 @@ from ttc.verifiers.shared._languages import check_code, shares
 __all__ = ["language"]
 
 
+@placed(60)
 def language(*, code: str = "en", min_share: float = 0.9) -> Filter:
     """Keep answers in one language.
 
@@ -23,11 +24,11 @@ def language(*, code: str = "en", min_share: float = 0.9) -> Filter:
     """
     if not 0 < min_share <= 1:
         raise ConfigError(f"filter language: min_share must be in (0, 1], got {min_share}")
-    wanted = check_code(code)
+    language_code = check_code(code)
 
     def judge(sample: Sample) -> str | None:
-        found = shares(sample.text, wanted)
-        share = found[wanted] / found.total() if found.total() else 1.0
-        return None if share >= min_share else f"another language: {share:.2f} in {wanted}"
+        counts = shares(sample.text, language_code)
+        share = counts[language_code] / counts.total() if counts.total() else 1.0
+        return None if share >= min_share else f"another language: {share:.2f} in {language_code}"
 
     return each(judge)

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from distill.data.filtering import Context, Filter
+from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from evals.data.decontamination import normalised
 from ttc.errors import ConfigError
@@ -18,6 +18,7 @@ from ttc.errors import ConfigError
 __all__ = ["jaccard", "near", "shingles"]
 
 
+@placed(100)
 def near(*, threshold: float = 0.9, n: int = 8, across: bool = False) -> Filter:
     """Keep the first of answers that are nearly the same.
 
@@ -57,14 +58,14 @@ def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
 
 def _pairs(sets: Sequence[frozenset[str]], threshold: float) -> list[tuple[int, int]]:
     """(later, earlier) for every set that is as alike an earlier one that stays."""
-    frequency = Counter(shingle for found in sets for shingle in found)
+    frequency = Counter(shingle for shingle_set in sets for shingle in shingle_set)
     holders: dict[str, list[int]] = {}
     pairs = []
-    for place, found in enumerate(sets):
-        rare = sorted(found, key=lambda shingle: (frequency[shingle], shingle))
+    for place, shingle_set in enumerate(sets):
+        rare = sorted(shingle_set, key=lambda shingle: (frequency[shingle], shingle))
         prefix = rare[: len(rare) - math.ceil(threshold * len(rare) - 1e-9) + 1]
         others = sorted({other for shingle in prefix for other in holders.get(shingle, ())})
-        same = next((other for other in others if jaccard(found, sets[other]) >= threshold), None)
+        same = next((other for other in others if jaccard(shingle_set, sets[other]) >= threshold), None)
         if same is not None:
             pairs.append((place, same))
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.verifiers.shared._repetition import repetition as repeated
@@ -10,6 +10,7 @@ from ttc.verifiers.shared._repetition import repetition as repeated
 __all__ = ["repetition"]
 
 
+@placed(70, usual=True)
 def repetition(*, n: int = 8, max_share: float = 0.5) -> Filter:
     """Drop loops.
 

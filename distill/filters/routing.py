@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from distill.data.filtering import Context, Filter
+from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 
 __all__ = ["routing", "win_rates", "winners"]
 
 
+@placed(10)
 def routing() -> Filter:
     """Keep the answers of each domain's best teacher."""
 
@@ -30,8 +31,8 @@ def win_rates(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
     """Share of right answers by domain and teacher, in the order in which teachers come."""
     right: dict[str, dict[str, list[bool]]] = {}
     for sample in samples:
-        found = sample.verdict is not None and sample.verdict.correct
-        right.setdefault(sample.domain, {}).setdefault(sample.teacher, []).append(found)
+        is_right = sample.verdict is not None and sample.verdict.correct
+        right.setdefault(sample.domain, {}).setdefault(sample.teacher, []).append(is_right)
     return {
         domain: {teacher: sum(values) / len(values) for teacher, values in teachers.items()}
         for domain, teachers in right.items()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 
 __all__ = ["truncated"]
 
 
+@placed(20, usual=True)
 def truncated() -> Filter:
     """Drop what a limit ended."""
 

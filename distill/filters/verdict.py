@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from distill.data.filtering import Filter, each
+from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 
 __all__ = ["verdict"]
 
 
+@placed(30, usual=True)
 def verdict() -> Filter:
     """Keep verified answers."""
 
     def judge(sample: Sample) -> str | None:
-        found = sample.verdict
-        if found is None:
+        outcome = sample.verdict
+        if outcome is None:
             return "no verdict"
-        return None if found.correct else f"{found.status}: {found.reason}"
+        return None if outcome.correct else f"{outcome.status}: {outcome.reason}"
 
     return each(judge)

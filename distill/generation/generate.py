@@ -17,8 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Seque
 from contextlib import aclosing
 from typing import Any, Protocol, TypeAlias
 
-from distill.generation.ledger import Failure, Ledger, Outcome
-from distill.generation.units import Unit
+from distill.generation.ledger import AnswerLedger, Failure, Outcome, WorkUnit
 from distill.spec.teacher import Teacher
 from evals.run_folder import innermost
 from ttc.config.plugin_fault import described
@@ -36,7 +35,7 @@ MAX_STREAK = 8
 class Generator(Protocol):
     """Answers units of one teacher."""
 
-    def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
         """Yield every unit with its outcome, in any order.
 
         Raises:
@@ -55,7 +54,7 @@ Progress = Callable[[int, int], None]
 """(units written now, units that were missing)."""
 
 
-Done: TypeAlias = asyncio.Queue[tuple[Unit, Outcome] | Exception]
+Done: TypeAlias = asyncio.Queue[tuple[WorkUnit, Outcome] | Exception]
 """Where workers put outcomes, or the error that ends them all."""
 
 
@@ -66,24 +65,24 @@ class LocalGenerator:
         self._engine, self._strategy, self._concurrency = engine, strategy, concurrency
         self._shared: Shared = {}
 
-    async def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
         """See `Generator.answer`."""
-        todo: Iterator[Unit] = iter(units)
-        done: Done = asyncio.Queue()
+        todo: Iterator[WorkUnit] = iter(units)
+        outbox: Done = asyncio.Queue()
 
         async def work() -> None:
             for unit in todo:
-                done.put_nowait((unit, await self._one(unit)))
+                outbox.put_nowait((unit, await self._one(unit)))
 
-        async with aclosing(made([work() for _ in units[: self._concurrency]], done, len(units))) as outcomes:
-            async for found in outcomes:
-                yield found
+        async with aclosing(made([work() for _ in units[: self._concurrency]], outbox, len(units))) as outcomes:
+            async for pair in outcomes:
+                yield pair
 
     async def close(self) -> None:
         """See `Generator.close`."""
         await self._engine.close()
 
-    async def _one(self, unit: Unit) -> Outcome:
+    async def _one(self, unit: WorkUnit) -> Outcome:
         began = time.perf_counter()
         try:
             return await solve(
@@ -105,23 +104,23 @@ class LocalGenerator:
 
 
 async def made(
-    workers: Sequence[Coroutine[Any, Any, None]], done: Done, num: int
-) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    workers: Sequence[Coroutine[Any, Any, None]], outbox: Done, num: int
+) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
     """Run workers that put outcomes into `done`; yield `num` of them, raise what a worker raises, end the workers."""
 
     async def run(worker: Coroutine[Any, Any, None]) -> None:
         try:
             await worker
         except Exception as error:
-            await done.put(error)
+            await outbox.put(error)
 
     tasks = [asyncio.create_task(run(worker)) for worker in workers]
     try:
         for _ in range(num):
-            found = await done.get()
-            if isinstance(found, Exception):
-                raise found
-            yield found
+            outcome = await outbox.get()
+            if isinstance(outcome, Exception):
+                raise outcome
+            yield outcome
     finally:
         for task in tasks:
             task.cancel()
@@ -135,13 +134,13 @@ def open_local(teacher: Teacher, concurrency: int) -> Generator:
 
 
 async def fill(
-    ledger: Ledger,
+    ledger: AnswerLedger,
     teacher: Teacher,
-    units: Sequence[Unit],
+    units: Sequence[WorkUnit],
     *,
     concurrency: int,
     opener: Opener = open_local,
-    progress: Progress = lambda written, missing: None,
+    progress: Progress = lambda num_written, missing: None,
 ) -> int:
     """Make what is missing of `units`, all of `teacher`; returns how many were asked for. Opens nothing for none.
 
@@ -152,13 +151,13 @@ async def fill(
     todo = ledger.missing(units)
     if not todo:
         return 0
-    generator, streak, written = opener(teacher, concurrency), 0, 0
+    generator, streak, num_written = opener(teacher, concurrency), 0, 0
     try:
         async with aclosing(generator.answer(todo)) as outcomes:
             async for unit, outcome in outcomes:
                 ledger.record(unit, outcome)
-                written += 1
-                progress(written, len(todo))
+                num_written += 1
+                progress(num_written, len(todo))
                 streak = streak + 1 if _engine_failed(outcome) else 0
                 if isinstance(outcome, Failure) and streak >= MAX_STREAK:
                     raise EngineError(

@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distill.generation.ledger import Entry, Ledger
-from distill.generation.units import Unit, units_of
-from distill.spec.digests import name_of
+from distill.generation.ledger import AnswerLedger, LedgerEntry, WorkUnit, units_of
 from distill.spec.method import Assignment
 from distill.spec.sample import Sample
+from distill.spec.teacher import name_of
 from evals.task import Item, Task
 from ttc.config.choices import PartChoice
 from ttc.config.recipes import dump
@@ -53,7 +52,7 @@ def verifier_label(choice: PartChoice, verifier: Verifier) -> str:
 
 
 async def gather(
-    ledger: Ledger, assignments: Sequence[Assignment], seed: int, override: str | None, first: int | None = None
+    ledger: AnswerLedger, assignments: Sequence[Assignment], seed: int, override: str | None, first: int | None = None
 ) -> Gathered:
     """Join units with their entries and verdicts; `first` looks at that many problems of each assignment only."""
     samples: list[Sample] = []
@@ -62,8 +61,8 @@ async def gather(
     for assignment in assignments:
         pairs = list(units_of(assignment, seed))
         if first is not None:
-            wanted = {item.problem.id for item in assignment.items[:first]}
-            pairs = [pair for pair in pairs if pair[0].problem.id in wanted]
+            first_ids = {item.problem.id for item in assignment.items[:first]}
+            pairs = [pair for pair in pairs if pair[0].problem.id in first_ids]
         entries = {unit.key: entry for unit, entry in ledger.entries(unit for _, unit in pairs)}
         there = [(item, unit, entries[unit.key]) for item, unit in pairs if unit.key in entries]
         missing += len(pairs) - len(there)
@@ -78,7 +77,10 @@ async def gather(
 
 
 async def _judged(
-    ledger: Ledger, task: Task, override: str | None, answered: Sequence[tuple[Item, Unit, Entry, Answer]]
+    ledger: AnswerLedger,
+    task: Task,
+    override: str | None,
+    answered: Sequence[tuple[Item, WorkUnit, LedgerEntry, Answer]],
 ) -> list[Verdict]:
     """A verdict per answer; new ones are written down, unless asking again may change them."""
     if not answered:
@@ -88,21 +90,23 @@ async def _judged(
     label = verifier_label(choice, verifier)
     try:
         targets = [name_of([item.target]) for item, *_ in answered]
-        known = [ledger.verdict(row[2], label, target) for row, target in zip(answered, targets, strict=True)]
-        asked = [place for place, verdict in enumerate(known) if verdict is None]
-        new = await asyncio.gather(*(_ask(verifier, answered[place][0], answered[place][3]) for place in asked))
+        verdicts = [ledger.verdict(row[2], label, target) for row, target in zip(answered, targets, strict=True)]
+        places = [place for place, verdict in enumerate(verdicts) if verdict is None]
+        new = await asyncio.gather(*(_ask(verifier, answered[place][0], answered[place][3]) for place in places))
     finally:
         await verifier.close()
-    found = dict(zip(asked, new, strict=True))
-    ledger.add_verdicts([(answered[i][2], label, targets[i], v) for i, v in found.items() if v.status not in _PASSING])
-    return [verdict or found[place] for place, verdict in enumerate(known)]
+    new_verdicts = dict(zip(places, new, strict=True))
+    ledger.add_verdicts(
+        [(answered[i][2], label, targets[i], v) for i, v in new_verdicts.items() if v.status not in _PASSING]
+    )
+    return [verdict or new_verdicts[place] for place, verdict in enumerate(verdicts)]
 
 
 async def _ask(verifier: Verifier, item: Item, answer: Answer) -> Verdict:
     return await verifier.verify(item.target, Submission(answer.text, answer.thinking, answer.finish_reason))
 
 
-def _sample(assignment: Assignment, item: Item, unit: Unit, answer: Answer, verdict: Verdict) -> Sample:
+def _sample(assignment: Assignment, item: Item, unit: WorkUnit, answer: Answer, verdict: Verdict) -> Sample:
     template = assignment.thinking.template
     return Sample(
         key=unit.key,

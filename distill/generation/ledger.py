@@ -1,9 +1,16 @@
-"""The ledger of generation: every answer is paid for once, whatever kills the job in between.
+"""Units of work, and the ledger that pays each of them once, whatever kills the job in between.
 
-One SQLite file. A row is (unit, max_tokens): done with its answer, or failed with its error. A unit is finished when
-some row of it ended by itself, or was cut at the cap that is wanted now. So a higher cap makes only the cut ones anew
-and keeps their old rows, and a higher n asks only for units that are not there. A failed unit is tried again at the
-next run; its row is replaced, and keeps what the failures had cost. Verdicts stand beside, by verifier and version.
+    key = digest(prompt digest, teacher digest, sampling digest without n and max_tokens, number of the sample)
+    seed = hash of the key
+
+A unit is one answer of one teacher to one prompt: the same request is the same unit whenever, in whatever order and by
+whomever it is made. The problem is asked under its prompt's digest, so two problems with one prompt are one unit.
+
+The ledger is one SQLite file. A row is (unit, max_tokens): done with its answer, or failed with its error. A unit is
+finished when some row of it ended by itself, or was cut at the cap that is wanted now. So a higher cap makes only the
+cut ones anew and keeps their old rows, and a higher n asks only for units that are not there. A failed unit is tried
+again at the next run; its row is replaced, and keeps what the failures had cost. Verdicts stand beside, by verifier and
+version.
 
 A row is written in a transaction of its own as soon as its answer ends. A killed process loses what was in flight (its
 tokens are spent, and on no row), a loss of power perhaps the last rows, which are then made again. What the ledger
@@ -16,17 +23,84 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from distill.generation.units import Unit
-from distill.spec.digests import name_of
-from ttc.core import Answer, Usage, Verdict
+from distill.spec.method import Assignment
+from distill.spec.teacher import name_of
+from evals.task import Item
+from ttc.config.recipes import dump
+from ttc.core import Answer, Problem, Sampling, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import decode, encode
+from ttc.session.thinking import Thinking
 
-__all__ = ["Entry", "Failure", "Ledger", "Line", "Outcome"]
+__all__ = [
+    "LEDGER",
+    "AnswerLedger",
+    "Failure",
+    "LedgerEntry",
+    "LedgerRow",
+    "Outcome",
+    "WorkUnit",
+    "distinct",
+    "prompt_digest",
+    "sampling_digest",
+    "units_of",
+]
+
+LEDGER = "ledger.sqlite"
+"""The name of its file in a job's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """What is asked of a teacher. `problem` has no target; its id is the digest of its prompt."""
+
+    key: str
+    problem: Problem
+    teacher: str
+    sampling: Sampling
+    thinking: Thinking
+    index: int
+
+    @property
+    def seed(self) -> int:
+        """The seed of the session that makes it."""
+        return int(self.key[:15], 16)
+
+    @property
+    def max_tokens(self) -> int:
+        """The cap of one draw."""
+        return self.sampling.max_tokens
+
+
+def units_of(assignment: Assignment, seed: int) -> Iterator[tuple[Item, WorkUnit]]:
+    """The units of an assignment: all first samples, then all second ones, so that a prefix is a fair part."""
+    teacher, how = assignment.teacher.digest, sampling_digest(assignment.sampling, assignment.thinking, seed)
+    problems = [(item, replace(item.problem, id=prompt_digest(item.problem), meta={})) for item in assignment.items]
+    for index in range(assignment.n):
+        for item, problem in problems:
+            key = name_of([problem.id, teacher, how, index])
+            yield item, WorkUnit(key, problem, teacher, assignment.sampling, assignment.thinking, index)
+
+
+def prompt_digest(problem: Problem) -> str:
+    """Digest of what is asked and of how answers to it are read."""
+    return name_of([problem.kind, *([message.role, message.content] for message in problem.messages)])
+
+
+def sampling_digest(sampling: Sampling, thinking: Thinking, seed: int) -> str:
+    """Digest of how a draw is made, without the cap on its tokens; `seed` is the job's."""
+    settings = {item.name: dump(getattr(sampling, item.name)) for item in fields(Sampling)}
+    return name_of({**settings, "max_tokens": None, "seed": seed, "thinking": dump(thinking)})
+
+
+def distinct(pairs: Iterable[tuple[Item, WorkUnit]]) -> list[WorkUnit]:
+    """The units, each once, in their order."""
+    return list({unit.key: unit for _, unit in pairs}.values())
+
 
 SCHEMA = 1
 _TABLES = """
@@ -56,7 +130,7 @@ Outcome = Answer | Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A row: what one unit gave at one cap."""
 
     key: str
@@ -75,7 +149,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LedgerRow:
     """A row as a trace shows it; `verdicts` are (verifier, status and reason)."""
 
     teacher: str
@@ -89,7 +163,7 @@ class Line:
     verdicts: tuple[tuple[str, str], ...]
 
 
-class Ledger:
+class AnswerLedger:
     """One job's ledger, open for this process. Raises RecordError when the file is no ledger."""
 
     def __init__(self, path: Path) -> None:
@@ -98,15 +172,15 @@ class Ledger:
             self._base = sqlite3.connect(path, timeout=30.0, isolation_level=None)
             self._base.execute("PRAGMA journal_mode=WAL")
             self._base.execute("PRAGMA synchronous=NORMAL")
-            (found,) = self._base.execute("PRAGMA user_version").fetchone()
-            if found not in (0, SCHEMA):
-                raise RecordError(f"{path} is a ledger of schema {found}; this version reads {SCHEMA}")
-            if found == 0:
+            (schema,) = self._base.execute("PRAGMA user_version").fetchone()
+            if schema not in (0, SCHEMA):
+                raise RecordError(f"{path} is a ledger of schema {schema}; this version reads {SCHEMA}")
+            if schema == 0:
                 self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA}; COMMIT;")
         except sqlite3.Error as exc:
             raise RecordError(f"{path} is not a ledger ({exc}); move it away to start anew") from exc
 
-    def missing(self, units: Iterable[Unit]) -> list[Unit]:
+    def missing(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
         """Units that have to be made, in their order: absent, failed, or cut at a lower cap than they want now."""
         finished = {key for (key,) in self._base.execute(
             "SELECT DISTINCT key FROM units WHERE state = 'done' AND finish_reason = 'stop'"
@@ -116,12 +190,12 @@ class Ledger:
         )
         return [u for u in units if u.key not in finished and caps.get(u.key, 0) < u.max_tokens]
 
-    def record(self, unit: Unit, outcome: Outcome) -> None:
+    def record(self, unit: WorkUnit, outcome: Outcome) -> None:
         """Write what a unit gave, durably. Raises ConfigError when it was already paid for."""
         before = self._base.execute(
             "SELECT attempts, usage FROM units WHERE key = ? AND max_tokens = ?", (unit.key, unit.max_tokens)
         ).fetchone()
-        attempts, usage = (0, Usage()) if before is None else (before[0], Usage(**json.loads(before[1])))
+        attempts, usage = (0, Usage()) if before is None else (before[0], _usage(before[1]))
         lost = isinstance(outcome, Failure)
         row = (
             unit.key, unit.max_tokens, unit.problem.id, unit.teacher, unit.index, unit.seed,
@@ -132,51 +206,52 @@ class Ledger:
             outcome.error if isinstance(outcome, Failure) else "", attempts + 1,
         )  # fmt: skip
         marks = ", ".join("?" * len(row))
-        done = self._base.execute(
+        # only a failed row may be replaced: an answer that was paid for is never overwritten
+        cursor = self._base.execute(
             f"INSERT INTO units VALUES ({marks}) ON CONFLICT (key, max_tokens) DO UPDATE SET state = excluded.state, "
             "finish_reason = excluded.finish_reason, answer = excluded.answer, usage = excluded.usage, "
             "seconds = excluded.seconds, error = excluded.error, attempts = excluded.attempts "
             "WHERE units.state = 'failed'",
             row,
         )
-        if done.rowcount != 1:
+        if cursor.rowcount != 1:
             raise ConfigError(f"unit {unit.key} is on the ledger already; it was asked for twice")
 
-    def entries(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, Entry]]:
+    def entries(self, units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, LedgerEntry]]:
         """(unit, its row) in the order of `units`, for those that are there: the row that finished, else the last."""
         for unit in units:
-            found = self._base.execute(
+            row = self._base.execute(
                 "SELECT max_tokens, state, answer, usage, seconds, error, attempts FROM units WHERE key = ? "
                 "ORDER BY state = 'done' DESC, finish_reason = 'stop' DESC, max_tokens DESC LIMIT 1",
                 (unit.key,),
             ).fetchone()
-            if found is not None:
-                yield unit, _entry(unit.key, found)
+            if row is not None:
+                yield unit, _entry(unit.key, row)
 
     def usages(self, keys: Container[str]) -> list[Usage]:
         """What the answers of these units cost, in the order of keys; answers themselves are not read."""
         rows = self._base.execute("SELECT key, usage FROM units WHERE state = 'done' ORDER BY key, max_tokens")
-        return [Usage(**json.loads(usage)) for key, usage in rows if key in keys]
+        return [_usage(text) for key, text in rows if key in keys]
 
-    def verdict(self, entry: Entry, verifier: str, target: str) -> Verdict | None:
+    def verdict(self, entry: LedgerEntry, verifier: str, target: str) -> Verdict | None:
         """What a verifier (name and version) said of an entry held to a target (its digest); None: not asked yet."""
-        found = self._base.execute(
+        row = self._base.execute(
             "SELECT verdict FROM verdicts WHERE key = ? AND max_tokens = ? AND verifier = ? AND target = ?",
             (entry.key, entry.max_tokens, verifier, target),
         ).fetchone()
-        return None if found is None else decode(Verdict, json.loads(found[0]))
+        return None if row is None else decode(Verdict, json.loads(row[0]))
 
-    def add_verdicts(self, found: Sequence[tuple[Entry, str, str, Verdict]]) -> None:
+    def add_verdicts(self, verdicts: Sequence[tuple[LedgerEntry, str, str, Verdict]]) -> None:
         """Write verdicts (entry, verifier, digest of the target, verdict) in one transaction; seconds are left out."""
         rows = [
             (entry.key, entry.max_tokens, verifier, target, json.dumps(encode(replace(verdict, seconds=0.0))))
-            for entry, verifier, target, verdict in found
+            for entry, verifier, target, verdict in verdicts
         ]
         with self._base:
             self._base.execute("BEGIN")
             self._base.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", rows)
 
-    def story(self, key: str) -> list[Line]:
+    def story(self, key: str) -> list[LedgerRow]:
         """All rows of a unit, the lowest cap first, with what verifiers said of them."""
         rows = self._base.execute(
             "SELECT teacher, sample, seed, max_tokens, state, finish_reason, error, usage FROM units WHERE key = ? "
@@ -184,27 +259,19 @@ class Ledger:
             (key,),
         ).fetchall()
         return [
-            Line(
-                teacher,
-                sample,
-                seed,
-                cap,
-                state,
-                finish,
-                error,
-                Usage(**json.loads(usage)).tokens,
-                self._said(key, cap),
+            LedgerRow(
+                teacher, sample, seed, cap, state, finish, error, _usage(text).tokens, self._verdict_lines(key, cap)
             )
-            for teacher, sample, seed, cap, state, finish, error, usage in rows
+            for teacher, sample, seed, cap, state, finish, error, text in rows
         ]
 
-    def _said(self, key: str, max_tokens: int) -> tuple[tuple[str, str], ...]:
+    def _verdict_lines(self, key: str, max_tokens: int) -> tuple[tuple[str, str], ...]:
         rows = self._base.execute(
             "SELECT verifier, verdict FROM verdicts WHERE key = ? AND max_tokens = ? ORDER BY verifier",
             (key, max_tokens),
         )
-        told = [(verifier, json.loads(text)) for verifier, text in rows]
-        return tuple((verifier, f"{found['status']} {found['reason']}".strip()) for verifier, found in told)
+        verdicts = [(verifier, json.loads(text)) for verifier, text in rows]
+        return tuple((verifier, f"{data['status']} {data['reason']}".strip()) for verifier, data in verdicts)
 
     def digest(self) -> str:
         """Digest of what was generated, independent of order, time and attempts."""
@@ -216,20 +283,20 @@ class Ledger:
     def totals(self) -> dict[str, Any]:
         """Rows by state, cut ones, attempts, seconds, and usage by teacher digest."""
         states = dict(self._base.execute("SELECT state, COUNT(*) FROM units GROUP BY state"))
-        cut, attempts, seconds = self._base.execute(
+        num_cut, attempts, seconds = self._base.execute(
             "SELECT COALESCE(SUM(finish_reason NOT IN ('stop', '')), 0), COALESCE(SUM(attempts), 0), "
             "COALESCE(SUM(seconds), 0) FROM units"
         ).fetchone()
-        spent: dict[str, Usage] = {}
+        usages: dict[str, Usage] = {}
         for teacher, text in self._base.execute("SELECT teacher, usage FROM units ORDER BY key, max_tokens"):
-            spent[teacher] = spent.get(teacher, Usage()) + Usage(**json.loads(text))
+            usages[teacher] = usages.get(teacher, Usage()) + _usage(text)
         return {
             "done": states.get("done", 0),
             "failed": states.get("failed", 0),
-            "cut": cut,
+            "cut": num_cut,
             "attempts": attempts,
             "seconds": seconds,
-            "usage": {teacher: asdict(usage) for teacher, usage in spent.items()},
+            "usage": {teacher: asdict(usage) for teacher, usage in usages.items()},
         }
 
     def close(self) -> None:
@@ -245,10 +312,14 @@ class Ledger:
         self.close()
 
 
+def _usage(text: str) -> Usage:
+    return Usage(**json.loads(text))
+
+
 def _pack(answer: Answer) -> bytes:
     """The answer without its trace, which is large, and without seconds, which differ from run to run."""
-    kept = replace(answer, trace=(), seconds=0.0)
-    return zlib.compress(json.dumps(encode(kept), sort_keys=True, separators=(",", ":")).encode(), 6)
+    stripped = replace(answer, trace=(), seconds=0.0)
+    return zlib.compress(json.dumps(encode(stripped), sort_keys=True, separators=(",", ":")).encode(), 6)
 
 
 def _content(packed: bytes | None) -> Mapping[str, Any] | None:
@@ -259,7 +330,7 @@ def _content(packed: bytes | None) -> Mapping[str, Any] | None:
     return {key: value for key, value in answer.items() if key != "usage"}
 
 
-def _entry(key: str, row: tuple[Any, ...]) -> Entry:
+def _entry(key: str, row: tuple[Any, ...]) -> LedgerEntry:
     max_tokens, state, packed, usage, seconds, error, attempts = row
     answer = None if packed is None else decode(Answer, json.loads(zlib.decompress(packed)))
-    return Entry(key, max_tokens, state, answer, Usage(**json.loads(usage)), seconds, error, attempts)
+    return LedgerEntry(key, max_tokens, state, answer, _usage(usage), seconds, error, attempts)

@@ -26,8 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from distill.generation.generate import Done, Generator, Opener, made, open_local
-from distill.generation.ledger import Failure, Outcome
-from distill.generation.units import Unit
+from distill.generation.ledger import Failure, Outcome, WorkUnit
 from distill.spec.teacher import Teacher
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.errors import ConfigError, EngineError, MissingExtra
@@ -37,7 +36,7 @@ __all__ = ["MAX_DEATHS", "RayGenerator", "opener_for", "ray_opener"]
 MAX_DEATHS = 3
 """So many actors may die over one unit before it counts as failed."""
 
-_Found = tuple[Unit, Outcome]
+_Found = tuple[WorkUnit, Outcome]
 
 
 def opener_for(shards: int) -> Opener:
@@ -57,14 +56,14 @@ def ray_opener(shards: int) -> Opener:
     return opener
 
 
-class Worker:
+class ShardWorker:
     """What runs in an actor: one teacher, loaded at the first question, so that its errors reach the driver whole."""
 
     def __init__(self, sealed: Teacher, concurrency: int) -> None:
         self._sealed, self._concurrency = sealed, concurrency
         self._generator: Generator | None = None
 
-    async def answer(self, unit: Unit) -> Outcome:
+    async def answer(self, unit: WorkUnit) -> Outcome:
         """The outcome of one unit; many are asked at once."""
         if self._generator is None:
             self._generator = open_local(_unsealed(self._sealed), self._concurrency)
@@ -88,14 +87,14 @@ class _Seat:
     @asynccontextmanager
     async def taken(self, *, alone: bool) -> AsyncGenerator[Any, None]:
         """Yield the actor for one unit, or for one unit and no other."""
-        wanted = self._all if alone else 1
+        num_places = self._all if alone else 1
         async with self._next:  # who waits for all places is not overtaken by those who want one
-            for _ in range(wanted):
+            for _ in range(num_places):
                 await self._free.acquire()
         try:
             yield self.actor
         finally:
-            for _ in range(wanted):
+            for _ in range(num_places):
                 self._free.release()
 
 
@@ -110,15 +109,15 @@ class RayGenerator:
         self._seats = [_Seat(self._hire(), in_flight) for _ in range(shards)]
         self.lost = 0
 
-    async def answer(self, units: Sequence[Unit]) -> AsyncGenerator[_Found, None]:
+    async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[_Found, None]:
         """See `Generator.answer`."""
         todo, deaths = deque(units), Counter[str]()
         # one place per worker: who has an answer to give waits until the driver has written the others
-        done: Done = asyncio.Queue(len(self._seats) * self._in_flight)
-        workers = [self._work(seat, todo, deaths, done) for _ in range(self._in_flight) for seat in self._seats]
-        async with aclosing(made(workers, done, len(units))) as outcomes:
-            async for found in outcomes:
-                yield found
+        outbox: Done = asyncio.Queue(len(self._seats) * self._in_flight)
+        workers = [self._work(seat, todo, deaths, outbox) for _ in range(self._in_flight) for seat in self._seats]
+        async with aclosing(made(workers, outbox, len(units))) as outcomes:
+            async for pair in outcomes:
+                yield pair
 
     async def pids(self) -> list[int]:
         """The processes of the actors."""
@@ -131,7 +130,7 @@ class RayGenerator:
         if self._owned:
             self._ray.shutdown()
 
-    async def _work(self, seat: _Seat, todo: deque[Unit], deaths: Counter[str], done: Done) -> None:
+    async def _work(self, seat: _Seat, todo: deque[WorkUnit], deaths: Counter[str], outbox: Done) -> None:
         """Ask the actor of one seat for one unit after the other."""
         while todo:
             unit = todo.popleft()
@@ -144,13 +143,13 @@ class RayGenerator:
                     todo.appendleft(unit)
                     continue
                 outcome = Failure(f"EngineError: {MAX_DEATHS} actors died over this unit")
-            await done.put((unit, outcome))
+            await outbox.put((unit, outcome))
 
-    async def _ask(self, seat: _Seat, actor: Any, unit: Unit) -> Outcome | None:
+    async def _ask(self, seat: _Seat, actor: Any, unit: WorkUnit) -> Outcome | None:
         """The outcome of a unit; None when the actor died over it, and a new one was hired."""
         try:
-            found: Outcome = await actor.answer.remote(unit)
-            return found
+            outcome: Outcome = await actor.answer.remote(unit)
+            return outcome
         except self._ray.exceptions.RayTaskError as exc:
             raise (exc.cause if isinstance(exc.cause, Exception) else exc) from None
         except self._ray.exceptions.RayActorError:
@@ -166,7 +165,7 @@ class RayGenerator:
     def _hire(self) -> Any:
         gpus = int(str(self._sealed.engine.params.get("device", "")).startswith("cuda"))
         options = {"num_cpus": _num_cpus(self._sealed), "num_gpus": gpus, "max_restarts": 0}
-        remote = self._ray.remote(Worker).options(**options, max_concurrency=self._in_flight)
+        remote = self._ray.remote(ShardWorker).options(**options, max_concurrency=self._in_flight)
         return remote.remote(self._sealed, self._in_flight)
 
 

@@ -6,6 +6,9 @@
 Run again, it goes on where it was killed: answers are on the ledger, training in its checkpoints, measurements in their
 runs; everything in between is a function of those and is made anew. `promoted` in the job's folder is a link to the
 student, moved in one step and only when every declared gate passes.
+
+Training is the method's stages as a run of `train`, in a folder named by a digest of the stages, the rows, the student
+and the seed: the same training is resumed or found done, changed data or settings train anew beside it.
 """
 
 from __future__ import annotations
@@ -17,35 +20,38 @@ from pathlib import Path
 from typing import Any
 
 from distill import preflight
+from distill.data.audit import RowAudit, audit_rows
+from distill.data.dataset import funnel_of, mixed_in, write_data, write_json
 from distill.data.pipeline import run_pipeline
-from distill.data.template import Audit, audit_rows
 from distill.generation.generate import Opener
 from distill.generation.judging import gather
-from distill.generation.ledger import Ledger
+from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.generation.shards import opener_for
-from distill.job.card import write_card
-from distill.job.dataset import funnel_of, mixed_in, write_data, write_json
-from distill.job.manifest import LEDGER, write_manifest
-from distill.job.spending import expected_cost, spend, units_by_teacher
-from distill.job.training import Trained, train_student
-from distill.measure.comparing import recoveries
-from distill.measure.evaluate import as_json, measure_model, measure_teacher
+from distill.job.generation import expected_cost, spend, units_by_teacher
+from distill.job.manifest import write_card, write_manifest
+from distill.measure.evaluate import measure_model, measure_teacher
+from distill.measure.measured import Measured, recoveries
 from distill.plan.gates import job_checks
 from distill.plan.lock import check_lock, claim
-from distill.plan.resolve import PROBE, Plan, resolve
+from distill.plan.resolve import PROBE, JobPlan, resolve
 from distill.preflight import Finding
-from distill.spec.measured import Measured
 from distill.spec.method import Data
 from distill.spec.sample import Sample
 from distill.spec.spec import JobSpec
+from distill.spec.teacher import name_of
 from evals.numbers.gates import GateCheck
 from train.base.models import load_tokenizer
+from train.base.stage import Result
 from train.promote.gate import judge, promote
+from train.recipe.recipe import Recipe, Step, bind_stage
+from train.recipe.run import Options, run_recipe
 from ttc.durable import replace_link
 from ttc.errors import ConfigError, UnknownName
+from ttc.identity.digests import file_digest
 from ttc.records import LineFile
 
-__all__ = ["LOG", "RESULT", "Finished", "Planned", "plan_job", "refused", "run_job"]
+__all__ = ["LOG", "RESULT", "JobResult", "Planned", "Trained", "plan_job", "refused", "run_job", "train_student"]
+
 
 RESULT, LOG = "result.json", "log.jsonl"
 Log = Callable[[str], None]
@@ -55,13 +61,13 @@ Log = Callable[[str], None]
 class Planned:
     """A plan, what the pre-flight found, and what it will cost, one line each."""
 
-    plan: Plan
+    plan: JobPlan
     findings: Sequence[Finding]
     cost: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class JobResult:
     """How a job ended. `model` is None when a health rule stopped the training; `promoted` the pointer, if moved."""
 
     model: Path | None
@@ -84,7 +90,7 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
     return Planned(plan, findings, _cost(plan))
 
 
-def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None) -> Finished:
+def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None) -> JobResult:
     """Run a job to its end, or on from where it was; one process at a time.
 
     Args:
@@ -102,8 +108,8 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
     findings = preflight.run(plan.job)
     wrong = refused(findings, spec)
     if wrong:
-        told = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
-        raise ConfigError(f"the pre-flight refuses this job: {told}")
+        reasons = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
+        raise ConfigError(f"the pre-flight refuses this job: {reasons}")
     claim(plan)
     with LineFile(folder / LOG) as lines:
 
@@ -115,67 +121,128 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
         for finding in findings:
             if not finding.ok:
                 say(f"waived: {finding.check}: {finding.text}")
-        with Ledger(folder / LEDGER) as ledger:
+        with AnswerLedger(folder / LEDGER) as ledger:
             asyncio.run(spend(plan, ledger, opener or opener_for(spec.shards), say))
             data, funnel, audit = _prepare(plan, ledger, say)
             trained = train_student(plan, data, say)
             if trained.model is None:
-                return Finished(None, (), None, trained.results[-1].stopped)
+                return JobResult(None, (), None, trained.results[-1].stopped)
             return _finish(plan, ledger, trained, trained.model, funnel, audit, say)
 
 
-def _prepare(plan: Plan, ledger: Ledger, log: Log) -> tuple[Data | None, Mapping[str, Any], Audit | None]:
+def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None, Mapping[str, Any], RowAudit | None]:
     """From the ledger to audited rows on the disk; nothing for a method that generates while it trains."""
     spec = plan.spec
     if not plan.assignments:
         return None, {}, None
-    found = asyncio.run(gather(ledger, plan.assignments, spec.seed, spec.verifier))
-    samples = [sample for sample in found.samples if sample.label != PROBE]
-    context = replace(plan.context, pass_rates=_pass_rates(found.samples))
+    answers = asyncio.run(gather(ledger, plan.assignments, spec.seed, spec.verifier))
+    samples = [sample for sample in answers.samples if sample.label != PROBE]
+    context = replace(plan.context, pass_rates=_pass_rates(answers.samples))
     funnel = run_pipeline(samples, plan.filters, context, plan.selection, spec.seed)
     rows = list(plan.method.rows(funnel.kept, plan.job))
     rows += mixed_in(spec.mix, len(rows), spec.seed)
-    path = write_data(plan, found.samples, funnel, rows, found.failed)
-    told = funnel_of(plan, funnel, len(rows), found.failed)
-    log("; ".join(f"{stage['name']} {stage['kept']} of {stage['came']}" for stage in told["answers"]))
+    path = write_data(plan.job.folder, plan.prompts, answers.samples, funnel, rows, answers.failed)
+    counts = funnel_of(plan.prompts, funnel, len(rows), answers.failed)
+    log("; ".join(f"{stage['name']} {stage['kept']} of {stage['came']}" for stage in counts["answers"]))
     if not rows:
-        return Data(path, 0, 0), told, None
+        return Data(path, 0, 0), counts, None
     audit = audit_rows(path, rows, plan.job.student, int(load_tokenizer(plan.job.student).model_max_length))
     if audit.problems:
         more = f" and {len(audit.problems) - 1} more" if len(audit.problems) > 1 else ""
         raise ConfigError(f"the rows do not pass the audit: {audit.problems[0]}{more}")
     log(f"{audit.num_rows} rows, {audit.num_tokens} tokens to learn, all with their stop token")
-    return Data(path, audit.num_rows, audit.num_tokens), told, audit
+    return Data(path, audit.num_rows, audit.num_tokens), counts, audit
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A run of `train`: its folder, what its stages reported, and its model; None when a health rule ended it."""
+
+    folder: Path
+    results: Sequence[Result]
+    kinds: Sequence[str]
+
+    @property
+    def model(self) -> Path | None:
+        """The folder of the student."""
+        return None if self.results[-1].stopped.startswith("health rule") else Path(self.results[-1].model)
+
+    @property
+    def metrics(self) -> dict[str, Mapping[str, float]]:
+        """Numbers of each stage by its folder's name."""
+        names = [f"{number}-{kind}" for number, kind in enumerate(self.kinds, start=1)]
+        return {name: result.metrics for name, result in zip(names, self.results, strict=False)}
+
+
+def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None]) -> Trained:
+    """Run the method's stages from the student's folder, resuming what is there.
+
+    Raises:
+        ConfigError: a stage cannot work.
+        TrainingError: a stage cannot go on.
+    """
+    import torch
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    spec, job = plan.spec, plan.job
+    tables = list(plan.method.stages(job, data))
+    steps = [
+        bind_stage({"kind": kind, **fields}, f"{spec.method}, stage {number}")
+        for number, (kind, fields) in enumerate(tables, start=1)
+    ]
+    named = [replace(step, fields=_portable(step.fields, data)) for step in steps]
+    folder = job.folder / "train" / _digest(plan, named)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(spec.threads)
+    options = Options(folder, spec.seed, job.student, spec.device, spec.threads)
+    results = run_recipe(Recipe(spec.method, plan.method.about(job), tuple(named)), options, log)
+    return Trained(folder, results, [kind for kind, _ in tables])
+
+
+def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
+    """Fields as a run records them: the file of rows by its content, so that a job's folder may be moved."""
+    place = None if data is None else str(data.path)
+    return {
+        key: f"rows {file_digest(Path(value))}" if place is not None and value == place else value
+        for key, value in fields.items()
+    }
+
+
+def _digest(plan: JobPlan, steps: Sequence[Step]) -> str:
+    """Of what training depends on."""
+    settings = [[step.kind, str(sorted(step.fields.items()))] for step in steps]
+    return name_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])
 
 
 def _finish(
-    plan: Plan,
-    ledger: Ledger,
+    plan: JobPlan,
+    ledger: AnswerLedger,
     trained: Trained,
     model: Path,
     funnel: Mapping[str, Any],
-    audit: Audit | None,
+    audit: RowAudit | None,
     log: Log,
-) -> Finished:
+) -> JobResult:
     """Measure, judge, write down, promote."""
     folder, spec = plan.job.folder, plan.spec
     replace_link(folder / "model", model)
     log("measuring the start and the student")
-    measured: dict[str, Measured] = {
-        "start": measure_model(plan, plan.job.student, folder / "eval" / "start"),
-        "student": measure_model(plan, model, folder / "eval" / trained.folder.name),
+    models = {
+        "start": _measure(plan, plan.job.student, folder / "eval" / "start"),
+        "student": _measure(plan, model, folder / "eval" / trained.folder.name),
     }
     if spec.eval.teachers:
         for teacher in plan.job.teachers:
-            measured[teacher.name] = measure_teacher(plan, teacher, folder / "eval" / "teachers")
-    checks = _judge(plan, trained, measured)
+            models[teacher.name] = Measured(measure_teacher(plan.job, teacher, folder / "eval" / "teachers"))
+    checks = _judge(plan, trained, models)
     manifest = write_manifest(plan, ledger, model, trained.folder.name)
-    write_card(plan, model, manifest, funnel, measured, checks)
+    write_card(plan, model, manifest, funnel, models, checks)
     write_json(
         folder / RESULT,
         {
-            "measured": {who: as_json(found) for who, found in measured.items()},
-            "recovered": recoveries(measured),
+            "measured": {who: model.to_json() for who, model in models.items()},
+            "recovered": recoveries(models),
             "stages": trained.metrics,
             "audit": None if audit is None else asdict(audit),
             "checks": [asdict(check) for check in checks],
@@ -184,18 +251,24 @@ def _finish(
     )
     pointer = promote(folder, checks) if checks else None
     log(f"promoted: {pointer.name}" if pointer else "not promoted" + ("" if checks else ": the spec declares no gates"))
-    return Finished(model, checks, pointer)
+    return JobResult(model, checks, pointer)
 
 
-def _judge(plan: Plan, trained: Trained, measured: Mapping[str, Measured]) -> list[GateCheck]:
+def _measure(plan: JobPlan, model: Path, folder: Path) -> Measured:
+    """A model folder on all measured tasks, and in the method's own numbers."""
+    tasks = measure_model(plan.job, plan.measured, model, folder)
+    return Measured(tasks, dict(plan.method.measure(plan.job, model, plan.job.setting)))
+
+
+def _judge(plan: JobPlan, trained: Trained, models: Mapping[str, Measured]) -> list[GateCheck]:
     if plan.gates is None:
         return []
     setting = plan.job.setting
     checks: list[GateCheck] = []
     if plan.gates.train is not None:
         checks += judge(plan.gates.train, trained.folder, plan.job.student, setting)
-    teachers = {who: found for who, found in measured.items() if who not in ("start", "student")}
-    return checks + job_checks(plan.gates, measured["start"], measured["student"], teachers, plan.spec.seed)
+    teachers = {who: model for who, model in models.items() if who not in ("start", "student")}
+    return checks + job_checks(plan.gates, models["start"], models["student"], teachers, plan.spec.seed)
 
 
 def _pass_rates(samples: Sequence[Sample]) -> dict[str, float]:
@@ -207,16 +280,16 @@ def _pass_rates(samples: Sequence[Sample]) -> dict[str, float]:
     return {prompt: sum(values) / len(values) for prompt, values in right.items()}
 
 
-def _cost(plan: Plan) -> list[str]:
+def _cost(plan: JobPlan) -> list[str]:
     """Units by teacher, with the most they may cost, or what they will by what is on the ledger already."""
     lines = []
     for teacher, units in units_by_teacher(plan):
         most = sum(unit.max_tokens for unit in units)
-        bound = "" if teacher.is_searching else f", at most {most:,} tokens"
-        lines.append(f"{teacher.name} ({teacher.strategy.label}): {len(units):,} answers{bound}")
+        limit = "" if teacher.is_searching else f", at most {most:,} tokens"
+        lines.append(f"{teacher.name} ({teacher.strategy.label}): {len(units):,} answers{limit}")
     path = plan.job.folder / LEDGER
     if path.is_file():
-        with Ledger(path) as ledger:
+        with AnswerLedger(path) as ledger:
             lines.append(expected_cost(plan, ledger) or "everything is on the ledger")
     return lines
 

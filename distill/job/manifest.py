@@ -1,7 +1,9 @@
-"""The manifest of a job: digests of all that went in and of all that came out, and versions.
+"""What a finished job leaves: its manifest, and the model card of its student.
 
-No date, no duration and no path is in it: two runs of one job give the same manifest on the same machine, whatever
-killed them in between. `verify` compares the files on the disk with it.
+The manifest holds digests of all that went in and of all that came out, and versions. No date, no duration and no path
+is in it: two runs of one job give the same manifest on the same machine, whatever killed them in between.
+`verify_manifest` compares the files on the disk with it. The card, written into the model
+folder, says who taught the student, on what, and what that brought.
 """
 
 from __future__ import annotations
@@ -10,32 +12,37 @@ import asyncio
 import importlib.metadata
 import json
 import platform
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ttc
+from distill.data.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
 from distill.generation.judging import verifier_label, verifier_of
-from distill.generation.ledger import Ledger
-from distill.job.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
-from distill.plan.resolve import Plan
+from distill.generation.ledger import LEDGER, AnswerLedger
+from distill.measure.measured import HEAD, ComparisonRow, Measured, compared
+from distill.plan.resolve import JobPlan
+from evals.numbers.gates import GateCheck
 from ttc.config.recipes import dump
+from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import file_digest, model_digests
 
-__all__ = ["LEDGER", "MANIFEST", "verify_manifest", "write_manifest"]
+__all__ = ["MANIFEST", "verify_manifest", "write_card", "write_manifest"]
 
-MANIFEST, LEDGER = "manifest.json", "ledger.sqlite"
+
+MANIFEST = "manifest.json"
 SCHEMA = 2
 """Since 2, one digest per role of a model folder, of 64 hex digits."""
 _FILES = (PROMPTS, DECISIONS, TRAIN, LINEAGE)
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm", "sglang", "openai", "ray")
 
 
-def write_manifest(plan: Plan, ledger: Ledger, model: Path, training: str) -> dict[str, Any]:
+def write_manifest(plan: JobPlan, ledger: AnswerLedger, model: Path, training: str) -> dict[str, Any]:
     """Write and return the manifest of a finished job; `training` is the digest its training is named by."""
     job, spec = plan.job, plan.spec
     data = job.folder / DATA
-    found = {
+    manifest = {
         "schema": SCHEMA,
         "name": spec.name,
         "method": spec.method,
@@ -66,8 +73,8 @@ def write_manifest(plan: Plan, ledger: Ledger, model: Path, training: str) -> di
         "versions": {"ttckit": ttc.__version__, "python": platform.python_version(), **_versions()},
         "hardware": {"machine": platform.machine(), "system": platform.system(), "device": spec.device},
     }
-    write_json(job.folder / MANIFEST, found)
-    return found
+    write_json(job.folder / MANIFEST, manifest)
+    return manifest
 
 
 def verify_manifest(folder: Path) -> list[str]:
@@ -96,13 +103,13 @@ def verify_manifest(folder: Path) -> list[str]:
     ]
     if model_digests(folder / "model") != out["model"]:
         wrong.append("model has changed")
-    with Ledger(folder / LEDGER) as ledger:
+    with AnswerLedger(folder / LEDGER) as ledger:
         if ledger.digest() != out["ledger"]:
             wrong.append(f"{LEDGER} has changed")
     return wrong
 
 
-def _verifiers(plan: Plan) -> dict[str, str]:
+def _verifiers(plan: JobPlan) -> dict[str, str]:
     labels: dict[str, str] = {}
     for domain in plan.job.domains:
         choice = verifier_of(domain.task, plan.spec.verifier)
@@ -121,3 +128,54 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def write_card(
+    plan: JobPlan,
+    model: Path,
+    manifest: Mapping[str, Any],
+    funnel: Mapping[str, Any],
+    models: Mapping[str, Measured],
+    checks: Sequence[GateCheck],
+) -> Path:
+    """Write README.md into the model folder; `measured` by who: start, student, and teachers by name."""
+    spec = plan.spec
+    lines = compared(models, spec.seed)
+    taught = [
+        f"- {teacher.name}: engine {teacher.engine.name}, strategy {teacher.strategy.label}, digest {teacher.digest}"
+        for teacher in plan.job.teachers
+    ]
+    rows = [f"{stage['name']}: {stage['kept']} of {stage['came']}" for stage in funnel.get("answers", ())]
+    parts = [
+        "---\npipeline_tag: text-generation\ntags: [distillation]\n---",
+        f"# {spec.name}",
+        f"Made by `ttc distill run`, method `{spec.method}`: {manifest['about']}.",
+        "## Teachers\n\n" + ("\n".join(taught) or "- the student itself"),
+        "## Data\n\n"
+        + "\n".join(f"- {domain.name}: {domain.task}" for domain in spec.domains)
+        + (f"\n- {funnel['rows']} rows; {'; '.join(rows)}" if funnel else "\n- drawn while training"),
+        "## Before and after\n\n" + _table(lines),
+        "## Gates\n\n"
+        + ("\n".join(f"- {'pass' if c.passed else 'FAIL'}: {c.text}" for c in checks) or "None declared."),
+        "## Digests\n\n" + "\n".join(f"- {name}: {value}" for name, value in _flat(manifest["out"])),
+        "Limits: measured on the tasks above only. Who publishes this model answers for the licences of its teachers' "
+        "output and of the data.",
+    ]
+    path = model / "README.md"
+    replace_text(path, "\n\n".join(parts) + "\n")
+    return path
+
+
+def _table(lines: Sequence[ComparisonRow]) -> str:
+    head = f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}"
+    return "\n".join([head, *(f"| {' | '.join(line.cells)} |" for line in lines)])
+
+
+def _flat(out: Mapping[str, Any]) -> list[tuple[str, str]]:
+    flat: list[tuple[str, str]] = []
+    for name, value in out.items():
+        if isinstance(value, Mapping):
+            flat += [(f"{name}, {part}", str(digest)) for part, digest in value.items()]
+        else:
+            flat.append((name, str(value)))
+    return flat

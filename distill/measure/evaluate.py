@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from distill.generation.judging import verifier_of
-from distill.plan.resolve import Plan
-from distill.spec.digests import name_of
-from distill.spec.measured import Measured, TaskNumbers
-from distill.spec.spec import TeacherSpec
-from distill.spec.teacher import Teacher, resolve_teacher
+from distill.measure.measured import TaskNumbers
+from distill.spec.method import DistillJob
+from distill.spec.spec import JobSpec, TeacherSpec
+from distill.spec.teacher import Teacher, name_of, resolve_teacher
 from evals.runs.experiment import Arm, Experiment, Result, execute
 from evals.task import Task
 from ttc.config.choices import StrategyChoice
@@ -24,7 +24,7 @@ from ttc.config.recipes import dump
 from ttc.core import Record
 from ttc.session.thinking import Thinking
 
-__all__ = ["as_json", "measure_model", "measure_teacher"]
+__all__ = ["measure_model", "measure_teacher"]
 
 
 class _Silent:
@@ -37,38 +37,35 @@ class _Silent:
         """See `evals.runs.experiment.Watcher`."""
 
 
-def measure_model(plan: Plan, model: Path, folder: Path) -> Measured:
-    """Answer all measured tasks with a model folder, greedily and sampled, and ask the method for its own numbers.
+def measure_model(job: DistillJob, tasks: Mapping[str, Task], model: Path, folder: Path) -> dict[str, TaskNumbers]:
+    """Answer `tasks` (by their spec) with a model folder, greedily and sampled.
 
     Only the thinking switch is the spec's: a budget that a teacher is held to is not forced on the student.
     """
-    himself = resolve_teacher(TeacherSpec(name="student", model=str(model)), plan.spec)
-    found: dict[str, TaskNumbers] = {}
-    for name, task in plan.measured.items():
-        greedy = StrategyChoice("direct", "greedy", himself.strategy.function, {"temperature": 0.0})
-        sampled = StrategyChoice("direct", "sampled", himself.strategy.function, {})
-        plain = Thinking(mode=plan.spec.thinking.mode)
-        first, second = _run(plan, himself, name, task, [greedy, sampled], plain, folder)
-        found[name] = _numbers(first.records, second.records)
-    return Measured(found, dict(plan.method.measure(plan.job, model, plan.job.setting)))
+    answerer = resolve_teacher(TeacherSpec(name="student", model=str(model)), job.spec)
+    greedy = replace(answerer.strategy, label="greedy", params={"temperature": 0.0})
+    choices = [greedy, replace(answerer.strategy, label="sampled", params={})]
+    thinking = Thinking(mode=job.spec.thinking.mode)
+    results = {name: _run(job.spec, answerer, name, task, choices, thinking, folder) for name, task in tasks.items()}
+    return {name: _numbers(first.records, second.records) for name, (first, second) in results.items()}
 
 
-def measure_teacher(plan: Plan, teacher: Teacher, folder: Path) -> Measured:
+def measure_teacher(job: DistillJob, teacher: Teacher, folder: Path) -> dict[str, TaskNumbers]:
     """Answer the held-out tasks of the teacher's domains under its strategy; plain draws are greedy."""
-    found: dict[str, TaskNumbers] = {}
-    for domain in plan.spec.domains:
-        if domain.held_out is None or (teacher.domains and domain.name not in teacher.domains):
+    strategy = teacher.strategy
+    if not teacher.is_searching:
+        strategy = replace(strategy, label="greedy", params={**strategy.params, "temperature": 0.0})
+    numbers: dict[str, TaskNumbers] = {}
+    for domain, spec in zip(job.domains, job.spec.domains, strict=True):
+        if domain.held_out is None or spec.held_out is None or not teacher.teaches(domain.name):
             continue
-        task, choice = plan.measured[domain.held_out], teacher.strategy
-        if not teacher.is_searching:
-            choice = StrategyChoice("direct", "greedy", choice.function, {**choice.params, "temperature": 0.0})
-        (only,) = _run(plan, teacher, domain.held_out, task, [choice], plan.spec.thinking, folder)
-        found[domain.held_out] = _numbers(only.records, ())
-    return Measured(found)
+        (result,) = _run(job.spec, teacher, spec.held_out, domain.held_out, [strategy], job.spec.thinking, folder)
+        numbers[spec.held_out] = _numbers(result.records, ())
+    return numbers
 
 
 def _run(
-    plan: Plan,
+    spec: JobSpec,
     who: Teacher,
     name: str,
     task: Task,
@@ -76,7 +73,6 @@ def _run(
     thinking: Thinking,
     folder: Path,
 ) -> list[Result]:
-    spec = plan.spec
     settings = [name, spec.eval.limit, spec.seed, dict(spec.sampling), who.digest, spec.verifier, dump(thinking)]
     settings.append(who.engine.model)  # a run names its model by its place, so a moved job is measured anew
     place = folder / f"{task.name}-{name_of([str(item) for item in settings])}"
@@ -112,18 +108,3 @@ def _numbers(greedy: Sequence[Record], sampled: Sequence[Record]) -> TaskNumbers
 
 def _right(records: Sequence[Record]) -> tuple[bool, ...]:
     return tuple(record.verdict is not None and record.verdict.correct for record in records)
-
-
-def as_json(found: Measured) -> Mapping[str, object]:
-    """Plain data for the result file."""
-    tasks = {
-        name: {
-            "right": "".join("01"[value] for value in task.right),
-            "sampled": "".join("01"[value] for value in task.sampled),
-            "tokens": task.tokens,
-            "length": task.length,
-            "truncated": task.truncated,
-        }
-        for name, task in found.tasks.items()
-    }
-    return {"tasks": tasks, "own": dict(found.own)}

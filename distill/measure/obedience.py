@@ -6,45 +6,161 @@
     last_flag            an earlier turn says the opposite of the last one, or says it alone; only where turns fit
 
 Every case is asked greedily of the same problems. A reply obeys when it ended itself and its think block is empty or
-not, as was asked. `obedience` is the share over all cases; accuracy in both modes is told beside it, since a model that
-thinks only where it is told shows it there. Cost: four or five answers per problem.
+not, as was asked. `obedience` is the share over all cases; accuracy in both modes stands beside it, since a model that
+thinks only where it is told shows it there. Cost: four or five answers per problem, on the embedded engine in its
+batch-invariant mode. Flags are Qwen3's (arXiv:2505.09388, section 4.3): `/think` and `/no_think` stand in a user or
+system turn, the last one holds, none at all means thinking, and an answer without thinking keeps an empty think block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distill.measure.asking import Question, Reply, ask_all, measured_items
-from distill.spec.flags import Flags
-from distill.spec.method import Job
+from distill.generation.judging import verifier_of
+from distill.spec.method import DistillJob
 from evals.task import Item, Task
 from train.base.models import load_tokenizer
 from train.base.stage import Setting
-from ttc.core import Message
+from train.measure.measure import open_engine
+from ttc.concurrent import gather
+from ttc.core import Engine, Message, Sampling, Submission, Verifier
 from ttc.engines.shared.text import Text
+from ttc.session.session import Session
 from ttc.session.thinking import CLOSE, OPEN, Thinking
 
-__all__ = ["obedience", "two_turns"]
+__all__ = ["Flags", "Variant", "VariantReply", "ask_all", "measured_items", "obedience", "two_turns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """How the two flags are written, and what stands between a text and its flag."""
+
+    think: str = "/think"
+    no_think: str = "/no_think"
+    gap: str = " "
+
+    def of(self, thinks: bool) -> str:
+        """The flag that asks for thinking, or for none."""
+        return self.think if thinks else self.no_think
+
+    def write(self, messages: Sequence[Message], thinks: bool | None, *, in_system: bool = False) -> list[Message]:
+        """The conversation with a flag behind its last turn, or in a system turn; None leaves it alone."""
+        if thinks is None:
+            return list(messages)
+        if not in_system:
+            *before, last = messages
+            return [*before, Message(last.role, f"{last.content}{self.gap}{self.of(thinks)}")]
+        if messages[0].role == "system":
+            first, *rest = messages
+            return [Message("system", f"{first.content}{self.gap}{self.of(thinks)}"), *rest]
+        return [Message("system", self.of(thinks)), *messages]
+
+    def read(self, messages: Sequence[Message], default: bool = True) -> bool:
+        """Whether the conversation asks for thinking: the last flag in a user or system turn, else `default`."""
+        for message in reversed(messages):
+            if message.role == "assistant":
+                continue
+            places = {
+                self.think: message.content.rfind(self.think),
+                self.no_think: message.content.rfind(self.no_think),
+            }
+            last = max(places, key=lambda flag: places[flag])
+            if places[last] >= 0:
+                return last == self.think
+        return default
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A variant of a problem: the messages it is asked with, and the thinking switch."""
+
+    item: Item
+    messages: Sequence[Message]
+    thinking: Thinking
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReply:
+    """What came: thinking and its length in tokens, the answer, whether it ended itself, whether it was right."""
+
+    thinking: str
+    num_thinking: int
+    text: str
+    finished: bool
+    right: bool
+
+
+def measured_items(job: DistillJob) -> list[tuple[Task, list[Item]]]:
+    """The held-out problems of every domain that has some, as many as the spec measures."""
+    tasks = [domain.held_out for domain in job.domains if domain.held_out is not None]
+    return [(task, task.items(job.spec.eval.limit, 0)) for task in tasks]
+
+
+def ask_all(
+    model: Path, job: DistillJob, setting: Setting, questions: Mapping[str, Sequence[tuple[Task, Variant]]]
+) -> dict[str, list[VariantReply]]:
+    """Greedy replies of the model in `model` to each group of questions, in order."""
+    return asyncio.run(_ask(model, job, setting, questions))
+
+
+async def _ask(
+    model: Path, job: DistillJob, setting: Setting, questions: Mapping[str, Sequence[tuple[Task, Variant]]]
+) -> dict[str, list[VariantReply]]:
+    engine = open_engine(model, setting)
+    verifiers: dict[str, Verifier] = {}
+    try:
+        replies: dict[str, list[VariantReply]] = {}
+        for name, group in questions.items():
+            for task, _ in group:
+                if str(task.check) not in verifiers:
+                    verifiers[str(task.check)] = verifier_of(task, job.spec.verifier).create_verifier()
+            replies[name] = await gather(
+                _one(engine, verifiers[str(task.check)], job.spec.sampling_of(task.sampling), question, setting.seed)
+                for task, question in group
+            )
+        return replies
+    finally:
+        await engine.close()
+        for verifier in verifiers.values():
+            await verifier.close()
+
+
+async def _one(engine: Engine, verifier: Verifier, sampling: Sampling, question: Variant, seed: int) -> VariantReply:
+    problem = replace(question.item.problem, messages=tuple(question.messages))
+    greedy = replace(sampling, temperature=0.0)
+    session = Session(problem, engine, seed=seed, sampling=greedy, thinking=question.thinking)
+    prompt = session.render()
+    (completion,) = await session.generate(prompt, 1)
+    candidate = session.candidate(prompt, completion)
+    submission = Submission(candidate.text, candidate.thinking, candidate.finish_reason)
+    verdict = await verifier.verify(question.item.target, submission)
+    session.close()
+    return VariantReply(
+        candidate.thinking, session.usage.thinking, candidate.text, candidate.finish_reason == "stop", verdict.correct
+    )
+
 
 _AUTO, _OFF = Thinking(), Thinking(mode="off")
 
 
-def obedience(job: Job, model: Path, setting: Setting, flags: Flags, *, turns: bool) -> dict[str, float]:
+def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, turns: bool) -> dict[str, float]:
     """Shares in [0, 1] by case, `obedience` over all of them, and accuracies; empty without held-out problems.
 
     `turns`: ask about earlier turns too.
     """
-    items = [(task, item) for task, found in measured_items(job) for item in found]
+    items = [(task, item) for task, problems in measured_items(job) for item in problems]
     if not items:
         return {}
     cases = {"think": True, "no_think": False, "default": True, "switch": False}
     questions = {name: [(task, _question(item, name, flags)) for task, item in items] for name in cases}
-    wants: dict[str, list[bool]] = {name: [wanted] * len(items) for name, wanted in cases.items()}
+    wants: dict[str, list[bool]] = {name: [thinks] * len(items) for name, thinks in cases.items()}
     if turns:
-        asked = _turns(items, model, flags)
-        questions["last_flag"] = [(task, Question(item, messages, _AUTO)) for task, item, messages in asked]
-        wants["last_flag"] = [flags.holding(messages) for _, _, messages in asked]
+        conversations = _turns(items, model, flags)
+        questions["last_flag"] = [(task, Variant(item, messages, _AUTO)) for task, item, messages in conversations]
+        wants["last_flag"] = [flags.read(messages) for _, _, messages in conversations]
     replies = ask_all(model, job, setting, questions)
     obeyed = {name: [_obeys(r, w) for r, w in zip(replies[name], wants[name], strict=True)] for name in replies}
     every = [value for values in obeyed.values() for value in values]
@@ -57,19 +173,19 @@ def two_turns(
     earlier: Item, answer: str, now: Sequence[Message], flags: Flags, first: bool, last: bool | None
 ) -> list[Message]:
     """A conversation whose first turn has a flag and was answered, and whose last turn has another flag or none."""
-    asked = flags.asked(earlier.problem.messages, first)
-    return [*asked, Message("assistant", answer), *flags.asked([m for m in now if m.role != "system"], last)]
+    opening = flags.write(earlier.problem.messages, first)
+    return [*opening, Message("assistant", answer), *flags.write([m for m in now if m.role != "system"], last)]
 
 
-def _question(item: Item, case: str, flags: Flags) -> Question:
+def _question(item: Item, case: str, flags: Flags) -> Variant:
     flag = {"think": True, "no_think": False}.get(case)
-    return Question(item, flags.asked(item.problem.messages, flag), _OFF if case == "switch" else _AUTO)
+    return Variant(item, flags.write(item.problem.messages, flag), _OFF if case == "switch" else _AUTO)
 
 
 def _turns(items: Sequence[tuple[Task, Item]], model: Path, flags: Flags) -> list[tuple[Task, Item, list[Message]]]:
     """Every problem after its neighbour, the four ways of flags in turn; those that fit the model's context."""
     text, room = Text(model), int(load_tokenizer(model).model_max_length)
-    found = []
+    conversations = []
     for number, (task, item) in enumerate(items):
         earlier = items[number - 1][1]
         first = number % 2 == 0
@@ -77,15 +193,15 @@ def _turns(items: Sequence[tuple[Task, Item]], model: Path, flags: Flags) -> lis
         messages = two_turns(earlier, str(earlier.target), item.problem.messages, flags, first, last)
         length = len(text.render(messages, None).token_ids or ())
         if length + task.sampling.max_tokens <= room:
-            found.append((task, item, messages))
-    return found
+            conversations.append((task, item, messages))
+    return conversations
 
 
-def _obeys(reply: Reply, thinks: bool) -> bool:
+def _obeys(reply: VariantReply, thinks: bool) -> bool:
     if not reply.finished or OPEN in reply.text or CLOSE in reply.text:
         return False
     return bool(reply.thinking.strip()) == thinks
 
 
-def _accuracy(replies: Sequence[Reply]) -> float:
+def _accuracy(replies: Sequence[VariantReply]) -> float:
     return sum(reply.right for reply in replies) / len(replies)

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from distill.data.selection import read_selection
-from distill.measure.asking import Question, ask_all, measured_items
-from distill.methods._sft import sft_stage
-from distill.spec.method import Assignment, Data, Domain, Job, Method
-from distill.spec.sample import Row, Sample, row_of
+from distill.data.pipeline import read_selection
+from distill.measure.obedience import Variant, ask_all, measured_items
+from distill.methods._stages import BaseMethod, check_teachers
+from distill.spec.method import Assignment, DistillJob, Domain, Method
+from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
 from evals.task import Item
 from train.base.stage import Setting
@@ -63,7 +62,7 @@ def budget(
 
 
 @dataclass(frozen=True, slots=True)
-class _Budget:
+class _Budget(BaseMethod):
     budgets: tuple[int, ...]
     instruction: str
     tolerance: float
@@ -73,36 +72,30 @@ class _Budget:
 
     def check(self, spec: JobSpec) -> None:
         """See `Method.check`."""
-        if not spec.teachers:
-            raise ConfigError("budget needs a teacher: a model folder, or a table [teacher]")
-        kept = read_selection(spec.select).per_prompt
-        if kept < spec.n:
+        check_teachers(spec, "budget")
+        per_prompt = read_selection(spec.select).per_prompt
+        if per_prompt < spec.n:
             raise ConfigError(
-                f"budget: selection would keep {kept} of {spec.n} answers to a problem, before their lengths are "
+                f"budget: selection would keep {per_prompt} of {spec.n} answers to a problem, before their lengths are "
                 f"looked at: set select.per_prompt = {spec.n}"
             )
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
-        told = ", ".join(map(str, self.budgets))
-        return f"the student learns to think for about {told} tokens when told so, and briefly when not"
+        sizes = ", ".join(map(str, self.budgets))
+        return f"the student learns to think for about {sizes} tokens when told so, and briefly when not"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`."""
-        pairs = [(t, d) for t in job.teachers for d in job.domains if not t.domains or d.name in t.domains]
-        plain = [job.assign(teacher, domain, thinking=_ON) for teacher, domain in pairs]
-        asked = [
+        plain = [job.assign(teacher, domain, thinking=_ON) for teacher, domain in job.pairs()]
+        by_budget = [
             job.assign(teacher, self._asking(domain, size), thinking=_ON, label=f"budget-{size}")
-            for teacher, domain in pairs
+            for teacher, domain in job.pairs()
             for size in (self.budgets if self.ask_teacher else ())
         ]
-        return plain + asked
+        return plain + by_budget
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
-        """See `Method.filters`."""
-        return {}
-
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`.
 
         Raises:
@@ -116,40 +109,36 @@ class _Budget:
             if abs(lengths[sample.key] - size) <= self.tolerance * size:
                 groups.setdefault((sample.prompt, size), []).append(sample)
         for size in self.budgets:
-            if not any(found == size for _, found in groups):
-                seen = sorted(lengths.values())
-                told = f"from {seen[0]} to {seen[-1]} tokens" if seen else "nowhere"
-                raise ConfigError(f"budget: no right trace is within {self.tolerance:g} of {size}; they are {told}")
+            if not any(group == size for _, group in groups):
+                ordered = sorted(lengths.values())
+                span = f"from {ordered[0]} to {ordered[-1]} tokens" if ordered else "nowhere"
+                raise ConfigError(f"budget: no right trace is within {self.tolerance:g} of {size}; they are {span}")
         originals = {f"{d.name}/{item.problem.id}": item for d in job.domains for item in d.items}
         rows = []
-        for (prompt, size), found in groups.items():
-            nearest = sorted(found, key=lambda sample: (abs(lengths[sample.key] - size), sample.key))
+        for (prompt, size), group in groups.items():
+            nearest = sorted(group, key=lambda sample: (abs(lengths[sample.key] - size), sample.key))
             rows += [self._row(sample, originals[prompt], size) for sample in nearest[: self.per_budget]]
         if self.shortest:
             rows += [self._row(sample, originals[sample.prompt], None) for sample in _shortest(samples, lengths)]
         return rows
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """See `Method.stages`."""
-        return [sft_stage(job, data)]
-
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: length over budget and accuracy per budget; `obedience`, the share of budgets kept."""
-        items = [(task, item) for task, found in measured_items(job) for item in found]
+        items = [(task, item) for task, problems in measured_items(job) for item in problems]
         if not items:
             return {}
         questions = {
-            str(size): [(task, Question(item, self._told(item, size), _ON)) for task, item in items]
+            str(size): [(task, Variant(item, self._told(item, size), _ON)) for task, item in items]
             for size in self.budgets
         }
-        found: dict[str, float] = {}
-        kept = []
+        numbers: dict[str, float] = {}
+        hits = []
         for name, replies in ask_all(model, job, setting, questions).items():
             ratio = sum(reply.num_thinking for reply in replies) / len(replies) / int(name)
-            found[f"budget_{name}_used"] = ratio
-            found[f"budget_{name}_accuracy"] = sum(reply.right for reply in replies) / len(replies)
-            kept.append(abs(ratio - 1) <= self.tolerance)
-        return {"obedience": sum(kept) / len(kept), **found}
+            numbers[f"budget_{name}_used"] = ratio
+            numbers[f"budget_{name}_accuracy"] = sum(reply.right for reply in replies) / len(replies)
+            hits.append(abs(ratio - 1) <= self.tolerance)
+        return {"obedience": sum(hits) / len(hits), **numbers}
 
     def _told(self, item: Item, size: int) -> list[Message]:
         *before, last = item.problem.messages
@@ -163,7 +152,7 @@ class _Budget:
         ]
         return replace(domain, items=items)
 
-    def _row(self, sample: Sample, original: Item, size: int | None) -> Row:
+    def _row(self, sample: Sample, original: Item, size: int | None) -> TrainingRow:
         messages = original.problem.messages if size is None else tuple(self._told(original, size))
         return replace(row_of(sample), messages=messages, notes={"budget": "none" if size is None else str(size)})
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from distill.measure.obedience import obedience, two_turns
-from distill.methods._sft import sft_stage
-from distill.spec.flags import Flags
-from distill.spec.method import Assignment, Data, Job, Method
-from distill.spec.sample import Row, Sample
+from distill.measure.obedience import Flags, obedience, two_turns
+from distill.methods._stages import BaseMethod, check_teachers
+from distill.spec.method import Assignment, DistillJob, Method
+from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from evals.task import Item
 from train.base.models import load_tokenizer
@@ -75,7 +74,7 @@ def fusion(
 
 
 @dataclass(frozen=True, slots=True)
-class _Fusion:
+class _Fusion(BaseMethod):
     thinker: str | None
     answerer: str | None
     answers: str
@@ -85,35 +84,28 @@ class _Fusion:
 
     def check(self, spec: JobSpec) -> None:
         """See `Method.check`."""
-        if not spec.teachers:
-            raise ConfigError("fusion needs a teacher: a model folder, or a table [teacher]")
-        known = [teacher.name for teacher in spec.teachers]
+        check_teachers(spec, "fusion")
+        names = [teacher.name for teacher in spec.teachers]
         for field, name in (("thinker", self.thinker), ("answerer", self.answerer)):
-            if name is not None and name not in known:
-                raise ConfigError(f"fusion.{field}: no teacher {name!r} (known: {', '.join(known)})")
+            if name is not None and name not in names:
+                raise ConfigError(f"fusion.{field}: no teacher {name!r} (known: {', '.join(names)})")
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         share = f"{100 * self.thinking_share:g} % of the rows with thinking"
         return f"the student learns to think after {self.flags.think} and not after {self.flags.no_think}, {share}"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`."""
-        wanted = [("think", self.thinker)] + ([("no_think", self.answerer)] if self.answers == "own" else [])
+        answerers = [("think", self.thinker)] + ([("no_think", self.answerer)] if self.answers == "own" else [])
         return [
             job.assign(teacher, domain, thinking=_MODES[label], label=label)
-            for label, name in wanted
-            for teacher in job.teachers
+            for label, name in answerers
+            for teacher, domain in job.pairs()
             if name in (None, teacher.name)
-            for domain in job.domains
-            if not teacher.domains or domain.name in teacher.domains
         ]
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
-        """See `Method.filters`."""
-        return {}
-
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`; the side that there is too much of is thinned by the job's seed.
 
         Raises:
@@ -122,8 +114,8 @@ class _Fusion:
         thinking = [s for s in samples if s.label == "think" and s.answer.thinking.strip()]
         plain = [s for s in samples if s.label == "no_think" and not s.answer.thinking.strip()]
         plain = plain if self.answers == "own" else thinking
-        for name, found in (("with", thinking), ("without", plain)):
-            if not found:
+        for name, side in (("with", thinking), ("without", plain)):
+            if not side:
                 raise ConfigError(f"fusion: no answer {name} thinking is left; see the funnel in the report")
         odds = self.thinking_share / (1 - self.thinking_share)
         most = {True: round(len(plain) * odds), False: round(len(thinking) / odds)}
@@ -134,11 +126,7 @@ class _Fusion:
             for sample in _thinned(side, max(most[thinks], 1), job.spec.seed)
         ]
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """See `Method.stages`."""
-        return [sft_stage(job, data)]
-
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: obedience by case, and accuracy in both modes."""
         return obedience(job, model, setting, self.flags, turns=self.shares["turns"] > 0)
 
@@ -146,12 +134,12 @@ class _Fusion:
 class _Builder:
     """Makes rows; every decision is a die of its own, keyed by the sample."""
 
-    def __init__(self, method: _Fusion, job: Job, samples: Sequence[Sample]) -> None:
+    def __init__(self, method: _Fusion, job: DistillJob, samples: Sequence[Sample]) -> None:
         self._method, self._seed = method, job.spec.seed
         self._text, self._room = Text(job.student), int(load_tokenizer(job.student).model_max_length)
         self._earlier: Sequence[tuple[Item, str]] = [(sample.item, sample.answer.text) for sample in samples]
 
-    def row(self, sample: Sample, thinks: bool) -> Row:
+    def row(self, sample: Sample, thinks: bool) -> TrainingRow:
         """The row of a sample in one of the modes."""
         flags = self._method.flags
         name = "unflagged" if thinks else "switched"
@@ -159,9 +147,9 @@ class _Builder:
         switch = bare and not thinks
         flag = None if bare else thinks
         in_system = not bare and self._die(sample, thinks, "in_system")
-        row = Row(
+        row = TrainingRow(
             key=sample.prompt,
-            messages=tuple(flags.asked(sample.item.problem.messages, flag, in_system=in_system)),
+            messages=tuple(flags.write(sample.item.problem.messages, flag, in_system=in_system)),
             completion=sample.answer.text,
             thinking=None if switch else sample.answer.thinking if thinks else "",
             mode="off" if switch else "auto",
@@ -172,7 +160,7 @@ class _Builder:
             return self._with_turn(row, sample, thinks)
         return row
 
-    def _with_turn(self, row: Row, sample: Sample, thinks: bool) -> Row:
+    def _with_turn(self, row: TrainingRow, sample: Sample, thinks: bool) -> TrainingRow:
         """The row after an earlier turn: its flag is the opposite of the last one's, or the only one."""
         item, answer = self._earlier[self._number(sample, thinks, "earlier") % len(self._earlier)]
         alone = self._number(sample, thinks, "alone") % 2 == 0
@@ -193,8 +181,8 @@ class _Builder:
 def _thinned(side: Sequence[Sample], most: int, seed: int) -> list[Sample]:
     """At most `most` of the samples, in their order."""
     order = sorted(side, key=lambda sample: seeds.derive(seed, "fusion", "thin", sample.key))
-    kept = {sample.key for sample in order[:most]}
-    return [sample for sample in side if sample.key in kept]
+    keys = {sample.key for sample in order[:most]}
+    return [sample for sample in side if sample.key in keys]
 
 
 def _told(flag: bool | None) -> str:

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from distill.methods._stage import check_readers, on_policy_stage
-from distill.spec.method import Assignment, Data, Job, Method
-from distill.spec.sample import Row, Sample
+from distill.methods._stages import BaseMethod, check_readers, on_policy_stage
+from distill.spec.method import Assignment, Data, DistillJob, Method
 from distill.spec.spec import JobSpec
 from distill.supervision.divergence import WORDS, Kind
-from train.base.stage import Setting
 from ttc.errors import ConfigError
 
 __all__ = ["on_policy"]
@@ -39,7 +36,7 @@ def on_policy(*, divergence: Kind = "reverse", beta: float = 0.5, top_k: int | N
 
 
 @dataclass(frozen=True, slots=True)
-class _OnPolicy:
+class _OnPolicy(BaseMethod):
     own: Mapping[str, Any]
 
     @property
@@ -51,39 +48,27 @@ class _OnPolicy:
         """See `Method.check`."""
         check_readers(spec, "on_policy")
         for domain in spec.domains:
-            owners = [t.name for t in spec.teachers if not t.domains or domain.name in t.domains]
+            owners = [t.name for t in spec.teachers if t.teaches(domain.name)]
             if len(owners) != 1:
                 raise ConfigError(
                     f"domain {domain.name} has {len(owners)} teachers; give each one its domains, or use "
                     "method = specialist, which finds out which is best"
                 )
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         kind: Kind = {**self.own, **job.spec.train}["divergence"]
         names = ", ".join(teacher.name for teacher in job.teachers)
         return f"the student writes, {names} supervises every token; {WORDS[kind]}"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`: nothing is generated beforehand."""
         return []
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
-        """See `Method.filters`."""
-        return {}
-
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
-        """See `Method.rows`: none."""
-        return []
-
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """See `Method.stages`."""
         routing = {
-            domain.name: next(t.name for t in job.spec.teachers if not t.domains or domain.name in t.domains)
+            domain.name: next(t.name for t in job.spec.teachers if t.teaches(domain.name))
             for domain in job.spec.domains
         }
         return [on_policy_stage(job, routing, {**_DEFAULTS, **self.own, **job.spec.train})]
-
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
-        """See `Method.measure`."""
-        return {}

@@ -7,17 +7,10 @@ probabilities; see `on_policy`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from distill.methods._sft import sft_stage
-from distill.spec.method import Assignment, Data, Job, Method
-from distill.spec.sample import Row, Sample, row_of
-from distill.spec.spec import JobSpec
-from train.base.stage import Setting
-from ttc.errors import ConfigError
+from distill.methods._stages import BaseMethod
+from distill.spec.method import DistillJob, Method
 
 __all__ = ["rejection"]
 
@@ -28,33 +21,8 @@ def rejection() -> Method:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rejection:
-    def check(self, spec: JobSpec) -> None:
-        """See `Method.check`."""
-        if not spec.teachers:
-            raise ConfigError("rejection needs a teacher: a model folder, or a table [teacher]")
-
-    def about(self, job: Job) -> str:
+class _Rejection(BaseMethod):
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         names = ", ".join(teacher.name for teacher in job.teachers)
         return f"the student imitates verified answers of {names}, {job.spec.n} drawn per problem (cross-entropy)"
-
-    def assignments(self, job: Job) -> Sequence[Assignment]:
-        """See `Method.assignments`."""
-        return [job.assign(teacher, domain) for teacher, domain in job.pairs()]
-
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any] | bool]:
-        """See `Method.filters`."""
-        return {}
-
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
-        """See `Method.rows`."""
-        return [row_of(sample) for sample in samples]
-
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """See `Method.stages`."""
-        return [sft_stage(job, data)]
-
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
-        """See `Method.measure`."""
-        return {}

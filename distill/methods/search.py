@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from distill.methods._sft import sft_stage
-from distill.spec.method import Assignment, Data, Job, Method
-from distill.spec.sample import Row, Sample, row_of
+from distill.methods._stages import BaseMethod
+from distill.spec.method import DistillJob, Method
+from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
-from train.base.stage import Setting
 from ttc import answers
 from ttc.errors import ConfigError
 
@@ -44,7 +43,7 @@ def search(
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(BaseMethod):
     blind: bool
     min_share: float
     agreeing: bool
@@ -63,47 +62,35 @@ class _Search:
                     "such as majority:n=16, set [thinking] to force its budget, or use the method rejection"
                 )
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         who = ", ".join(f"{teacher.strategy.label} on {_place(teacher.folder, job)}" for teacher in job.teachers)
         who += " under a thinking budget" if job.spec.thinking.active else ""
         label = "the answer its draws agree on" if self.blind else "answers that the verifier calls right"
         return f"the student learns to give in one pass what {who} finds: {label}"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
-        """See `Method.assignments`."""
-        return [job.assign(teacher, domain) for teacher, domain in job.pairs()]
-
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any] | bool]:
+    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any] | bool]:
         """See `Method.filters`."""
         return {"verdict": False, "agreement": {"min_share": self.min_share}} if self.blind else {}
 
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`."""
         return [row for sample in samples for row in (_agreeing(sample) if self.agreeing else [row_of(sample)])]
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """See `Method.stages`."""
-        return [sft_stage(job, data)]
 
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
-        """See `Method.measure`."""
-        return {}
-
-
-def _agreeing(sample: Sample) -> list[Row]:
+def _agreeing(sample: Sample) -> list[TrainingRow]:
     """Rows of all draws that ended by themselves with the chosen answer, each text once."""
     answer, kind = sample.answer, sample.item.problem.kind
     if answer.final is None:
         return [row_of(sample)]
-    wanted = answers.key(answer.final, kind)
-    found = {(answer.thinking, answer.text): row_of(sample)}
+    key = answers.key(answer.final, kind)
+    rows = {(answer.thinking, answer.text): row_of(sample)}
     for one in answer.candidates:
-        if one.finish_reason == "stop" and one.final is not None and answers.key(one.final, kind) == wanted:
+        if one.finish_reason == "stop" and one.final is not None and answers.key(one.final, kind) == key:
             other = replace(sample, answer=replace(answer, thinking=one.thinking, text=one.text))
-            found.setdefault((one.thinking, one.text), row_of(other))
-    return list(found.values())
+            rows.setdefault((one.thinking, one.text), row_of(other))
+    return list(rows.values())
 
 
-def _place(folder: Path | None, job: Job) -> str:
+def _place(folder: Path | None, job: DistillJob) -> str:
     return "itself" if folder == job.student else (folder.name if folder is not None else "a server")

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from distill.job.dataset import LINEAGE, read_lines
-from distill.methods._sft import sft_stage
-from distill.methods._stage import check_readers, on_policy_stage
-from distill.spec.method import Assignment, Data, Job, Method
-from distill.spec.sample import Row, Sample, row_of
+from distill.data.dataset import LINEAGE, read_lines
+from distill.methods._stages import BaseMethod, check_readers, on_policy_stage, sft_stage
+from distill.spec.method import Assignment, Data, DistillJob, Method
+from distill.spec.sample import Sample, TrainingRow, row_of
 from distill.spec.spec import JobSpec
 from distill.supervision.divergence import Kind
-from train.base.stage import Setting
 from ttc.errors import ConfigError
 
 __all__ = ["specialist"]
@@ -52,7 +49,7 @@ def specialist(
 
 
 @dataclass(frozen=True, slots=True)
-class _Specialist:
+class _Specialist(BaseMethod):
     own: Mapping[str, Any]
 
     @property
@@ -68,35 +65,35 @@ class _Specialist:
                 f"{len(spec.teachers)} and {len(spec.domains)}; for one of them use rejection or on_policy"
             )
         for domain in spec.domains:
-            if not any(not teacher.domains or domain.name in teacher.domains for teacher in spec.teachers):
+            if not any(teacher.teaches(domain.name) for teacher in spec.teachers):
                 raise ConfigError(f"specialist: no teacher may answer the domain {domain.name}")
         if self.own["steps"]:
             check_readers(spec, "specialist")
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """See `Method.about`."""
         names = ", ".join(teacher.name for teacher in job.teachers)
         then = f", then {self.own['steps']} updates on the student's own answers" if self.own["steps"] else ""
         return f"the student imitates, per domain, the winner of {names}{then}"
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """See `Method.assignments`."""
-        found = []
+        assignments = []
         for domain in job.domains:
-            rivals = [teacher for teacher in job.teachers if not teacher.domains or domain.name in teacher.domains]
-            found += [job.assign(teacher, domain, gated=len(rivals) == 1) for teacher in rivals]
-        return found
+            rivals = [teacher for teacher in job.teachers if teacher.teaches(domain.name)]
+            assignments += [job.assign(teacher, domain, gated=len(rivals) == 1) for teacher in rivals]
+        return assignments
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any]]:
+    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any]]:
         """See `Method.filters`."""
         return {"routing": {}}
 
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`: all that is left is of the winners."""
         notes = [{"domain": sample.domain, "teacher": sample.teacher} for sample in samples]
         return [replace(row_of(sample), notes=note) for sample, note in zip(samples, notes, strict=True)]
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """See `Method.stages`; who teaches which domain is read off the rows."""
         imitation = sft_stage(job, data)
         if not self.own["steps"] or data is None:
@@ -107,7 +104,3 @@ class _Specialist:
         if missing:
             raise ConfigError(f"specialist: no verified answer is left of the domain {missing[0]}; see the report")
         return [imitation, on_policy_stage(job, owners, self.own)]
-
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
-        """See `Method.measure`: the job measures every domain anyway."""
-        return {}

@@ -2,8 +2,8 @@
 
 n, limit, max_tokens, filters, selection, mixing, training, measuring and gates may change from run to run: the ledger
 pays for the difference only, and what follows is made anew. Another method, student, seed, task or teacher is another
-job, and so are other models, files or problems under the same names (`distill.spec.contents`); max_tokens may not fall,
-since answers that are longer are already there.
+job, and so are other models, files or problems under the same names (`distill.plan.resolve.Contents`); max_tokens may
+not fall, since answers that are longer are already there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import ttc
-from distill.job.dataset import write_json
-from distill.plan.resolve import Plan
+from distill.data.dataset import write_json
+from distill.plan.resolve import JobPlan
 from ttc.config.recipes import dump
 from ttc.durable import is_scratch
 from ttc.errors import ConfigError, RecordError
@@ -26,7 +26,7 @@ LOCK = "lock.json"
 _SETTINGS, _MODELS = ("method", "seed", "tasks"), ("student", "teachers")
 
 
-def check_lock(plan: Plan) -> None:
+def check_lock(plan: JobPlan) -> None:
     """Compare a plan with what its folder was made for; a new folder is fine.
 
     Raises:
@@ -39,14 +39,14 @@ def check_lock(plan: Plan) -> None:
         raise ConfigError(f"{folder} is not empty and holds no job; give another --out")
 
 
-def claim(plan: Plan) -> None:
+def claim(plan: JobPlan) -> None:
     """Write the lock of a plan; raises like `check_lock`."""
     check_lock(plan)
     plan.job.folder.mkdir(parents=True, exist_ok=True)
     write_json(plan.job.folder / LOCK, _lock_of(plan))
 
 
-def _compare(plan: Plan, stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
     """Refuse a folder of another job: first by settings, then by contents, since another file has another content."""
     folder = plan.job.folder
     if "contents" not in stored:
@@ -83,13 +83,13 @@ def read_lock(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{folder} is not a distillation job: it has no {LOCK}")
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        lock: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as exc:
         raise RecordError(f"{path}: not JSON ({exc})") from exc
-    return found
+    return lock
 
 
-def _lock_of(plan: Plan) -> dict[str, Any]:
+def _lock_of(plan: JobPlan) -> dict[str, Any]:
     spec = plan.spec
     fixed = {
         "method": spec.method,

@@ -2,44 +2,125 @@
 
 A plan is the same whoever makes it and whenever: problems are loaded and cleaned, teachers checked and digested, the
 method's assignments listed, filters bound. What is measured (held-out and retention tasks) is loaded first, since
-training prompts are compared with it. Cost: hashing the model folders once.
+training prompts are compared with it.
+
+`Contents` are what decides a job by content, as its lock holds it: models, user files and code, problems. Files are
+named by settings that may change from run to run (a filter, a verifier, rows that are mixed in), so a name that is gone
+or new is no difference; another content under the same name is. Problems are those of every task at the limit of then:
+a job that asks for more of them is the same job while the first ones are the same. Cost: each model's files once, about
+a second per gigabyte, then remembered. Left out: what a teacher's server says of its model, and what a user's own code
+opens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from distill.data.filtering import Context, Filter
-from distill.data.pipeline import read_filters, settings_of
+from distill.data.pipeline import Context, Filter, Selection, read_filters, read_selection, settings_of
 from distill.data.prompts import Prompts, clean_prompts
-from distill.data.selection import Selection, read_selection
+from distill.generation.judging import verifier_of
 from distill.plan.gates import JobGates, read_job_gates
-from distill.spec.contents import Asked, Contents, job_contents
-from distill.spec.method import Assignment, Domain, Job, Method
+from distill.spec.method import Assignment, DistillJob, Domain, Method
 from distill.spec.registries import METHODS
 from distill.spec.spec import JobSpec, TeacherSpec
-from distill.spec.teacher import resolve_teacher
+from distill.spec.teacher import Teacher, resolve_teacher
 from evals.data.decontamination import own_texts
 from evals.runs.contents import problems_digest
 from evals.task import Task
+from train.base.contents import path_contents
 from train.base.specs import make_task
 from ttc.config.values import parse
 from ttc.errors import ConfigError
-from ttc.identity.digests import model_digests
+from ttc.identity.contents import code_digests, part_contents, texts_in
+from ttc.identity.digests import differing, model_digests, named
 
-__all__ = ["PROBE", "Plan", "resolve"]
+__all__ = ["PROBE", "Contents", "JobPlan", "TaskDigest", "job_contents", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDigest:
+    """A task, the most problems that are taken of it (None: all), and their digest."""
+
+    task: Task
+    limit: int | None
+    digest: str
+
+    def at(self, limit: int | None) -> str:
+        """The digest of its problems at another limit."""
+        return self.digest if limit == self.limit else problems_digest(self.task.items(limit, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Digests by name; `tasks` are the tasks of the job by the names that their problems have."""
+
+    models: Mapping[str, str]
+    files: Mapping[str, str]
+    tasks: Mapping[str, TaskDigest]
+
+    def to_json(self) -> dict[str, Any]:
+        """As the lock holds them."""
+        problems = {owner: {"limit": task.limit, "digest": task.digest} for owner, task in self.tasks.items()}
+        return {"models": dict(self.models), "files": dict(self.files), "problems": problems}
+
+    def changed(self, there: Mapping[str, Any]) -> list[str]:
+        """The names of what is not as it was when the lock `there` was written."""
+        files = [name for name, digest in there["files"].items() if self.files.get(name, digest) != digest]
+        before = there["problems"]
+        problems = [
+            f"problems of {owner}"
+            for owner, task in self.tasks.items()
+            if owner in before and task.at(before[owner]["limit"]) != before[owner]["digest"]
+        ]
+        return [*differing(there["models"], self.models), *files, *problems]
+
+
+def job_contents(spec: JobSpec, folder: Path, teachers: Sequence[Teacher], tasks: Mapping[str, TaskDigest]) -> Contents:
+    """The contents of a job in `folder`, which are not what it made itself; `tasks` by what people call them.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    models = named(model_digests(Path(spec.student).expanduser()), after=" of the student")
+    for teacher in teachers:
+        models |= teacher.contents
+    files = code_digests("method", spec.method)
+    for owner, value in _named_settings(spec):
+        for text in texts_in(value):
+            files |= path_contents(owner, text, folder)
+    for owner, task in tasks.items():
+        files |= named(part_contents(verifier_of(task.task, spec.verifier)), after=f" of {owner}")
+    return Contents(models, files, tasks)
+
+
+def _named_settings(spec: JobSpec) -> Iterator[tuple[str, Any]]:
+    """Every setting that may name a file, by its place in the spec; gates are measured anew each time."""
+    for domain in spec.domains:
+        yield f"task of domain {domain.name}", domain.task
+        yield f"held_out of domain {domain.name}", domain.held_out
+    yield "eval.retention", spec.eval.retention
+    yield "verifier", spec.verifier
+    for name, table in spec.filters.items():
+        yield "filters", name
+        yield f"filters.{name}", table
+    for place in ("select", "train", "options"):
+        for key, value in getattr(spec, place).items():
+            yield f"{spec.method if place == 'options' else place}.{key}", value
+    yield "mix.data", spec.mix.data
+
 
 PROBE = "probe"
 """Label of the student's own answers that measure difficulty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobPlan:
     """A job, ready to run: `measured` are tasks by their spec, `digests` go to the manifest, `contents` to the lock."""
 
-    job: Job
+    job: DistillJob
     method: Method
     assignments: Sequence[Assignment]
     prompts: Mapping[str, Prompts]
@@ -62,34 +143,34 @@ class Plan:
         return sum(assignment.n * len(assignment.items) for assignment in self.assignments)
 
 
-def resolve(spec: JobSpec, folder: Path) -> Plan:
+def resolve(spec: JobSpec, folder: Path) -> JobPlan:
     """Resolve a spec for a job folder; raises ConfigError for whatever cannot work."""
     student = Path(spec.student).expanduser()
     if not (student / "config.json").is_file():
         raise ConfigError(f"student {spec.student} is not a model folder: it has no config.json")
     gates = read_job_gates(spec)
-    measured = _measured(spec)
-    teachers = [resolve_teacher(given, spec) for given in spec.teachers]
+    measured_tasks = _measured(spec)
+    teachers = [resolve_teacher(teacher, spec) for teacher in spec.teachers]
     cleaned: dict[str, Prompts] = {}
     domains = []
-    compared = {**measured, **{name: make_task(name) for name in _gate_tasks(gates)}}
+    compared = {**measured_tasks, **{name: make_task(name) for name in _gate_tasks(gates)}}
     most = max(spec.eval.limit, gates.train.limit if gates is not None and gates.train is not None else 0)
     held_out = [task.items(most, 0) for task in compared.values()]
     tasks = {
-        f"measured task {name}": Asked(task, most, problems_digest(items))
+        f"measured task {name}": TaskDigest(task, most, problems_digest(items))
         for (name, task), items in zip(compared.items(), held_out, strict=True)
     }
-    for given in spec.domains:
-        task = make_task(given.task)
+    for domain in spec.domains:
+        task = make_task(domain.task)
         problems = task.items(spec.limit, 0)
-        tasks[f"domain {given.name}"] = Asked(task, spec.limit, problems_digest(problems))
-        cleaned[given.name] = clean_prompts(problems, held_out)
-        items = cleaned[given.name].items
+        tasks[f"domain {domain.name}"] = TaskDigest(task, spec.limit, problems_digest(problems))
+        cleaned[domain.name] = clean_prompts(problems, held_out)
+        items = cleaned[domain.name].items
         if not items:
-            lost = cleaned[given.name].dropped
-            raise ConfigError(f"domain {given.name}: no problem of {given.task} is left, such as {lost[0]}")
-        domains.append(Domain(given.name, task, items, measured[given.held_out] if given.held_out else None))
-    job = Job(spec, folder, student, teachers, domains)
+            lost = cleaned[domain.name].dropped
+            raise ConfigError(f"domain {domain.name}: no problem of {domain.task} is left, such as {lost[0]}")
+        domains.append(Domain(domain.name, task, items, measured_tasks[domain.held_out] if domain.held_out else None))
+    job = DistillJob(spec, folder, student, teachers, domains)
     method: Method = METHODS.create(spec.method, spec.options, supply={})
     settings = settings_of(method.filters(job), spec.filters)
     filters = read_filters(settings)
@@ -104,8 +185,8 @@ def resolve(spec: JobSpec, folder: Path) -> Plan:
         "measured": {name: tasks[f"measured task {name}"].digest for name in compared},
     }
     texts = [text for items in held_out for text in own_texts(items)]
-    return Plan(
-        job, method, assignments, cleaned, measured, Context(texts), filters, read_selection(spec.select), gates,
+    return JobPlan(
+        job, method, assignments, cleaned, measured_tasks, Context(texts), filters, read_selection(spec.select), gates,
         digests, job_contents(spec, folder, teachers, tasks),
     )  # fmt: skip
 
@@ -118,13 +199,13 @@ def _measured(spec: JobSpec) -> dict[str, Task]:
 
 def _gate_tasks(gates: JobGates | None) -> list[str]:
     """Tasks that only gates measure."""
-    found = gates.train if gates is not None else None
-    if found is None:
+    train = gates.train if gates is not None else None
+    if train is None:
         return []
-    return [found.held_out, *found.retention, *([found.canaries] if found.canaries else [])]
+    return [train.held_out, *train.retention, *([train.canaries] if train.canaries else [])]
 
 
-def _probes(job: Job, n: int) -> list[Assignment]:
+def _probes(job: DistillJob, n: int) -> list[Assignment]:
     """The student answers every problem itself, plainly."""
-    himself = resolve_teacher(TeacherSpec(name="student"), job.spec)
-    return [job.assign(himself, replace(domain), n=n, label=PROBE) for domain in job.domains]
+    student = resolve_teacher(TeacherSpec(name="student"), job.spec)
+    return [job.assign(student, replace(domain), n=n, label=PROBE) for domain in job.domains]

@@ -7,15 +7,37 @@ A check reads model folders and the resolved job, loads no more than it needs, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
-from distill.spec.method import Job
+from distill.spec.method import DistillJob, Method
+from distill.spec.registries import METHODS
+from evals.task import Item
+from train.base.specs import make_task
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry
 from ttc.errors import TTCError
 
-__all__ = ["CHECKS", "Finding", "run"]
+__all__ = [
+    "CHECKS",
+    "Finding",
+    "Supervising",
+    "fine",
+    "folders",
+    "is_off",
+    "method_of",
+    "num_weights",
+    "raw_items",
+    "reads_tokens",
+    "refused",
+    "run",
+    "skipped",
+    "teacher_folders",
+]
+
 
 CHECKS = Registry(
     "check", "distill.preflight", "ttc.preflight",
@@ -25,7 +47,7 @@ CHECKS = Registry(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: whether it is all right, what it saw, and how to mend it."""
+    """What one check found: whether it is all right, what it saw, and how to mend it; `run` fills in the name."""
 
     check: str
     ok: bool
@@ -33,15 +55,89 @@ class Finding:
     fix: str = ""
 
 
-def run(job: Job) -> list[Finding]:
+def run(job: DistillJob) -> list[Finding]:
     """Run all checks, in the order of their names; one that cannot be made refuses the job with its own error."""
     return [_checked(name, job) for name in CHECKS.names()]
 
 
-def _checked(name: str, job: Job) -> Finding:
-    check: Callable[[Job], Finding] = CHECKS.load(name)
+def _checked(name: str, job: DistillJob) -> Finding:
+    check: Callable[[DistillJob], Finding] = CHECKS.load(name)
     try:
         finding: Finding = CHECKS.checked(name, check(job))
-        return finding
+        return replace(finding, check=name)
     except TTCError as exc:
         return Finding(name, False, f"the check cannot be made: {exc}", "see what the other checks say first")
+
+
+@runtime_checkable
+class Supervising(Protocol):
+    """A method that may let teachers read the student's own tokens."""
+
+    @property
+    def supervises(self) -> bool:
+        """Whether they do."""
+        ...
+
+
+def method_of(job: DistillJob) -> Method:
+    """The job's bound method."""
+    method: Method = METHODS.create(job.spec.method, job.spec.options, supply={})
+    return method
+
+
+def reads_tokens(job: DistillJob) -> bool:
+    """Whether a teacher reads the student's tokens: then the two must mean the same by every id."""
+    method = method_of(job)
+    return isinstance(method, Supervising) and method.supervises
+
+
+def folders(job: DistillJob) -> dict[str, Path]:
+    """The student's folder and those of teachers whose tokenizer is here, by name."""
+    return {"student": job.student, **teacher_folders(job)}
+
+
+def teacher_folders(job: DistillJob) -> dict[str, Path]:
+    """Folders of teachers: of the model, or of the tokenizer that was given for a server."""
+    folders: dict[str, Path] = {}
+    for teacher in job.teachers:
+        tokenizer = teacher.engine.params.get("tokenizer")
+        folder = teacher.folder or (Path(str(tokenizer)).expanduser() if tokenizer else None)
+        if folder is not None and folder.is_dir():
+            folders[f"teacher {teacher.name}"] = folder
+    return folders
+
+
+def raw_items(job: DistillJob) -> Mapping[str, list[Item]]:
+    """The problems of every domain as a training stage loads them: nothing dropped."""
+    return {domain.name: make_task(domain.task).items(job.spec.limit, 0) for domain in job.spec.domains}
+
+
+def num_weights(folder: Path) -> int:
+    """Parameters in a folder's weights, read from the headers; 0 where there are none here."""
+    from safetensors import safe_open
+
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(str(path), framework="pt") as weights:
+            total += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    return total
+
+
+def is_off(value: object) -> bool:
+    """Whether a field of a spec says no, in TOML or on the command line."""
+    return str(value).lower() in ("false", "no", "off", "0")
+
+
+def fine(text: str) -> Finding:
+    """A finding that nothing is wrong."""
+    return Finding("", True, text)
+
+
+def skipped() -> Finding:
+    """A finding where only texts pass from teacher to student."""
+    return Finding("", True, "teachers give texts, which the student's own tokenizer and template lay out")
+
+
+def refused(text: str, fix: str) -> Finding:
+    """A finding that refuses the job."""
+    return Finding("", False, text, fix)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, folders, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, folders, refused
+from distill.spec.method import DistillJob
 from evals.data.decontamination import prompt_text
 from train.base.models import load_tokenizer
 from ttc.engines.shared.shape import read_config
@@ -21,7 +20,7 @@ _LONGEST = 8
 """Prompts per domain that are rendered: those with the most characters."""
 
 
-def context(job: Job) -> Finding:
+def context(job: DistillJob) -> Finding:
     """Compare the longest prompts and the cap of answers with what models hold."""
     smallest = None
     for name, folder in folders(job).items():
@@ -32,13 +31,12 @@ def context(job: Job) -> Finding:
             sizes = [len(text.render(i.problem.messages, job.spec.thinking.template).token_ids or ()) for i in longest]
             if max(sizes) + cap > room:
                 return refused(
-                    "context",
                     f"{name} holds {room} tokens; a prompt of {domain.name} takes {max(sizes)}, its answer up to {cap}",
                     f"set sampling.max_tokens to {max(room - max(sizes), 1)} or less, or take a model that holds more",
                 )
             spare = room - max(sizes) - cap
             smallest = spare if smallest is None else min(smallest, spare)
-    return fine("context", f"prompts and answers fit, with {smallest} tokens to spare")
+    return fine(f"prompts and answers fit, with {smallest} tokens to spare")
 
 
 def _room(folder: Path) -> int:

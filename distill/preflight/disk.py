@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import shutil
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, num_weights, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, num_weights, refused
+from distill.spec.method import DistillJob
 
 __all__ = ["disk"]
 
@@ -18,11 +17,11 @@ _COPIES = 2 * 3 + 2
 """Of the weights in fp32: two checkpoints of three tensors per weight, the student of the run and its copy."""
 
 
-def disk(job: Job) -> Finding:
+def disk(job: DistillJob) -> Finding:
     """Compare the free space with what will be written."""
     place = next(folder for folder in (job.folder, *job.folder.resolve().parents) if folder.exists())
     free, needed = shutil.disk_usage(place).free, 4 * _COPIES * num_weights(job.student)
     text = f"{needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free"
     if needed > free:
-        return refused("disk", f"{text} where the job's folder is", "free some, or give --out on another disk")
-    return fine("disk", text)
+        return refused(f"{text} where the job's folder is", "free some, or give --out on another disk")
+    return fine(text)

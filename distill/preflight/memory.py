@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, num_weights, reads_tokens, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, num_weights, reads_tokens, refused
+from distill.spec.method import DistillJob
 
 __all__ = ["memory"]
 
@@ -18,15 +17,15 @@ _STUDENT = 5
 """Tensors per weight of the student."""
 
 
-def memory(job: Job) -> Finding:
+def memory(job: DistillJob) -> Finding:
     """Compare the memory of the device with what must be there."""
     sizes = [num_weights(teacher.folder) for teacher in job.teachers if teacher.folder is not None]
     teachers = sum(sizes) if reads_tokens(job) else max(sizes, default=0)
     needed, there = 4 * (_STUDENT * num_weights(job.student) + teachers), _available(job.spec.device)
     text = f"{needed / 1e9:.2f} GB of weights and optimiser, {there / 1e9:.2f} GB of memory on {job.spec.device}"
     if needed > there:
-        return refused("memory", text, "take a smaller student or teacher, or put the teacher behind a server")
-    return fine("memory", text)
+        return refused(text, "take a smaller student or teacher, or put the teacher behind a server")
+    return fine(text)
 
 
 def _available(device: str) -> int:

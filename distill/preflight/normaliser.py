@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import torch
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, refused
+from distill.spec.method import DistillJob
 from train.update.normalise import NORMALISERS
 
 __all__ = ["normaliser"]
 
 
-def normaliser(job: Job) -> Finding:
+def normaliser(job: DistillJob) -> Finding:
     """Run the job's normaliser on a mask and on a wider one."""
     name = str(job.spec.train.get("normaliser", "token"))
-    known = ", ".join(NORMALISERS)
+    names = ", ".join(NORMALISERS)
     if name not in NORMALISERS:
-        return refused("normaliser", f"train.normaliser = {name!r} is not known", f"use one of {known}")
+        return refused(f"train.normaliser = {name!r} is not known", f"use one of {names}")
     mask = torch.arange(7)[None] < torch.tensor([7, 2, 4])[:, None]
     wide = torch.cat([mask, torch.zeros(3, 5, dtype=torch.bool)], 1)
     narrow, wider = (NORMALISERS[name](some.float(), 3, 16) for some in (mask, wide))
     if not torch.equal(wider[:, :7], narrow) or bool((narrow * ~mask).any()):
         return refused(
-            "normaliser",
             f"the weights of normaliser {name} change with padding, so the rate would drift with length",
-            f"divide by what the mask holds, not by the width; or use one of {known}",
+            f"divide by what the mask holds, not by the width; or use one of {names}",
         )
-    return fine("normaliser", f"the weights of {name} come from the mask alone")
+    return fine(f"the weights of {name} come from the mask alone")

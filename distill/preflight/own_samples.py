@@ -6,15 +6,14 @@ student's weights makes sense where a strategy searches first or a verifier choo
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, is_off, reads_tokens, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, is_off, reads_tokens, refused
+from distill.spec.method import DistillJob
 from ttc.identity.digests import model_digests
 
 __all__ = ["own_samples"]
 
 
-def own_samples(job: Job) -> Finding:
+def own_samples(job: DistillJob) -> Finding:
     """Compare the weights of student and teachers."""
     own = model_digests(job.student).get("weights")
     verified = not is_off(job.spec.filters.get("verdict", True))
@@ -23,14 +22,12 @@ def own_samples(job: Job) -> Finding:
             continue
         if reads_tokens(job):
             return refused(
-                "own_samples",
                 f"teacher {teacher.name} has the student's own weights: there is nothing to learn from it",
                 "name another teacher, or use method = search, where the student's own search teaches it",
             )
         if not teacher.is_searching and not verified:
             return refused(
-                "own_samples",
                 f"teacher {teacher.name} has the student's own weights, and nothing chooses among its answers",
                 "leave the filter verdict on, give the teacher a strategy, or name another teacher",
             )
-    return fine("own_samples", "no student imitates its own unchosen answers")
+    return fine("no student imitates its own unchosen answers")

@@ -6,21 +6,19 @@ of the stage `sft` packs with one; `packing`, as other trainers call it, is refu
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, is_off, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, is_off, refused
+from distill.spec.method import DistillJob
 
 __all__ = ["packing"]
 
 
-def packing(job: Job) -> Finding:
+def packing(job: DistillJob) -> Finding:
     """Look for packing in [train]."""
     if not is_off(job.spec.train.get("packing", False)):
         return refused(
-            "packing",
-            "train.update.packing would let rows attend to each other",
+            "train.packing would let rows attend to each other",
             "use train.packed = 1024, which packs rows of a sequence behind a block mask, or leave it out",
         )
     if is_off(job.spec.train.get("packed", 0)):
-        return fine("packing", "every row is a sequence of its own")
-    return fine("packing", f"rows share sequences of {job.spec.train['packed']} tokens behind a block mask")
+        return fine("every row is a sequence of its own")
+    return fine(f"rows share sequences of {job.spec.train['packed']} tokens behind a block mask")

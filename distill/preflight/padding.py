@@ -7,22 +7,21 @@ next, or of a trainer that it is handed to, may not.
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, refused
+from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
 from ttc.engines.shared.text import Text
 
 __all__ = ["padding"]
 
 
-def padding(job: Job) -> Finding:
+def padding(job: DistillJob) -> Finding:
     """Look at the student's padding."""
     token, text = load_tokenizer(job.student), Text(job.student)
     pad = token.pad_token_id
     where = f"set pad_token in {job.student}/tokenizer_config.json to a token that no text contains"
     if pad is None:
-        return refused("padding", "the student's tokenizer names no padding", where)
+        return refused("the student's tokenizer names no padding", where)
     if pad in text.eos_ids:
-        return refused("padding", f"the student pads with {token.pad_token!r}, which also ends its texts", where)
-    return fine("padding", f"the student pads with {token.pad_token!r}")
+        return refused(f"the student pads with {token.pad_token!r}, which also ends its texts", where)
+    return fine(f"the student pads with {token.pad_token!r}")

@@ -7,30 +7,28 @@ trains draws them itself, so there the job is refused.
 from __future__ import annotations
 
 from distill.data.prompts import clean_prompts
-from distill.preflight import Finding
-from distill.preflight._common import fine, raw_items, reads_tokens, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, raw_items, reads_tokens, refused
+from distill.spec.method import DistillJob
 from evals.data.decontamination import answer_leaks
 
 __all__ = ["prompts"]
 
 
-def prompts(job: Job) -> Finding:
+def prompts(job: DistillJob) -> Finding:
     """Look for answers and for measured problems in the prompts that are trained on."""
     if not reads_tokens(job):
         left = sum(len(domain.items) for domain in job.domains)
-        return fine("prompts", f"{left} problems are left that tell no answer and are not measured")
-    measured = [domain.held_out.items(job.spec.eval.limit, 0) for domain in job.domains if domain.held_out is not None]
+        return fine(f"{left} problems are left that tell no answer and are not measured")
+    held_out = [domain.held_out.items(job.spec.eval.limit, 0) for domain in job.domains if domain.held_out is not None]
     for domain, items in raw_items(job).items():
-        told = next(answer_leaks(items), None)
-        if told is not None:
+        leak = next(answer_leaks(items), None)
+        if leak is not None:
             return refused(
-                "prompts",
-                f"the prompt of {told.problem_id} ({domain}) tells its answer: {told.shared[:60]!r}",
+                f"the prompt of {leak.problem_id} ({domain}) tells its answer: {leak.shared[:60]!r}",
                 "take the answers out of the task's prompts",
             )
-        lost = [pair for pair in clean_prompts(items, measured).dropped if pair[1].startswith("measured")]
+        lost = [pair for pair in clean_prompts(items, held_out).dropped if pair[1].startswith("measured")]
         if lost:
             name, reason = lost[0]
-            return refused("prompts", f"{name} ({domain}) is {reason}", "take another split for training")
-    return fine("prompts", "no prompt tells its answer or is measured")
+            return refused(f"{name} ({domain}) is {reason}", "take another split for training")
+    return fine("no prompt tells its answer or is measured")

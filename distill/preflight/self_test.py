@@ -13,13 +13,12 @@ from functools import partial
 
 import torch
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, reads_tokens, refused, skipped
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, reads_tokens, refused, skipped
+from distill.spec.method import DistillJob
 from distill.supervision.divergence import reverse
 from distill.supervision.learner import SELF_TEST
-from distill.supervision.local import LocalReader
-from distill.supervision.panel import Panel
+from distill.supervision.panel import TeacherPanel
+from distill.supervision.reader import LocalReader
 from train.base.models import load_model
 from train.base.rollout import Collector, Rollout, group_draws
 from train.measure.measure import open_engine
@@ -33,25 +32,26 @@ __all__ = ["self_test"]
 _ANSWERS, _TOKENS = 2, 32
 
 
-def self_test(job: Job) -> Finding:
+def self_test(job: DistillJob) -> Finding:
     """Let the student supervise itself."""
     if not reads_tokens(job):
-        return skipped("self_test")
+        return skipped()
     away = asyncio.run(_away(job))
     text = f"the student is {away:.2g} nats per token from itself"
     if not abs(away) <= SELF_TEST:
         return refused(
-            "self_test",
             f"{text}, where {SELF_TEST:g} is the most",
             "set every dropout in config.json to 0; if there is none, engine and trainer compute different models",
         )
-    return fine("self_test", text)
+    return fine(text)
 
 
-async def _away(job: Job) -> float:
+async def _away(job: DistillJob) -> float:
     rollouts = await _drawn(job)
     messages = {item.problem.id: item.problem.messages for item in job.domains[0].items[:_ANSWERS]}
-    panel = Panel({"": LocalReader("itself", job.student, job.spec.device)}, messages, job.spec.thinking.template)
+    panel = TeacherPanel(
+        {"": LocalReader("itself", job.student, job.spec.device)}, messages, job.spec.thinking.template
+    )
     model = load_model(job.student, job.spec.device).train()
     panel.check(Text(job.student))
     batch = rollout_batch(rollouts, 0).to(job.spec.device)
@@ -65,7 +65,7 @@ async def _away(job: Job) -> float:
     return max(own, float(engine_gap), key=abs)
 
 
-async def _drawn(job: Job) -> list[Rollout]:
+async def _drawn(job: DistillJob) -> list[Rollout]:
     engine = open_engine(job.student, job.setting)
     collector = Collector(
         engine,
@@ -75,7 +75,7 @@ async def _drawn(job: Job) -> list[Rollout]:
         seed=job.spec.seed,
     )
     try:
-        drawn = await collector.collect(job.domains[0].items[:_ANSWERS], 0)
+        rollouts = await collector.collect(job.domains[0].items[:_ANSWERS], 0)
     finally:
         await engine.close()
-    return [replace(rollout, reward=0.0) for rollout in drawn]
+    return [replace(rollout, reward=0.0) for rollout in rollouts]

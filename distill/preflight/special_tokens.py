@@ -10,30 +10,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, reads_tokens, refused, skipped, teacher_folders
+from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
 from ttc.engines.shared.text import Text
 
 __all__ = ["special_tokens"]
 
 
-def special_tokens(job: Job) -> Finding:
+def special_tokens(job: DistillJob) -> Finding:
     """Compare the roles."""
     if not reads_tokens(job):
-        return skipped("special_tokens")
+        return skipped()
     ours = _roles(job.student)
     for name, folder in teacher_folders(job).items():
         theirs = _roles(folder)
         for role, token in ours.items():
             if theirs[role] != token:
                 return refused(
-                    "special_tokens",
                     f"{role} is {token!r} to the student and {theirs[role]!r} to {name}",
                     f"set it to one token in tokenizer_config.json of {job.student} and {folder}",
                 )
-    return fine("special_tokens", f"all have the same {', '.join(ours)}")
+    return fine(f"all have the same {', '.join(ours)}")
 
 
 def _roles(folder: Path) -> Mapping[str, Any]:

@@ -6,27 +6,25 @@ samples are cut at the limit, and a student made with it inherits that (open-r1 
 
 from __future__ import annotations
 
-from distill.data.template import turn_end
-from distill.preflight import Finding
-from distill.preflight._common import fine, folders, refused
-from distill.spec.method import Job
+from distill.data.audit import turn_end
+from distill.preflight import Finding, fine, folders, refused
+from distill.spec.method import DistillJob
 from ttc.engines.shared.text import Text
 
 __all__ = ["stop_tokens"]
 
 
-def stop_tokens(job: Job) -> Finding:
+def stop_tokens(job: DistillJob) -> Finding:
     """Compare the end of a turn with the stop tokens, for all models that are here."""
     for name, folder in folders(job).items():
         text, end = Text(folder), turn_end(folder)
         if not text.eos_ids:
             fix = f"name eos_token_id in {folder}/generation_config.json"
-            return refused("stop_tokens", f"{name} names no token that ends a text", fix)
+            return refused(f"{name} names no token that ends a text", fix)
         if end and end[0] not in text.eos_ids:
-            said = text.decode(end[:1])
+            ending = text.decode(end[:1])
             return refused(
-                "stop_tokens",
-                f"the template of {name} ends a turn with {said!r}, and generation does not stop there",
+                f"the template of {name} ends a turn with {ending!r}, and generation does not stop there",
                 f"add {end[0]} to eos_token_id in {folder}/generation_config.json",
             )
-    return fine("stop_tokens", "generation stops where templates end a turn")
+    return fine("generation stops where templates end a turn")

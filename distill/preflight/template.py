@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, reads_tokens, refused, skipped, teacher_folders
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, reads_tokens, refused, skipped, teacher_folders
+from distill.spec.method import DistillJob
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -19,35 +18,32 @@ from ttc.errors import ConfigError
 __all__ = ["template"]
 
 
-def template(job: Job) -> Finding:
+def template(job: DistillJob) -> Finding:
     """Compare the rendered prompts; the student's template must be there in any case."""
     student, thinking = Text(job.student), job.spec.thinking.template
     try:
         ours = [student.render(messages, thinking).text for messages in _asked(job)]
     except ConfigError as exc:
-        return refused(
-            "template", str(exc), f"put a chat_template.jinja into {job.student}, the teacher's own if need be"
-        )
+        return refused(str(exc), f"put a chat_template.jinja into {job.student}, the teacher's own if need be")
     if not reads_tokens(job):
-        return skipped("template")
+        return skipped()
     for name, folder in teacher_folders(job).items():
         try:
             theirs = [Text(folder).render(messages, thinking).text for messages in _asked(job)]
         except ConfigError as exc:
-            return refused("template", f"{name}: {exc}", f"copy chat_template.jinja of {job.student} into {folder}")
+            return refused(f"{name}: {exc}", f"copy chat_template.jinja of {job.student} into {folder}")
         for first, second in zip(ours, theirs, strict=True):
             if first != second:
                 at = next((i for i, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), 0)
                 return refused(
-                    "template",
                     f"the student is shown {first[max(at - 20, 0) : at + 30]!r} where {name} is shown "
                     f"{second[max(at - 20, 0) : at + 30]!r}",
                     f"copy chat_template.jinja of {folder} into {job.student}, and teach it by imitation first",
                 )
-    return fine("template", "all render the prompts alike")
+    return fine("all render the prompts alike")
 
 
-def _asked(job: Job) -> Iterator[tuple[Message, ...]]:
+def _asked(job: DistillJob) -> Iterator[tuple[Message, ...]]:
     for domain in job.domains:
         yield domain.items[0].problem.messages
     first = job.domains[0].items[0].problem.messages

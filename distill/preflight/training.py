@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import inspect
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, method_of, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, method_of, refused
+from distill.spec.method import DistillJob
 from train.registries import STAGES
 from ttc.config.registry import bind
 from ttc.errors import ConfigError
@@ -18,7 +17,7 @@ from ttc.errors import ConfigError
 __all__ = ["training"]
 
 
-def training(job: Job) -> Finding:
+def training(job: DistillJob) -> Finding:
     """Bind the fields without running anything."""
     kind = "sft" if method_of(job).assignments(job) else "on_policy"
     factory = STAGES.load(kind)
@@ -28,5 +27,5 @@ def training(job: Job) -> Finding:
     try:
         bind(factory, fields, supply=needed)
     except ConfigError as exc:
-        return refused("training", f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
-    return fine("training", f"[train] has fields of the stage {kind}")
+        return refused(f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
+    return fine(f"[train] has fields of the stage {kind}")

@@ -6,14 +6,13 @@ and the field `mask_truncated` keep them out; a job that turns either off is ref
 
 from __future__ import annotations
 
-from distill.preflight import Finding
-from distill.preflight._common import fine, is_off, refused
-from distill.spec.method import Job
+from distill.preflight import Finding, fine, is_off, refused
+from distill.spec.method import DistillJob
 
 __all__ = ["truncation"]
 
 
-def truncation(job: Job) -> Finding:
+def truncation(job: DistillJob) -> Finding:
     """Look whether cut answers are kept out."""
     for field, value in (
         ("filters.truncated", job.spec.filters.get("truncated")),
@@ -21,8 +20,7 @@ def truncation(job: Job) -> Finding:
     ):
         if value is not None and is_off(value):
             return refused(
-                "truncation",
                 f"{field} = false would learn answers that were cut as if they were finished",
                 f"leave {field} out, and raise sampling.max_tokens if too many are cut",
             )
-    return fine("truncation", "answers that were cut are not learnt")
+    return fine("answers that were cut are not learnt")

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.generation.ledger import Ledger
-from distill.job.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
-from distill.job.manifest import LEDGER
+from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
+from distill.generation.ledger import LEDGER, AnswerLedger
+from distill.measure.measured import Measured, TaskNumbers
 from distill.plan.lock import read_lock
-from distill.spec.measured import Measured, TaskNumbers
 from train.recipe.run import stage_folders
 
 __all__ = ["JobData", "read_job"]
@@ -53,7 +52,7 @@ def read_job(folder: Path) -> JobData:
     lock = read_lock(folder)
     totals: Mapping[str, Any] = {}
     if (folder / LEDGER).is_file():
-        with Ledger(folder / LEDGER) as ledger:
+        with AnswerLedger(folder / LEDGER) as ledger:
             totals = ledger.totals()
     data = folder / DATA
     there = (data / FUNNEL).is_file()

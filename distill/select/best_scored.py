@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from distill.data.selection import Selector
+from distill.data.pipeline import Selector
 from distill.spec.sample import Sample
 
 __all__ = ["best_scored"]
@@ -23,5 +23,5 @@ def best_scored() -> Selector:
 def _score(sample: Sample) -> float:
     """The highest score among the paths that hold the chosen text."""
     answer = sample.answer
-    known = [c.score for c in answer.candidates if c.text == answer.text and c.score is not None]
-    return max(known, default=-math.inf)
+    scores = [c.score for c in answer.candidates if c.text == answer.text and c.score is not None]
+    return max(scores, default=-math.inf)

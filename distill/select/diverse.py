@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.data.selection import Selector
+from distill.data.pipeline import Selector
 from distill.filters.near import jaccard, shingles
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
@@ -28,10 +28,10 @@ def diverse(*, n: int = 8) -> Selector:
     def order(samples: Sequence[Sample], seed: int) -> list[Sample]:
         left = sorted(samples, key=lambda sample: (sample.num_tokens, sample.index, sample.key))
         sets = {sample.key: shingles(sample.text, n) for sample in left}
-        taken: list[Sample] = []
+        order_so_far: list[Sample] = []
         while left:
-            alike = [max((jaccard(sets[s.key], sets[t.key]) for t in taken), default=0.0) for s in left]
-            taken.append(left.pop(alike.index(min(alike))))
-        return taken
+            alike = [max((jaccard(sets[s.key], sets[t.key]) for t in order_so_far), default=0.0) for s in left]
+            order_so_far.append(left.pop(alike.index(min(alike))))
+        return order_so_far
 
     return order

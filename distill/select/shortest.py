@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distill.data.selection import Selector
+from distill.data.pipeline import Selector
 from distill.spec.sample import Sample
 
 __all__ = ["shortest"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from distill.spec.sample import Row, Sample
+from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
 from distill.spec.teacher import Teacher
 from evals.task import Item, Task
@@ -30,7 +30,7 @@ from train.base.stage import Setting
 from ttc.core import Sampling
 from ttc.session.thinking import Thinking
 
-__all__ = ["Assignment", "Data", "Domain", "Job", "Method"]
+__all__ = ["Assignment", "Data", "DistillJob", "Domain", "Method"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DistillJob:
     """A spec with everything in it resolved: checked, digested, and no model loaded."""
 
     spec: JobSpec
@@ -93,10 +93,7 @@ class Job:
     def pairs(self) -> list[tuple[Teacher, Domain]]:
         """Every teacher with every domain it teaches."""
         return [
-            (teacher, domain)
-            for teacher in self.teachers
-            for domain in self.domains
-            if not teacher.domains or domain.name in teacher.domains
+            (teacher, domain) for teacher in self.teachers for domain in self.domains if teacher.teaches(domain.name)
         ]
 
     def assign(
@@ -110,9 +107,9 @@ class Job:
         gated: bool = True,
     ) -> Assignment:
         """All problems of a domain to a teacher, by the spec's own n, sampling and thinking where none is given."""
-        wanted = self.spec.n if n is None else n
-        mind = thinking or self.spec.thinking
-        return Assignment(teacher, domain, domain.items, wanted, self.sampling(domain), mind, label, gated)
+        num = self.spec.n if n is None else n
+        thinking = thinking or self.spec.thinking
+        return Assignment(teacher, domain, domain.items, num, self.sampling(domain), thinking, label, gated)
 
 
 class Method(Protocol):
@@ -122,26 +119,26 @@ class Method(Protocol):
         """Raise ConfigError for what cannot work."""
         ...
 
-    def about(self, job: Job) -> str:
+    def about(self, job: DistillJob) -> str:
         """One sentence: who learns what from whom."""
         ...
 
-    def assignments(self, job: Job) -> Sequence[Assignment]:
+    def assignments(self, job: DistillJob) -> Sequence[Assignment]:
         """What teachers are asked; empty for a method that generates while it trains."""
         ...
 
-    def filters(self, job: Job) -> Mapping[str, Mapping[str, Any] | bool]:
+    def filters(self, job: DistillJob) -> Mapping[str, Mapping[str, Any] | bool]:
         """Filters by name and their parameters, laid over the usual ones; False drops one."""
         ...
 
-    def rows(self, samples: Sequence[Sample], job: Job) -> Sequence[Row]:
+    def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """Training rows of the selected samples."""
         ...
 
-    def stages(self, job: Job, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Kinds and fields of training stages, `spec.train` over the method's own."""
         ...
 
-    def measure(self, job: Job, model: Path, setting: Setting) -> Mapping[str, float]:
+    def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """Further numbers about a model folder; empty for most methods."""
         ...

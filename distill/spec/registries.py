@@ -13,5 +13,5 @@ from ttc.config.registry import Registry
 __all__ = ["FILTERS", "METHODS", "SELECTORS"]
 
 METHODS = Registry("method", "distill.methods", "ttc.methods", PluginShape(("distill.spec.method:Method",)))
-FILTERS = Registry("filter", "distill.filters", "ttc.filters", PluginShape(("distill.data.filtering:Filter",)))
-SELECTORS = Registry("selector", "distill.select", "ttc.selectors", PluginShape(("distill.data.selection:Selector",)))
+FILTERS = Registry("filter", "distill.filters", "ttc.filters", PluginShape(("distill.data.pipeline:Filter",)))
+SELECTORS = Registry("selector", "distill.select", "ttc.selectors", PluginShape(("distill.data.pipeline:Selector",)))

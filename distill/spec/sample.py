@@ -1,6 +1,6 @@
 """What flows through a job: a generated answer with its origin, and a row that a student learns from.
 
-    Assignment -> unit of the ledger -> Sample -> filters, selection -> Row -> line of data/train.jsonl
+    Assignment -> unit of the ledger -> Sample -> filters, selection -> TrainingRow -> line of data/train.jsonl
 
 A sample is a `ttc.core.Record` with its place in the job: which teacher gave it, as which draw, for which purpose.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from evals.task import Item
 from ttc.core import Answer, Message, Verdict
 
-__all__ = ["Row", "Sample", "row_of"]
+__all__ = ["Sample", "TrainingRow", "row_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Sample:
     @property
     def num_tokens(self) -> int:
         """Length of the chosen answer, thinking included, not what the strategy spent on finding it."""
-        chosen = [c for c in self.answer.candidates if c.text == self.answer.text]
-        same = [c.num_tokens for c in chosen if c.thinking == self.answer.thinking]
+        same_text = [c for c in self.answer.candidates if c.text == self.answer.text]
+        same = [c.num_tokens for c in same_text if c.thinking == self.answer.thinking]
         return min(same) if same else self.answer.usage.generated
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """One training example, as `train.examples.examples` reads it, and the samples it was made of.
 
     `key` is the name of the prompt: rows of one prompt are held out together. `thinking` None is no think block at all.
@@ -82,10 +82,10 @@ class Row:
         return line
 
 
-def row_of(sample: Sample) -> Row:
+def row_of(sample: Sample) -> TrainingRow:
     """The row that teaches a sample as it is: same prompt, same mode, thinking where there was any."""
     thinks = sample.mode != "off" and bool(sample.answer.thinking)
-    return Row(
+    return TrainingRow(
         key=sample.prompt,
         messages=sample.item.problem.messages,
         completion=sample.answer.text,

@@ -24,12 +24,13 @@ Reading refuses unknown keys by name and loads nothing. A student as its own tea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from distill.spec.registries import METHODS
-from ttc.config.recipes import load_toml
+from ttc.config.ranges import at_least
+from ttc.config.recipes import load_toml, merge
 from ttc.config.registry import bind
 from ttc.config.values import build, nearest
 from ttc.core import Sampling
@@ -37,9 +38,11 @@ from ttc.engines.shared.options import check_threads
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
-__all__ = ["DomainSpec", "EvalSpec", "JobSpec", "MixSpec", "Scalars", "TeacherSpec", "parse_spec", "read_spec"]
+__all__ = ["DomainSpec", "EvalSpec", "JobSpec", "MixSpec", "TeacherSpec", "parse_spec", "read_spec"]
 
-_TABLES = ("sampling", "filters", "select", "train", "gates")
+T = TypeVar("T", "JobSpec", "TeacherSpec")
+_WRITTEN = ("teacher", "task", "held_out", "domain")
+"""Keys of a file that become the fields `teachers` and `domains`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,10 @@ class TeacherSpec:
     domains: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     scorer_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def teaches(self, domain: str) -> bool:
+        """Whether it answers the problems of a domain."""
+        return not self.domains or domain in self.domains
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +102,13 @@ class EvalSpec:
             raise ConfigError(f"eval.limit must be at least 1, got {self.limit}")
 
 
-@dataclass(frozen=True, slots=True)
-class Scalars:
-    """The keys of a spec that are single values.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """See the module docstring; a field that is a mapping is a table with keys of its own.
 
     `limit` is the most problems per domain. `smoke` problems are asked first, and all but `smoke_failures` of them must
     get an answer that passes the filters. `shards` 0 generates in this process, more in so many Ray actors. `waive`
-    names pre-flight checks that only warn.
+    names pre-flight checks that only warn. `options` is the method's own table.
     """
 
     name: str
@@ -118,27 +125,6 @@ class Scalars:
     concurrency: int = 64
     shards: int = 0
     waive: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
-        check_threads("spec", self.threads)
-        for name, low in (
-            ("n", 1),
-            ("smoke", 0),
-            ("concurrency", 1),
-            ("limit", 1),
-            ("shards", 0),
-            ("smoke_failures", 0),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ConfigError(f"{name} must be at least {low}, got {value}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec(Scalars):
-    """See the module docstring. `options` is the method's own table."""
-
     teachers: tuple[TeacherSpec, ...]
     domains: tuple[DomainSpec, ...]
     thinking: Thinking = field(default_factory=Thinking)
@@ -151,17 +137,30 @@ class JobSpec(Scalars):
     train: Mapping[str, Any] = field(default_factory=dict)
     gates: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse numbers and names that mean nothing."""
+        check_threads("spec", self.threads)
+        at_least("spec", 1, n=self.n, concurrency=self.concurrency, limit=self.limit)
+        at_least("spec", 0, smoke=self.smoke, smoke_failures=self.smoke_failures, shards=self.shards)
+        names = [teacher.name for teacher in self.teachers]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"two teachers have the same name ({', '.join(names)})")
+        domains = [domain.name for domain in self.domains]
+        for teacher in self.teachers:
+            for name in teacher.domains:
+                if name not in domains:
+                    raise ConfigError(f"teacher {teacher.name}: no domain {name!r} (known: {', '.join(domains)})")
+        self.sampling_of(Sampling())
+
     def sampling_of(self, task: Sampling) -> Sampling:
         """The task's sampling with the spec's fields laid over it; no seed, since every draw has its own."""
         if "seed" in self.sampling:
             raise ConfigError("sampling.seed: every draw has its own, made from the job's seed; set seed instead")
-        return replace(build(Sampling, {**_plain(task), **self.sampling}, where="sampling."), seed=None)
+        return replace(build(Sampling, {**asdict(task), **self.sampling}, where="sampling."), seed=None)
 
 
 def read_spec(path: Path | None, settings: Mapping[str, object]) -> JobSpec:
     """Read a file (None: none) with dotted `settings` from the command line laid over it; see `parse_spec`."""
-    from ttc.config.recipes import merge
-
     table = {} if path is None else load_toml(path)
     table.setdefault("name", "distillation" if path is None else path.stem)
     if isinstance(table.get("teacher"), str):
@@ -180,59 +179,54 @@ def parse_spec(table: Mapping[str, Any]) -> JobSpec:
         raise ConfigError(f"key 'method' is required (one of {', '.join(METHODS.names())})")
     factory = METHODS.load(method)
     own = method.replace("-", "_").rpartition(":")[2]
-    _refuse_unknown(table, own)
+    apart = (own, *_WRITTEN)
+    keys = [item.name for item in fields(JobSpec) if item.name not in ("teachers", "domains", "options")]
+    for key in table:
+        if key not in (*keys, *apart):
+            names = [*keys, *apart]
+            raise ConfigError(f"unknown key {key!r}{nearest(key, names)} (known: {', '.join(names)})")
     options = _table(table, own)
-    bind(factory, options, supply={})
-    tables: dict[str, Any] = {name: dict(_table(table, name)) for name in _TABLES}
-    plain = {
-        key: value
-        for key, value in table.items()
-        if key not in {own, "teacher", "domain", "task", "held_out", "thinking", "mix", "eval", *_TABLES}
-    }
-    nested: dict[str, Any] = {
-        "thinking": build(Thinking, _table(table, "thinking"), where="thinking."),
-        "mix": build(MixSpec, _table(table, "mix"), where="mix."),
-        "eval": build(EvalSpec, _table(table, "eval"), where="eval."),
-        "teachers": _teachers(table.get("teacher")),
-        "domains": _domains(table),
-    }
-    spec = JobSpec(**_plain(build(Scalars, plain)), **nested, **tables, options=dict(options))
-    spec.sampling_of(Sampling())
-    _check_names(spec)
-    factory(**bind(factory, options, supply={})).check(spec)
+    method_fields = bind(factory, options, supply={})
+    spec = _read(
+        JobSpec,
+        {
+            **{key: value for key, value in table.items() if key not in apart},
+            "teachers": _teachers(table.get("teacher")),
+            "domains": _domains(table),
+            "options": options,
+        },
+    )
+    factory(**method_fields).check(spec)
     return spec
 
 
-def _refuse_unknown(table: Mapping[str, Any], own: str) -> None:
-    known = [item.name for item in fields(Scalars)]
-    known += [own, "teacher", "domain", "task", "held_out", "thinking", "mix", "eval", *_TABLES]
-    for key in table:
-        if key not in known:
-            raise ConfigError(f"unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+def _read(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
+    """A table as a dataclass: typed fields by the one reader, mappings as they stand."""
+    mappings = {name for name, hint in get_type_hints(cls).items() if get_origin(hint) is Mapping}
+    typed = build(cls, {key: value for key, value in table.items() if key not in mappings}, where=where)
+    free: dict[str, Any] = {name: dict(_table(table, name)) for name in mappings & table.keys()}
+    return replace(typed, **free)
 
 
 def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = table.get(name, {})
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"{name} must be a table [{name}], got {found!r}")
-    return found
+    value = table.get(name, {})
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must be a table [{name}], got {value!r}")
+    return value
 
 
-def _teachers(given: Any) -> tuple[TeacherSpec, ...]:
+def _teachers(value: Any) -> tuple[TeacherSpec, ...]:
     """One folder, one table or several; none at all is an empty tuple."""
-    if given is None:
+    if value is None:
         return ()
-    tables = given if isinstance(given, list) else [{"model": given} if isinstance(given, str) else given]
-    alone = len(tables) == 1
-    return tuple(_teacher(table, "teacher" if alone else f"teacher-{i}") for i, table in enumerate(tables, start=1))
-
-
-def _teacher(table: Any, name: str) -> TeacherSpec:
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{name} must be a model folder or a table, got {table!r}")
-    free: dict[str, Any] = {key: dict(_table(table, key)) for key in ("options", "scorer_options")}
-    plain = {key: value for key, value in table.items() if key not in free}
-    return replace(build(TeacherSpec, {"name": name, **plain}, where="teacher."), **free)
+    tables = value if isinstance(value, list) else [{"model": value} if isinstance(value, str) else value]
+    names = ["teacher"] if len(tables) == 1 else [f"teacher-{number}" for number in range(1, len(tables) + 1)]
+    for name, table in zip(names, tables, strict=True):
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{name} must be a model folder or a table, got {table!r}")
+    return tuple(
+        _read(TeacherSpec, {"name": name, **table}, "teacher.") for name, table in zip(names, tables, strict=True)
+    )
 
 
 def _domains(table: Mapping[str, Any]) -> tuple[DomainSpec, ...]:
@@ -240,24 +234,10 @@ def _domains(table: Mapping[str, Any]) -> tuple[DomainSpec, ...]:
     if ("task" in table) == bool(several):
         raise ConfigError("give either task (and held_out), or a table [domain.NAME] for each of several")
     if not several:
-        return (build(DomainSpec, {"name": "task", **{k: table[k] for k in ("task", "held_out") if k in table}}),)
+        single = {key: table[key] for key in ("task", "held_out") if key in table}
+        return (build(DomainSpec, {"name": "task", **single}),)
     if "held_out" in table:
         raise ConfigError("held_out belongs into the tables [domain.NAME]")
     return tuple(
         build(DomainSpec, {"name": name, **_table(several, name)}, where=f"domain.{name}.") for name in several
     )
-
-
-def _check_names(spec: JobSpec) -> None:
-    names = [teacher.name for teacher in spec.teachers]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"two teachers have the same name ({', '.join(names)})")
-    domains = [domain.name for domain in spec.domains]
-    for teacher in spec.teachers:
-        for name in teacher.domains:
-            if name not in domains:
-                raise ConfigError(f"teacher {teacher.name}: no domain {name!r} (known: {', '.join(domains)})")
-
-
-def _plain(values: Sampling | Scalars) -> dict[str, Any]:
-    return {item.name: getattr(values, item.name) for item in fields(values)}

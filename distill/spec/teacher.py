@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.spec.digests import name_of
 from distill.spec.spec import JobSpec, TeacherSpec
 from evals.runs.experiment import all_params
 from ttc.cli.rehearsal import refuse_early
@@ -24,10 +23,16 @@ from ttc.config.specs import label_of, parse_spec, split_model
 from ttc.core import Engine, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.identity.contents import part_contents, strategy_contents
-from ttc.identity.digests import model_digests, named
+from ttc.identity.digests import digest_of, model_digests, named
 from ttc.session.solve import Strategy
 
-__all__ = ["Teacher", "resolve_teacher"]
+__all__ = ["Teacher", "name_of", "resolve_teacher"]
+
+
+def name_of(data: Any) -> str:
+    """The first 16 hex digits of the digest of JSON data, or of an iterator of it."""
+    return digest_of(data)[:16]
+
 
 _SCHEDULE = frozenset({
     "threads", "processes", "max_batch", "batch_bytes", "cache_bytes", "max_concurrency", "max_num_seqs",
@@ -75,6 +80,10 @@ class Teacher:
         """Whether an answer costs more than one draw."""
         return self.strategy.name != "direct"
 
+    def teaches(self, domain: str) -> bool:
+        """Whether it answers the problems of a domain: one of its own, or any where it has none."""
+        return not self.domains or domain in self.domains
+
     def open(self) -> tuple[Engine, Strategy]:
         """Load the engine and bind the strategy; the caller closes the engine."""
         engine = self.engine.create_engine()
@@ -82,33 +91,33 @@ class Teacher:
         return engine, self.strategy.bind(scorer)
 
 
-def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:
+def resolve_teacher(written: TeacherSpec, spec: JobSpec) -> Teacher:
     """Check a teacher of a spec: names, parameters, and that its folder is there. Loads nothing.
 
     Raises:
         ConfigError: an unknown engine, strategy, scorer or parameter, or a folder that is no model.
     """
-    model = spec.student if given.model is None else given.model
-    factory = ENGINES.load(given.engine)
-    options = {**_exact(given.engine, spec), **given.options}
-    engine = PartChoice("engine", given.engine, model, factory, _bound(factory, options, {"model": model}))
-    name, inline = parse_spec(given.strategy)
+    model = spec.student if written.model is None else written.model
+    factory = ENGINES.load(written.engine)
+    options = {**_exact(written.engine, spec), **written.options}
+    engine = PartChoice("engine", written.engine, model, factory, _bound(factory, options, {"model": model}))
+    name, inline = parse_spec(written.strategy)
     function = STRATEGIES.load(name)
     params = _bound(function, inline, {"scorer": None})
     strategy = StrategyChoice(name, label_of(name, inline), function, params)
-    scorer = _scorer(given)
+    scorer = _scorer(written)
     if strategy.needs_scorer and scorer is None:
-        raise ConfigError(f'teacher {given.name}: strategy {name} needs a scorer: scorer = "prm:FOLDER"')
+        raise ConfigError(f'teacher {written.name}: strategy {name} needs a scorer: scorer = "prm:FOLDER"')
     if scorer is not None and not strategy.takes_scorer:
-        raise ConfigError(f"teacher {given.name}: strategy {name} takes no scorer, so {scorer.label} has no effect")
+        raise ConfigError(f"teacher {written.name}: strategy {name} takes no scorer, so {scorer.label} has no effect")
     try:
         refuse_early([strategy], has_scorer=scorer is not None, sampling=Sampling(), thinking=spec.thinking)
     except ConfigError as exc:
-        raise ConfigError(f"teacher {given.name}: {exc}") from exc
+        raise ConfigError(f"teacher {written.name}: {exc}") from exc
     folder = Path(model).expanduser()
     here = (folder / "config.json").is_file()
-    if given.engine == "embedded" and not here:
-        raise ConfigError(f"teacher {given.name}: {model} is not a model folder: it has no config.json")
+    if written.engine == "embedded" and not here:
+        raise ConfigError(f"teacher {written.name}: {model} is not a model folder: it has no config.json")
     digests = model_digests(folder) if here else {}
     parts = {
         **part_contents(engine),
@@ -118,8 +127,8 @@ def resolve_teacher(given: TeacherSpec, spec: JobSpec) -> Teacher:
     # the folder's roles are named without its place, so that a teacher that was moved is the same
     own = named(digests, after=f" of model {model}")
     beside = {name: digest for name, digest in parts.items() if name not in own}
-    contents = named({**digests, **beside}, after=f" of teacher {given.name}")
-    return Teacher(given.name, engine, strategy, scorer, folder if here else None, digests, contents, given.domains)
+    contents = named({**digests, **beside}, after=f" of teacher {written.name}")
+    return Teacher(written.name, engine, strategy, scorer, folder if here else None, digests, contents, written.domains)
 
 
 def _exact(engine: str, spec: JobSpec) -> Mapping[str, Any]:
@@ -133,12 +142,12 @@ def _bound(factory: Any, params: Mapping[str, Any], supply: Mapping[str, Any]) -
     return {key: value for key, value in bind(factory, params, supply=supply).items() if key not in supply}
 
 
-def _scorer(given: TeacherSpec) -> PartChoice | None:
-    if given.scorer is None:
-        if given.scorer_options:
-            raise ConfigError(f"teacher {given.name}: scorer_options without a scorer")
+def _scorer(written: TeacherSpec) -> PartChoice | None:
+    if written.scorer is None:
+        if written.scorer_options:
+            raise ConfigError(f"teacher {written.name}: scorer_options without a scorer")
         return None
-    name, model = split_model(given.scorer)
+    name, model = split_model(written.scorer)
     factory = SCORERS.load(name)
     supply = {"engine": None, **({} if model is None else {"model": model})}
-    return PartChoice("scorer", name, model, factory, _bound(factory, given.scorer_options, supply))
+    return PartChoice("scorer", name, model, factory, _bound(factory, written.scorer_options, supply))

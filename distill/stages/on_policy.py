@@ -19,13 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distill.spec.domains import DomainVerifier, joined, named, parse_named
+from distill.stages.domains import DomainVerifier, joined, named, parse_named
 from distill.supervision.divergence import WORDS, Kind, make_divergence
 from distill.supervision.learner import Learner
-from distill.supervision.local import LocalReader
-from distill.supervision.panel import Panel
-from distill.supervision.reader import Reader
-from distill.supervision.server import EngineReader
+from distill.supervision.panel import TeacherPanel
+from distill.supervision.reader import EngineReader, LocalReader, TeacherReader
 from evals.task import Task
 from train.advantages.group import group
 from train.base.fields import flattened
@@ -138,11 +136,11 @@ class OnPolicy:
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
         for domain, task in self.problems.items():
-            for measured in self.measured.values():
-                replace(self.inner, task=task, held_out=measured).check(has_model)
+            for held_out in self.measured.values():
+                replace(self.inner, task=task, held_out=held_out).check(has_model)
             if domain not in self.teachers and "" not in self.teachers:
-                known = ", ".join(self.teachers)
-                raise ConfigError(f"on_policy: no teacher for the domain {domain!r} (teachers: {known})")
+                names = ", ".join(self.teachers)
+                raise ConfigError(f"on_policy: no teacher for the domain {domain!r} (teachers: {names})")
         for domain in self.teachers:
             if domain and domain not in self.problems:
                 raise ConfigError(
@@ -187,26 +185,26 @@ class OnPolicy:
         """The teachers, opened and checked against the student in `source`, and what learns from them."""
         items = self.inner.task.items(self.inner.limits[0], 0)
         messages = {item.problem.id: item.problem.messages for item in items}
-        panel = Panel(self._readers(setting), messages, self.inner.thinking.template)
+        panel = TeacherPanel(self._readers(setting), messages, self.inner.thinking.template)
         panel.check(Text(source))
         truncated = self.inner.plan.mask_truncated
         return Learner(panel, updater, pad_id, self.kind, self.beta, self.reward_weight, truncated)
 
-    def _readers(self, setting: Setting) -> dict[str, Reader]:
+    def _readers(self, setting: Setting) -> dict[str, TeacherReader]:
         """Teachers by domain; one that several domains name is loaded once."""
-        made: dict[str, Reader] = {}
+        readers: dict[str, TeacherReader] = {}
         for domain, spec in self.teachers.items():
-            if spec not in made:
-                made[spec] = self._reader(domain or "teacher", spec, setting)
-        return {domain: made[spec] for domain, spec in self.teachers.items()}
+            if spec not in readers:
+                readers[spec] = self._reader(domain or "teacher", spec, setting)
+        return {domain: readers[spec] for domain, spec in self.teachers.items()}
 
-    def _reader(self, name: str, spec: str, setting: Setting) -> Reader:
+    def _reader(self, name: str, spec: str, setting: Setting) -> TeacherReader:
         folder = Path(spec).expanduser()
         if folder.is_dir():
             return LocalReader(name, folder, setting.device)
-        factory, given = self._bound(spec)
-        found: Engine = factory(**given)
-        return EngineReader(name, found, top_k=None if self.kind == "sampled" else self.top_k)
+        factory, options = self._bound(spec)
+        engine: Engine = factory(**options)
+        return EngineReader(name, engine, top_k=None if self.kind == "sampled" else self.top_k)
 
     def _bound(self, spec: str) -> tuple[Any, dict[str, Any]]:
         """Factory and options of an engine; its parameter `model` is written like any other."""
@@ -217,10 +215,10 @@ class OnPolicy:
                 pieces.append(piece)
             else:
                 pieces[-1] += f",{piece}"
-        given: dict[str, Any] = dict(overrides([piece for piece in pieces if piece]))
+        options: dict[str, Any] = dict(overrides([piece for piece in pieces if piece]))
         try:
             factory = ENGINES.load(name)
         except UnknownName as exc:
             raise ConfigError(f"on_policy: teacher {spec!r} is neither a model folder nor an engine: {exc}") from exc
-        model = {"model": given.pop("model")} if "model" in given else {}
-        return factory, bind(factory, given, supply=model)
+        model = {"model": options.pop("model")} if "model" in options else {}
+        return factory, bind(factory, options, supply=model)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from distill.supervision.divergence import Kind, advantage, make_divergence
-from distill.supervision.local import LocalReader
-from distill.supervision.panel import Panel
+from distill.supervision.panel import TeacherPanel
+from distill.supervision.reader import LocalReader
 from train.base.rollout import Rollout
 from train.rl.step import outcome_of
 from train.update.batch import Batch, rollout_batch
@@ -36,7 +36,7 @@ SELF_TEST = 1e-4
 class Learner:
     """What turns rollouts into an update; `learn` is a `train.rl.loop.Learn`."""
 
-    panel: Panel
+    panel: TeacherPanel
     updater: Updater
     pad_id: int
     kind: Kind
@@ -50,58 +50,62 @@ class Learner:
         Raises:
             TrainingError: the self-test failed.
         """
-        kept = [rollout for rollout in rollouts if any(rollout.sampled)]
-        kept = [rollout for rollout in kept if not (self.mask_truncated and rollout.truncated)]
-        if not kept:
+        usable = [rollout for rollout in rollouts if any(rollout.sampled)]
+        usable = [rollout for rollout in usable if not (self.mask_truncated and rollout.truncated)]
+        if not usable:
             return {"updated": 0.0, "kept": 0.0}
         equal = self._equal()
         before = self._read()
         # a teacher needs no verdict: a rollout without one is learnt from too
-        batch = rollout_batch([replace(rollout, reward=rollout.reward or 0.0) for rollout in kept], self.pad_id)
+        batch = rollout_batch([replace(rollout, reward=rollout.reward or 0.0) for rollout in usable], self.pad_id)
         step = self._by_score if self.kind == "sampled" else self._by_vocabulary
-        told, distances = await step(kept, batch)
+        metrics, distances = await step(usable, batch)
         _check(equal, distances)
         return {
-            **told,
+            **metrics,
             "updated": 1.0,
-            "kept": len(kept) / len(rollouts),
-            "not_finite": float(not math.isfinite(told["grad_norm"])),
+            "kept": len(usable) / len(rollouts),
+            "not_finite": float(not math.isfinite(metrics["grad_norm"])),
             **{f"divergence/{name}": value for name, value in distances.items()},
             **{f"teacher_tokens/{name}": float(read - before[name]) for name, read in self._read().items()},
         }
 
     async def _by_vocabulary(
-        self, kept: Sequence[Rollout], batch: Batch
+        self, rollouts: Sequence[Rollout], batch: Batch
     ) -> tuple[dict[str, float], Mapping[str, float]]:
         weights = self._weights(batch)
         ready = replace(batch, kl=weights)
         if self.reward_weight:
-            ready = replace(ready, advantages=self._reward(kept, batch), pg=weights)
-        verdicts = await self.panel.verdicts(kept, make_divergence(self.kind, self.beta))
-        told = self.updater.step(ready, verdicts.supervise)
-        return {**told, "overlap": verdicts.overlap()}, verdicts.distances()
+            ready = replace(ready, advantages=self._reward(rollouts, batch), pg=weights)
+        verdicts = await self.panel.verdicts(rollouts, make_divergence(self.kind, self.beta))
+        metrics = self.updater.step(ready, verdicts.supervise)
+        return {**metrics, "overlap": verdicts.overlap()}, verdicts.distances()
 
-    async def _by_score(self, kept: Sequence[Rollout], batch: Batch) -> tuple[dict[str, float], Mapping[str, float]]:
-        scores = await self.panel.scores(kept)
+    async def _by_score(
+        self, rollouts: Sequence[Rollout], batch: Batch
+    ) -> tuple[dict[str, float], Mapping[str, float]]:
+        scores = await self.panel.scores(rollouts)  # a tensor (sampled tokens,) each
+        # (R, T); the masked places are the sampled tokens in row order, as `scores` has them
         teacher = torch.zeros_like(batch.engine).masked_scatter(batch.mask, torch.cat(scores))
         gain = torch.where(batch.mask, advantage(batch.engine, teacher), 0.0)
-        told = self.updater.step(replace(batch, advantages=gain + self._reward(kept, batch), pg=self._weights(batch)))
+        total = gain + self._reward(rollouts, batch)  # (R, T)
+        metrics = self.updater.step(replace(batch, advantages=total, pg=self._weights(batch)))
         gaps: dict[str, list[torch.Tensor]] = {}
-        for row, rollout in enumerate(kept):
+        for row, rollout in enumerate(rollouts):
             name = self.panel.reader_of(rollout.problem_id).name
             gaps.setdefault(name, []).append(-gain[row][batch.mask[row]])
         distances = {name: float(torch.cat(own).mean()) for name, own in gaps.items()}
-        return {**told, "divergence": float(-gain.sum() / batch.mask.sum())}, distances
+        return {**metrics, "divergence": float(-gain.sum() / batch.mask.sum())}, distances
 
     def _weights(self, batch: Batch) -> torch.Tensor:
         objective = self.updater.objective
         return token_weights(batch.mask, objective.normaliser, objective.max_tokens)
 
-    def _reward(self, kept: Sequence[Rollout], batch: Batch) -> torch.Tensor:
+    def _reward(self, rollouts: Sequence[Rollout], batch: Batch) -> torch.Tensor:
         """Weighted advantages (R, T) of the verifier's rewards; 0 without them."""
         if not self.reward_weight:
             return torch.zeros(batch.mask.shape)
-        return self.reward_weight * self.updater.objective.advantage(outcome_of(kept, batch.mask)) * batch.mask
+        return self.reward_weight * self.updater.objective.advantage(outcome_of(rollouts, batch.mask)) * batch.mask
 
     def _equal(self) -> list[str]:
         """Names of teachers that have the student's weights, before the first update."""

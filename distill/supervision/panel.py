@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import torch
 
 from distill.supervision.divergence import Divergence
-from distill.supervision.reader import Opinion, Reader, Reading
+from distill.supervision.reader import Opinion, Passage, TeacherReader
 from train.base.rollout import Rollout
 from train.update.policy import Compare
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError
 
-__all__ = ["Panel", "Verdicts"]
+__all__ = ["TeacherPanel", "Verdicts"]
 
 
 @dataclass(slots=True)
@@ -74,9 +74,9 @@ class Verdicts:
                     continue
                 index = torch.tensor(mine, device=student.device)
                 own = torch.tensor([places[part.start + i] for i in mine], device=student.device)
-                found = judge(student[index], own)
-                total = total.index_copy(0, index, found)
-                self._note(name, numbers[0], part.start, found)
+                distances = judge(student[index], own)
+                total = total.index_copy(0, index, distances)
+                self._note(name, numbers[0], part.start, distances)
             return total
 
         return compare
@@ -92,25 +92,25 @@ class Verdicts:
             sums.setdefault(name, []).append(pair)
         return {name: sum(a for a, _ in pairs) / sum(n for _, n in pairs) for name, pairs in sums.items()}
 
-    def _note(self, name: str, row: int, start: int, found: torch.Tensor) -> None:
+    def _note(self, name: str, row: int, start: int, distances: torch.Tensor) -> None:
         # a chunk is computed again for its gradient: the same key, so it counts once
-        self._told[name, row, start] = (float(found.detach().sum()), found.numel())
+        self._told[name, row, start] = (float(distances.detach().sum()), distances.numel())
 
 
 @dataclass(slots=True)
-class _Laid:
+class _Layout:
     """Rollouts as their teachers read them: readings by teacher, and each rollout's (teacher, number of reading)."""
 
-    readings: dict[str, list[Reading]] = field(default_factory=dict)
+    readings: dict[str, list[Passage]] = field(default_factory=dict)
     owner: list[tuple[str, int]] = field(default_factory=list)
 
 
-class Panel:
+class TeacherPanel:
     """The teachers of a run by domain."""
 
     def __init__(
         self,
-        readers: Mapping[str, Reader],
+        readers: Mapping[str, TeacherReader],
         messages: Mapping[str, Sequence[Message]],
         thinking: bool | None,
     ) -> None:
@@ -119,13 +119,13 @@ class Panel:
         self._by_domain, self._messages, self._thinking = readers, messages, thinking
         self._prompts: dict[str, tuple[int, ...]] = {}
 
-    def reader_of(self, problem_id: str) -> Reader:
+    def reader_of(self, problem_id: str) -> TeacherReader:
         """The teacher of a problem's domain; raises ConfigError when it has none."""
         domain = problem_id.partition("/")[0]
-        found = self._by_domain.get(domain, self._by_domain.get(""))
-        if found is None:
+        reader = self._by_domain.get(domain, self._by_domain.get(""))
+        if reader is None:
             raise ConfigError(f"no teacher for the domain {domain!r} of {problem_id}: name one, DOMAIN=TEACHER")
-        return found
+        return reader
 
     def check(self, student: Text) -> None:
         """Refuse, before anything is drawn, problems without a teacher and teachers that would read them wrongly."""
@@ -143,33 +143,33 @@ class Panel:
 
     async def scores(self, rollouts: Sequence[Rollout]) -> list[torch.Tensor]:
         """The teachers' log-probabilities of each rollout's sampled tokens."""
-        laid = self._lay(rollouts)
-        found: dict[tuple[str, int], torch.Tensor] = {}
-        for name, readings in laid.readings.items():
+        layout = self._lay(rollouts)
+        logprobs: dict[tuple[str, int], torch.Tensor] = {}
+        for name, readings in layout.readings.items():
             for number, values in enumerate(await self.readers[name].score(readings)):
-                found[name, number] = values
-        return [found[key] for key in laid.owner]
+                logprobs[name, number] = values
+        return [logprobs[key] for key in layout.owner]
 
     async def verdicts(self, rollouts: Sequence[Rollout], divergence: Divergence) -> Verdicts:
         """What the teachers would have said in the student's place."""
-        laid, shared = self._lay(rollouts), _Shared()
+        layout, shared = self._lay(rollouts), _Shared()
 
         def watched(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
             shared.add(student.detach(), teacher)
             return divergence(student, teacher)
 
-        opinions = {name: await self.readers[name].compare(own, watched) for name, own in laid.readings.items()}
-        return Verdicts(opinions, laid.owner, [sum(rollout.sampled) for rollout in rollouts], shared)
+        opinions = {name: await self.readers[name].compare(own, watched) for name, own in layout.readings.items()}
+        return Verdicts(opinions, layout.owner, [sum(rollout.sampled) for rollout in rollouts], shared)
 
     async def close(self) -> None:
         """Free all teachers."""
         for reader in self.readers.values():
             await reader.close()
 
-    def _lay(self, rollouts: Sequence[Rollout]) -> _Laid:
-        laid = _Laid()
+    def _lay(self, rollouts: Sequence[Rollout]) -> _Layout:
+        layout = _Layout()
         for rollout in rollouts:
-            own = laid.readings.setdefault(self.reader_of(rollout.problem_id).name, [])
-            laid.owner.append((self.reader_of(rollout.problem_id).name, len(own)))
-            own.append(Reading(self._prompts[rollout.problem_id], rollout.token_ids, rollout.sampled))
-        return laid
+            own = layout.readings.setdefault(self.reader_of(rollout.problem_id).name, [])
+            layout.owner.append((self.reader_of(rollout.problem_id).name, len(own)))
+            own.append(Passage(self._prompts[rollout.problem_id], rollout.token_ids, rollout.sampled))
+        return layout

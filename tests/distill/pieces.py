@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distill.generation.generate import LocalGenerator
-from distill.generation.ledger import Failure, Ledger, Outcome
-from distill.generation.units import Unit
+from distill.generation.ledger import AnswerLedger, Failure, Outcome, WorkUnit
 from distill.spec.sample import Sample
 from evals.task import Item
 from ttc.core import Answer, Candidate, Message, Problem, Sampling, Usage, Verdict
@@ -48,12 +47,12 @@ def sample(
     return Sample(name, item(problem, prompt), "task", "teacher", index, 1, answer, verdict, label, mode)
 
 
-def unit(number: int, max_tokens: int = 8) -> Unit:
+def unit(number: int, max_tokens: int = 8) -> WorkUnit:
     key = hashlib.sha256(f"unit {number}".encode()).hexdigest()[:16]
-    return Unit(key, item(f"p{number}").problem, "teacher", Sampling(max_tokens=max_tokens), Thinking(), number % 3)
+    return WorkUnit(key, item(f"p{number}").problem, "teacher", Sampling(max_tokens=max_tokens), Thinking(), number % 3)
 
 
-def outcome(given: Unit) -> Answer:
+def outcome(given: WorkUnit) -> Answer:
     """What a deterministic teacher says: a length of its own, cut where the cap is lower."""
     length = int(given.key[:4], 16) % 20 + 1
     cut = length > given.max_tokens
@@ -62,9 +61,9 @@ def outcome(given: Unit) -> Answer:
                   usage=Usage(generated=len(text), calls=1), seconds=0.1)  # fmt: skip
 
 
-def filled(path: Path, units: Sequence[Unit]) -> str:
+def filled(path: Path, units: Sequence[WorkUnit]) -> str:
     """The digest of a ledger that was filled without a disturbance."""
-    with Ledger(path) as ledger:
+    with AnswerLedger(path) as ledger:
         for one in ledger.missing(units):
             ledger.record(one, outcome(one))
         return ledger.digest()

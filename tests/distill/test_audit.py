@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from distill.data.template import audit_rows, turn_end
-from distill.spec.sample import Row, row_of
+from distill.data.audit import audit_rows, turn_end
+from distill.spec.sample import TrainingRow, row_of
 from tests.distill.pieces import sample
 from train.base.models import load_tokenizer
 from ttc.core import Message
@@ -19,7 +19,7 @@ def rows_file(path, rows):
 
 
 def walk(text="s3", **more):
-    return Row("task/p", (Message("user", "s1n1="),), text, **more)
+    return TrainingRow("task/p", (Message("user", "s1n1="),), text, **more)
 
 
 def test_good_rows_pass_with_every_stop_token(tmp_path, guesser):

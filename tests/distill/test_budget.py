@@ -9,7 +9,7 @@ import pytest
 from distill.job.job import run_job
 from distill.methods.budget import budget
 from distill.plan.resolve import resolve
-from distill.spec.method import Domain, Job
+from distill.spec.method import DistillJob, Domain
 from distill.spec.sample import Sample
 from distill.spec.spec import parse_spec
 from tests.distill.models import SYMBOLS, TASK
@@ -25,7 +25,7 @@ WORD = "s1"
 def job(folder, **more):
     spec = parse_spec({**TABLE, "student": str(folder), "teacher": str(folder), "budget": {"budgets": [4]}, **more})
     items = [item(f"p{i}") for i in range(9)]
-    return Job(spec, Path(folder), Path(folder), (), [Domain("task", make_task(TASK), items, None)])
+    return DistillJob(spec, Path(folder), Path(folder), (), [Domain("task", make_task(TASK), items, None)])
 
 
 def traces(*lengths: int, problem: str = "p0") -> list[Sample]:

@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.data.filtering import Context
-from distill.data.pipeline import ORDER, USUAL, read_filters, run_pipeline, settings_of
-from distill.data.selection import read_selection
-from distill.spec.registries import FILTERS, SELECTORS
+from distill.data.pipeline import Context, read_filters, read_selection, run_pipeline, settings_of
 from tests.distill.pieces import sample
 from ttc.config.plugin_fault import blamed
 from ttc.errors import ConfigError, UnknownName
@@ -95,10 +92,14 @@ def test_difficulty_is_the_students_own_pass_rate():
     assert found == ["too easy: the student solves 1.00", "too hard: the student solves 0.00", None, None]
 
 
-def test_every_filter_that_has_a_place_in_the_order_is_registered_and_the_others_come_after():
-    assert set(USUAL) < set(ORDER) <= set(FILTERS.names())
-    assert {"best_scored", "diverse", "random", "shortest"} <= set(SELECTORS.names())
-    assert list(settings_of({"zeal": {}, "near": {}}, {}))[-2:] == ["near", "zeal"]
+def test_filters_stand_where_they_say_and_those_that_say_nothing_come_last(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def zeal():\n    return lambda samples, context: [None for _ in samples]\n")
+    own = ["routing", "truncated", "verdict", "agreement", "format", "language", "repetition", "contamination", "exact",
+           "near", "difficulty"]  # fmt: skip
+    everything = {name: {} for name in (f"{file}:zeal", *reversed(own))}
+    assert list(settings_of(everything, {})) == [*own, f"{file}:zeal"]
+    assert list(settings_of({}, {})) == ["truncated", "verdict", "format", "repetition", "contamination", "exact"]
 
 
 MISTAKES = """

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from distill.data.template import audit_rows
+from distill.data.audit import audit_rows
 from distill.job.job import run_job
-from distill.measure.obedience import obedience, two_turns
+from distill.measure.obedience import Flags, obedience, two_turns
 from distill.methods.fusion import fusion
-from distill.spec.flags import Flags
-from distill.spec.method import Domain, Job
+from distill.spec.method import DistillJob, Domain
 from distill.spec.spec import parse_spec
 from tests.distill.models import TASK, setting
 from tests.distill.pieces import item, sample
@@ -84,7 +83,7 @@ def test_flags_stand_in_user_or_system_turns_and_the_last_one_holds(folder):
     flags = Flags()
     rows = fusion(turns=1.0, unflagged=0.0, switched=0.0).rows(samples(), job(folder))
     assert all(row.notes["turns"] == "2" for row in rows)
-    assert all(flags.holding(row.messages) == (row.notes["mode"] == "think") for row in rows)
+    assert all(flags.read(row.messages) == (row.notes["mode"] == "think") for row in rows)
     kinds = Counter((row.notes["mode"], flag_of(row)) for row in rows)
     assert set(kinds) == {("think", "none"), ("think", "think"), ("no_think", "none"), ("no_think", "no_think")}
     assert [m.role for m in rows[0].messages] == ["user", "assistant", "user"]
@@ -95,10 +94,10 @@ def test_flags_stand_in_user_or_system_turns_and_the_last_one_holds(folder):
 def test_which_flag_holds():
     flags = Flags()
     user = [Message("user", "a /think"), Message("assistant", "x /no_think"), Message("user", "b")]
-    assert flags.holding(user)
-    assert not flags.holding([*user[:2], Message("user", "b /no_think")])
-    assert flags.holding([Message("user", "b")]) and not flags.holding([Message("user", "b")], default=False)
-    assert flags.holding([Message("user", "/no_think then /think")])
+    assert flags.read(user)
+    assert not flags.read([*user[:2], Message("user", "b /no_think")])
+    assert flags.read([Message("user", "b")]) and not flags.read([Message("user", "b")], default=False)
+    assert flags.read([Message("user", "/no_think then /think")])
     turns = two_turns(item("p"), "7", [Message("system", "s"), Message("user", "q")], flags, False, True)
     assert [m.content for m in turns] == ["what is p? /no_think", "7", "q /think"]
 
@@ -160,7 +159,7 @@ def test_a_job_measures_obedience_before_and_after(tmp_path, guesser, walker):
 def test_a_model_that_always_thinks_obeys_where_thinking_is_asked(tmp_path, walker):
     spec = parse_spec({**TABLE, "student": str(walker), "teacher": "t", "eval": {"limit": 11}})
     task = make_task(TASK)
-    made = Job(spec, tmp_path, Path(walker), (), [Domain("task", task, (), task)])
+    made = DistillJob(spec, tmp_path, Path(walker), (), [Domain("task", task, (), task)])
     own = obedience(made, Path(walker), setting(tmp_path, walker), Flags("s1", "s2", ""), turns=False)
     assert own["obedience_default"] > 0.8
     assert own["obedience_no_think"] < 0.5

@@ -2,9 +2,8 @@
 
 import pytest
 
-from distill.measure.comparing import compared, recoveries
+from distill.measure.measured import Measured, TaskNumbers, compared, recoveries
 from distill.plan.gates import job_checks, read_job_gates
-from distill.spec.measured import Measured, TaskNumbers
 from distill.spec.spec import parse_spec
 from ttc.errors import ConfigError
 
@@ -66,7 +65,7 @@ def test_a_methods_own_numbers_may_be_bounded_by_name():
     [
         ({"min_gian": 0}, r"unknown key 'gates\.min_gian'; did you mean 'min_gain'"),
         ({"min_recovered": 2}, r"gates\.min_recovered must be in \[-1, 1\]"),
-        ({"measured": {"x": "much"}}, r"gates\.measured\.x must be a number"),
+        ({"measured": {"x": "much"}}, r"gates\.measured\.x must be float"),
     ],
 )
 def test_a_gate_that_cannot_be_is_refused_by_name(gates, told):

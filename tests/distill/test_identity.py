@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from distill.generation.generate import open_local
-from distill.generation.ledger import Ledger
+from distill.generation.ledger import AnswerLedger
 from distill.job.job import plan_job, run_job
 from distill.job.manifest import verify_manifest
 from distill.spec.spec import parse_spec
@@ -104,7 +104,7 @@ def cut(folder):
 
 
 def done(job):
-    with Ledger(job / "ledger.sqlite") as ledger:
+    with AnswerLedger(job / "ledger.sqlite") as ledger:
         return ledger.totals()["done"]
 
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from distill.generation.generate import open_local
-from distill.generation.ledger import Ledger
+from distill.generation.ledger import AnswerLedger
 from distill.job.job import plan_job, refused, run_job
 from distill.job.manifest import verify_manifest
 from distill.preflight import Finding
@@ -160,7 +160,7 @@ def test_raising_n_pays_for_the_difference_and_keeps_what_was_there(tmp_path, fi
     count = json.loads((whole / "data" / "funnel.json").read_text())["prompts"][0]["kept"]
     assert f"teacher: {2 * count} answers were on the ledger, {count} made now" in told
     assert len(list((folder / "train").iterdir())) in (1, 2)
-    with Ledger(folder / "ledger.sqlite") as more, Ledger(whole / "ledger.sqlite") as before:
+    with AnswerLedger(folder / "ledger.sqlite") as more, AnswerLedger(whole / "ledger.sqlite") as before:
         assert more.totals()["done"] == 3 * count and before.totals()["done"] == 2 * count
 
 
@@ -168,7 +168,7 @@ def test_raising_max_tokens_makes_only_cut_answers_anew(tmp_path, guesser, walke
     folder, told = tmp_path / "short", []
     short = spec(guesser, walker, sampling={"max_tokens": 8}, smoke=0, filters={"verdict": False})
     run_job(short, folder, quiet)
-    with Ledger(folder / "ledger.sqlite") as ledger:
+    with AnswerLedger(folder / "ledger.sqlite") as ledger:
         cut, done = ledger.totals()["cut"], ledger.totals()["done"]
     assert 0 < cut < done
     run_job(spec(guesser, walker, sampling={"max_tokens": 20}, smoke=0), folder, told.append)
@@ -190,7 +190,7 @@ def test_a_bad_teacher_is_stopped_at_the_smoke_gate_before_the_whole_spend(tmp_p
     folder = tmp_path / "bad"
     with pytest.raises(ConfigError, match=r"smoke gate: \d+ of the first 4 problems got no answer.*smoke_failures = "):
         run_job(spec(guesser, guesser, smoke=4, smoke_failures=0, sampling={"max_tokens": 2}), folder, quiet)
-    with Ledger(folder / "ledger.sqlite") as ledger:
+    with AnswerLedger(folder / "ledger.sqlite") as ledger:
         assert ledger.totals()["done"] == 8
     assert not (folder / "train").exists()
 
@@ -240,7 +240,7 @@ def test_search_learns_what_a_vote_agrees_on_without_a_key(tmp_path, walker):
     run_job(parse_spec(table), folder, quiet)
     stages = [s["name"] for s in json.loads((folder / "data" / "funnel.json").read_text())["answers"]]
     assert "agreement" in stages and "verdict" not in stages
-    with Ledger(folder / "ledger.sqlite") as ledger:
+    with AnswerLedger(folder / "ledger.sqlite") as ledger:
         (usage,) = ledger.totals()["usage"].values()
     assert usage["calls"] == 4 * 24
     assert set(json.loads((folder / "result.json").read_text())["recovered"]) == {TASK}

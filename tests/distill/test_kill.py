@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from distill.generation.ledger import Ledger
+from distill.generation.ledger import AnswerLedger
 from tests.distill.models import TASK
 from ttc.identity.digests import file_digest
 
@@ -68,7 +68,7 @@ def run(tmp_path: Path, guesser: Path, walker: Path) -> Iterator[Run]:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Everything that must not depend on kills: the ledger, every file of rows, and the manifest with its digests."""
-    with Ledger(folder / "ledger.sqlite") as ledger:
+    with AnswerLedger(folder / "ledger.sqlite") as ledger:
         found: dict[str, Any] = {"ledger": ledger.digest(), "done": ledger.totals()["done"]}
     found |= {path.name: file_digest(path) for path in sorted((folder / "data").iterdir())}
     return {**found, "manifest": json.loads((folder / "manifest.json").read_text())}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distill.generation.ledger import Ledger
+from distill.generation.ledger import AnswerLedger
 from tests.distill.pieces import failure, filled, outcome, unit
 from ttc.core import Verdict
 from ttc.errors import ConfigError, RecordError
@@ -26,11 +26,11 @@ def test_any_order_any_kills_and_any_failures_give_the_same_ledger(order, kills,
     with tempfile.TemporaryDirectory() as folder:
         wanted = filled(Path(folder, "whole.sqlite"), UNITS)
         path = Path(folder, "torn.sqlite")
-        ledger = Ledger(path)
+        ledger = AnswerLedger(path)
         for place, number in enumerate(order):
             if place in kills:
                 ledger.close()
-                ledger = Ledger(path)
+                ledger = AnswerLedger(path)
             ledger.record(UNITS[number], failure() if number in failing else outcome(UNITS[number]))
         assert {u.key for u in ledger.missing(UNITS)} == {UNITS[i].key for i in failing}
         for one in ledger.missing(UNITS):
@@ -41,14 +41,14 @@ def test_any_order_any_kills_and_any_failures_give_the_same_ledger(order, kills,
 
 
 def test_an_answer_is_never_paid_twice(tmp_path):
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+    with AnswerLedger(tmp_path / "ledger.sqlite") as ledger:
         ledger.record(UNITS[0], outcome(UNITS[0]))
         with pytest.raises(ConfigError, match="asked for twice"):
             ledger.record(UNITS[0], outcome(UNITS[0]))
 
 
 def test_a_failed_unit_keeps_what_its_failures_had_cost(tmp_path):
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+    with AnswerLedger(tmp_path / "ledger.sqlite") as ledger:
         for _ in range(2):
             ledger.record(UNITS[0], failure())
         assert [u.key for u in ledger.missing(UNITS[:1])] == [UNITS[0].key]
@@ -63,7 +63,7 @@ def test_raising_the_cap_makes_only_cut_answers_anew_and_keeps_their_old_rows(tm
     path = tmp_path / "ledger.sqlite"
     filled(path, UNITS)
     raised = [unit(i, max_tokens=30) for i in range(len(UNITS))]
-    with Ledger(path) as ledger:
+    with AnswerLedger(path) as ledger:
         cut = {u.key for u, entry in ledger.entries(UNITS) if entry.truncated}
         assert 0 < len(cut) < len(UNITS)
         todo = ledger.missing(raised)
@@ -78,13 +78,13 @@ def test_raising_the_cap_makes_only_cut_answers_anew_and_keeps_their_old_rows(tm
 
 def test_entries_come_in_the_order_they_are_asked_for(tmp_path):
     filled(tmp_path / "ledger.sqlite", UNITS)
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+    with AnswerLedger(tmp_path / "ledger.sqlite") as ledger:
         backwards = UNITS[::-1]
         assert [u.key for u, _ in ledger.entries(backwards)] == [u.key for u in backwards]
 
 
 def test_verdicts_stand_by_verifier_and_target(tmp_path):
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+    with AnswerLedger(tmp_path / "ledger.sqlite") as ledger:
         ledger.record(UNITS[0], outcome(UNITS[0]))
         ((_, entry),) = ledger.entries(UNITS[:1])
         ledger.add_verdicts([(entry, "exact 1", "t", Verdict("correct", 1.0, seconds=3.0))])
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_ledger_is_refused_by_name(tmp_path):
     path = tmp_path / "ledger.sqlite"
     path.write_text("not a database, and long enough to be looked at" * 40)
     with pytest.raises(RecordError, match=r"ledger\.sqlite is not a ledger"):
-        Ledger(path)
+        AnswerLedger(path)
 
 
 def test_a_ledger_of_another_schema_is_refused(tmp_path):
@@ -106,4 +106,4 @@ def test_a_ledger_of_another_schema_is_refused(tmp_path):
     base.execute("PRAGMA user_version=9")
     base.close()
     with pytest.raises(RecordError, match="schema 9"):
-        Ledger(path)
+        AnswerLedger(path)

@@ -14,10 +14,8 @@ from distill.spec.spec import parse_spec
 from distill.stages.on_policy import on_policy
 from distill.supervision.divergence import WORDS
 from distill.supervision.learner import SELF_TEST, Learner
-from distill.supervision.local import LocalReader
-from distill.supervision.panel import Panel
-from distill.supervision.reader import Reading
-from distill.supervision.server import EngineReader
+from distill.supervision.panel import TeacherPanel
+from distill.supervision.reader import EngineReader, LocalReader, Passage
 from evals.tasks.cipher import cipher
 from tests.distill.models import STEPS, SYMBOLS, TASK, make_model, setting
 from tests.ttc.openai_server import OpenAIServer
@@ -84,7 +82,7 @@ def drawn(student):
 
 def panel(readers):
     items = cipher(symbols=SYMBOLS, max_steps=STEPS, split="train").items(None, 0)
-    return Panel(readers, {item.problem.id: item.problem.messages for item in items}, None)
+    return TeacherPanel(readers, {item.problem.id: item.problem.messages for item in items}, None)
 
 
 def learner(student, reader, kind="reverse", *, reward=0.0, mask_truncated=True, lr=1e-9):
@@ -200,7 +198,7 @@ def test_a_teacher_behind_an_engine_scores_like_one_in_this_process(student, tea
     async def both():
         engine = embedded(str(teacher), dtype="float32", device="cpu", batch_invariant=True)
         far, near = EngineReader("far", engine, top_k=None), LocalReader("near", teacher, "cpu")
-        wanted = [Reading(r.prompt_ids, r.token_ids, r.sampled) for r in drawn]
+        wanted = [Passage(r.prompt_ids, r.token_ids, r.sampled) for r in drawn]
         try:
             return await far.score(wanted), await near.score(wanted), far.usage
         finally:

@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from distill import preflight
-from distill.data.vocabulary import differences, id_bytes
 from distill.job.job import plan_job, run_job
 from distill.plan.resolve import resolve
+from distill.preflight.tokenizer import differences, id_bytes
 from distill.spec.spec import parse_spec
 from evals.worlds.cipher import question
 from tests.distill.models import SYMBOLS, TASK, make_model

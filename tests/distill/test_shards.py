@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from distill.generation.generate import fill
-from distill.generation.ledger import Ledger
+from distill.generation.ledger import AnswerLedger, WorkUnit, sampling_digest
 from distill.generation.shards import MAX_DEATHS, RayGenerator, opener_for, ray_opener
-from distill.generation.units import Unit, sampling_digest
 from distill.job.job import run_job
 from distill.spec.spec import JobSpec, TeacherSpec, parse_spec
 from distill.spec.teacher import Teacher, resolve_teacher
@@ -43,10 +42,10 @@ def make_teacher(graves: Path, **options: object) -> Teacher:
     return resolve_teacher(given, spec)
 
 
-def make_units(teacher: Teacher, texts: list[str]) -> list[Unit]:
+def make_units(teacher: Teacher, texts: list[str]) -> list[WorkUnit]:
     how = sampling_digest(SAMPLING, Thinking(), 1)
     return [
-        Unit(
+        WorkUnit(
             f"{i + 1:016x}",
             Problem(f"p{i}", (Message("user", text),)),
             f"{teacher.name}-{how}",
@@ -58,8 +57,8 @@ def make_units(teacher: Teacher, texts: list[str]) -> list[Unit]:
     ]
 
 
-def filled(path: Path, teacher: Teacher, units: list[Unit], shards: int) -> Ledger:
-    ledger = Ledger(path)
+def filled(path: Path, teacher: Teacher, units: list[WorkUnit], shards: int) -> AnswerLedger:
+    ledger = AnswerLedger(path)
     asyncio.run(fill(ledger, teacher, units, concurrency=8, opener=opener_for(shards)))
     return ledger
 

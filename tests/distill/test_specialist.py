@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from distill.data.filtering import Context
+from distill.data.pipeline import Context
 from distill.filters.routing import routing, win_rates, winners
 from distill.job.job import run_job
 from distill.plan.resolve import resolve
-from distill.spec.domains import DomainVerifier, joined, named, parse_named
 from distill.spec.spec import parse_spec
+from distill.stages.domains import DomainVerifier, joined, named, parse_named
 from evals.task import Task
 from tests.distill.models import SYMBOLS, make_model
 from tests.distill.pieces import sample

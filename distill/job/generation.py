@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from distill.data.filtering import kind_of
-from distill.data.pipeline import PER_ANSWER, run_pipeline
+from distill.data.pipeline import PerAnswer, kind_of, run_pipeline
 from distill.generation.generate import Generator, Opener, fill
 from distill.generation.judging import gather
-from distill.generation.ledger import Ledger, Outcome
-from distill.generation.units import Unit, distinct, units_of
-from distill.plan.resolve import PROBE, Plan
+from distill.generation.ledger import AnswerLedger, Outcome, WorkUnit, distinct, units_of
+from distill.plan.resolve import PROBE, JobPlan
 from distill.spec.method import Assignment
 from distill.spec.teacher import Teacher
 from ttc.errors import ConfigError
@@ -26,33 +24,33 @@ __all__ = ["expected_cost", "spend", "units_by_teacher"]
 Log = Callable[[str], None]
 
 
-async def spend(plan: Plan, ledger: Ledger, opener: Opener, log: Log) -> None:
+async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log) -> None:
     """Bring every unit of the plan onto the ledger.
 
     Raises:
         ConfigError: the smoke gate, or what would fail every unit alike.
         EngineError: the engine is gone; run the job again to go on.
     """
-    kept = _Kept(opener)
+    teachers = _OpenTeachers(opener)
     missing = {teacher.digest: len(ledger.missing(units)) for teacher, units in units_by_teacher(plan)}
     try:
         if plan.spec.smoke:
             for assignment in plan.assignments:
                 if assignment.gated and assignment.label != PROBE:
-                    await _smoke(plan, assignment, ledger, kept, log)
-        told = expected_cost(plan, ledger)
-        if told:
-            log(told)
+                    await _smoke(plan, assignment, ledger, teachers, log)
+        cost = expected_cost(plan, ledger)
+        if cost:
+            log(cost)
         for teacher, units in units_by_teacher(plan):
-            ticks = _Ticks(log, teacher)
-            await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=kept.open, progress=ticks)
-            made = missing[teacher.digest]
-            log(f"{teacher.name}: {len(units) - made} answers were on the ledger, {made} made now")
+            ticks = _ProgressLog(log, teacher)
+            await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=teachers.open, progress=ticks)
+            num_new = missing[teacher.digest]
+            log(f"{teacher.name}: {len(units) - num_new} answers were on the ledger, {num_new} made now")
     finally:
-        await kept.close()
+        await teachers.close()
 
 
-def units_by_teacher(plan: Plan) -> list[tuple[Teacher, list[Unit]]]:
+def units_by_teacher(plan: JobPlan) -> list[tuple[Teacher, list[WorkUnit]]]:
     """Every teacher with its units, each once."""
     by_digest: dict[str, tuple[Teacher, list[Assignment]]] = {}
     for assignment in plan.assignments:
@@ -63,7 +61,7 @@ def units_by_teacher(plan: Plan) -> list[tuple[Teacher, list[Unit]]]:
     ]
 
 
-def expected_cost(plan: Plan, ledger: Ledger) -> str:
+def expected_cost(plan: JobPlan, ledger: AnswerLedger) -> str:
     """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left."""
     lines = []
     for teacher, units in units_by_teacher(plan):
@@ -77,23 +75,25 @@ def expected_cost(plan: Plan, ledger: Ledger) -> str:
     return "; ".join(lines)
 
 
-async def _smoke(plan: Plan, assignment: Assignment, ledger: Ledger, kept: _Kept, log: Log) -> None:
+async def _smoke(
+    plan: JobPlan, assignment: Assignment, ledger: AnswerLedger, teachers: _OpenTeachers, log: Log
+) -> None:
     spec = plan.spec
     first = assignment.items[: spec.smoke]
-    wanted = {item.problem.id for item in first}
-    units = distinct(pair for pair in units_of(assignment, spec.seed) if pair[0].problem.id in wanted)
+    first_ids = {item.problem.id for item in first}
+    units = distinct(pair for pair in units_of(assignment, spec.seed) if pair[0].problem.id in first_ids)
     if not ledger.missing(units) and not ledger.missing(distinct(units_of(assignment, spec.seed))):
         return  # all of it is paid for
-    await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=kept.open)
-    found = await gather(ledger, [assignment], spec.seed, spec.verifier, first=spec.smoke)
-    filters = {name: judge for name, judge in plan.filters.items() if name in PER_ANSWER}
-    passed = run_pipeline(found.samples, filters, plan.context, None, spec.seed)
+    await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=teachers.open)
+    answers = await gather(ledger, [assignment], spec.seed, spec.verifier, first=spec.smoke)
+    filters = {name: judge for name, judge in plan.filters.items() if isinstance(judge, PerAnswer)}
+    passed = run_pipeline(answers.samples, filters, plan.context, None, spec.seed)
     lost = len(first) - len({sample.prompt for sample in passed.kept})
     name = assignment.teacher.name
     log(f"smoke gate: {len(first) - lost} of {len(first)} problems got an accepted answer from {name}")
     if lost > spec.smoke_failures:
         kinds = Counter(f"{d.stage}: {kind_of(d.reason)}" for d in passed.dropped.values())
-        kinds.update(f"failed: {error[:80]}" for error in found.failed)
+        kinds.update(f"failed: {error[:80]}" for error in answers.failed)
         reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
         raise ConfigError(
             f"smoke gate: {lost} of the first {len(first)} problems got no answer of {name} that is "
@@ -102,7 +102,7 @@ async def _smoke(plan: Plan, assignment: Assignment, ledger: Ledger, kept: _Kept
         )
 
 
-class _Ticks:
+class _ProgressLog:
     """Says now and then how far a teacher has come."""
 
     def __init__(self, log: Log, teacher: Teacher) -> None:
@@ -113,7 +113,7 @@ class _Ticks:
             self._log(f"{self._name}: {written:,} of {missing:,} answers")
 
 
-class _Kept:
+class _OpenTeachers:
     """Keeps the last teacher open between two uses; opening another one closes it."""
 
     def __init__(self, opener: Opener) -> None:
@@ -128,7 +128,7 @@ class _Kept:
             if self._inner is not None:
                 self._stale.append(self._inner)
             self._inner, self._digest = self._opener(teacher, concurrency), teacher.digest
-        return _Borrowed(self, self._inner)
+        return _Unclosed(self, self._inner)
 
     async def close_stale(self) -> None:
         """Close what is no longer used."""
@@ -143,17 +143,17 @@ class _Kept:
         await self.close_stale()
 
 
-class _Borrowed:
+class _Unclosed:
     """A generator that somebody else will close."""
 
-    def __init__(self, owner: _Kept, inner: Generator) -> None:
+    def __init__(self, owner: _OpenTeachers, inner: Generator) -> None:
         self._owner, self._inner = owner, inner
 
-    async def answer(self, units: Sequence[Unit]) -> AsyncGenerator[tuple[Unit, Outcome], None]:
+    async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
         """See `Generator.answer`."""
         await self._owner.close_stale()
-        async for found in self._inner.answer(units):
-            yield found
+        async for pair in self._inner.answer(units):
+            yield pair
 
     async def close(self) -> None:
         """Leave it open."""

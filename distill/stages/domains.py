@@ -21,28 +21,28 @@ __all__ = ["DomainVerifier", "joined", "named", "parse_named"]
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
 
 
-def parse_named(field: str, given: str | Sequence[str]) -> dict[str, str]:
+def parse_named(field: str, texts: str | Sequence[str]) -> dict[str, str]:
     """`SPEC`, or several `NAME=SPEC`, as a mapping; a single one may go without a name ("").
 
     Raises:
         ConfigError: a name twice, or none where there are several.
     """
-    entries = [given] if isinstance(given, str) else list(given)
-    found: dict[str, str] = {}
+    entries = [texts] if isinstance(texts, str) else list(texts)
+    specs: dict[str, str] = {}
     for entry in entries:
         match = _NAMED.fullmatch(entry)
         name, spec = match.groups() if match else ("", entry)
-        if name in found or (not name and len(entries) > 1):
+        if name in specs or (not name and len(entries) > 1):
             raise ConfigError(f"{field}: {entry!r} needs a name of its own, NAME={spec}")
-        found[name] = spec
-    if not found:
+        specs[name] = spec
+    if not specs:
         raise ConfigError(f"{field} is empty")
-    return found
+    return specs
 
 
-def named(field: str, given: str | Sequence[str]) -> dict[str, Task]:
+def named(field: str, texts: str | Sequence[str]) -> dict[str, Task]:
     """The tasks of `NAME=TASK` by name."""
-    return {name: make_task(spec) for name, spec in parse_named(field, given).items()}
+    return {name: make_task(spec) for name, spec in parse_named(field, texts).items()}
 
 
 def joined(tasks: Mapping[str, Task]) -> Task:

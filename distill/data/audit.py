@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.spec.sample import Row
+from distill.spec.sample import TrainingRow
 from train.base.models import load_tokenizer
 from train.examples.examples import Example, read_examples
 from train.examples.imitation import imitation_batch
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["Audit", "audit_rows", "turn_end"]
+__all__ = ["RowAudit", "audit_rows", "turn_end"]
 
 _PROBE = "zqx"
 """A content that no template writes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class RowAudit:
     """Shares and counts over all rows; `problems` are the first few rows that break a rule, in words."""
 
     num_rows: int
@@ -52,16 +52,16 @@ def turn_end(folder: Path) -> tuple[int, ...]:
     return tuple(tokenizer.encode(tail, add_special_tokens=False)) if tail else ()
 
 
-def audit_rows(path: Path, rows: Sequence[Row], student: Path, max_context: int) -> Audit:
+def audit_rows(path: Path, rows: Sequence[TrainingRow], student: Path, max_context: int) -> RowAudit:
     """Audit a file of rows against the student that will learn them; raises ConfigError when a rule is broken."""
     text, tokenizer = Text(student), load_tokenizer(student)
     end = int(tokenizer.eos_token_id)
     ends = turn_end(student)
     if ends and ends[0] != end:
-        said = text.decode([ends[0]])
+        ending = text.decode([ends[0]])
         raise ConfigError(
-            f"the template of {student} ends a turn with {said!r}, but its tokenizer's end-of-text token is "
-            f"{text.decode([end])!r}; set eos_token to {said!r} in tokenizer_config.json"
+            f"the template of {student} ends a turn with {ending!r}, but its tokenizer's end-of-text token is "
+            f"{text.decode([end])!r}; set eos_token to {ending!r} in tokenizer_config.json"
         )
     examples = read_examples(path, text, end)
     problems = [
@@ -73,7 +73,7 @@ def audit_rows(path: Path, rows: Sequence[Row], student: Path, max_context: int)
     masked = _masked(examples[:64], int(tokenizer.pad_token_id))
     if masked is not None:
         problems.append(masked)
-    return Audit(
+    return RowAudit(
         len(examples),
         sum(len(example.token_ids) for example in examples),
         stopped / len(examples),
@@ -82,13 +82,13 @@ def audit_rows(path: Path, rows: Sequence[Row], student: Path, max_context: int)
     )
 
 
-def _problem(row: Row, example: Example, text: Text, end: int, max_context: int) -> str:
+def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_context: int) -> str:
     """What is wrong with a row, or nothing."""
     if example.token_ids[-1] != end or end in example.token_ids[:-1]:
         return "the stop token must stand at its end, once"
-    told = text.decode(example.token_ids[:-1])
-    if row.completion not in told or (row.thinking or "") not in told:
-        return f"its ids spell {told[-60:]!r}, not its text"
+    text_of_ids = text.decode(example.token_ids[:-1])
+    if row.completion not in text_of_ids or (row.thinking or "") not in text_of_ids:
+        return f"its ids spell {text_of_ids[-60:]!r}, not its text"
     length = len(example.prompt_ids) + len(example.token_ids)
     if length > max_context:
         return f"{length} tokens do not fit the student's context of {max_context}"

@@ -20,10 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from distill.data.filtering import kind_of
-from distill.data.pipeline import Funnel
-from distill.plan.resolve import Plan
-from distill.spec.sample import Row, Sample
+from distill.data.pipeline import Funnel, kind_of
+from distill.data.prompts import Prompts
+from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import MixSpec
 from train.examples.examples import rows_of
 from ttc import seeds
@@ -53,10 +52,15 @@ DECISIONS, PROMPTS, FUNNEL = "decisions.jsonl", "prompts.jsonl", "funnel.json"
 
 
 def write_data(
-    plan: Plan, samples: Sequence[Sample], funnel: Funnel, rows: Sequence[Row], failed: Sequence[str]
+    job_folder: Path,
+    prompts: Mapping[str, Prompts],
+    samples: Sequence[Sample],
+    funnel: Funnel,
+    rows: Sequence[TrainingRow],
+    failed: Sequence[str],
 ) -> Path:
-    """Write everything and return the file of rows."""
-    folder = plan.job.folder / DATA
+    """Write everything and return the file of rows; `prompts` are those of each domain."""
+    folder = job_folder / DATA
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / TRAIN, (row.to_json() for row in rows))
     write_lines(
@@ -72,37 +76,37 @@ def write_data(
         folder / PROMPTS,
         (
             {"domain": name, "problem": problem, "reason": reason}
-            for name, prompts in plan.prompts.items()
-            for problem, reason in prompts.dropped
+            for name, cleaned in prompts.items()
+            for problem, reason in cleaned.dropped
         ),
     )
-    write_json(folder / FUNNEL, funnel_of(plan, funnel, len(rows), failed))
+    write_json(folder / FUNNEL, funnel_of(prompts, funnel, len(rows), failed))
     return folder / TRAIN
 
 
-def funnel_of(plan: Plan, funnel: Funnel, num_rows: int, failed: Sequence[str]) -> dict[str, Any]:
+def funnel_of(prompts: Mapping[str, Prompts], funnel: Funnel, num_rows: int, failed: Sequence[str]) -> dict[str, Any]:
     """Counts from problems to rows; every stage's `came` is the `kept` of the one before."""
-    lost = [reason for prompts in plan.prompts.values() for _, reason in prompts.dropped]
-    left = sum(len(prompts.items) for prompts in plan.prompts.values())
+    reasons = [reason for cleaned in prompts.values() for _, reason in cleaned.dropped]
+    left = sum(len(cleaned.items) for cleaned in prompts.values())
     answered = funnel.stages[0].came if funnel.stages else len(funnel.kept)
-    prompts = {"name": "prompts", "came": left + len(lost), "kept": left, "reasons": _counted(lost)}
-    calls = {"name": "answers", "came": answered + len(failed), "kept": answered, "reasons": _counted(failed)}
-    return {"prompts": [prompts], "answers": [calls, *map(asdict, funnel.stages)], "rows": num_rows}
+    problems = {"name": "prompts", "came": left + len(reasons), "kept": left, "reasons": _counts(reasons)}
+    calls = {"name": "answers", "came": answered + len(failed), "kept": answered, "reasons": _counts(failed)}
+    return {"prompts": [problems], "answers": [calls, *map(asdict, funnel.stages)], "rows": num_rows}
 
 
-def mixed_in(mix: MixSpec, num_rows: int, seed: int) -> list[Row]:
+def mixed_in(mix: MixSpec, num_rows: int, seed: int) -> list[TrainingRow]:
     """Rows from the files of [mix], as many as their share of all rows allows; the seed decides which.
 
     Raises:
         ConfigError, RecordError: a file is missing or broken.
     """
-    found = [
+    candidates = [
         (seeds.derive(seed, "mix", where.rpartition("/")[2]), _foreign(row, where))
         for path in mix.data
         for where, row in rows_of(Path(path).expanduser(), {"completion", "thinking", "weight"})
     ]
     most = int(mix.share / (1 - mix.share) * num_rows)
-    return [row for _, row in sorted(found, key=lambda entry: entry[0])[:most]]
+    return [row for _, row in sorted(candidates, key=lambda entry: entry[0])[:most]]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -122,7 +126,7 @@ def write_json(path: Path, data: Any) -> None:
     replace_text(path, json.dumps(data, indent=1) + "\n")
 
 
-def _counted(reasons: Iterable[str]) -> dict[str, int]:
+def _counts(reasons: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(map(kind_of, reasons)).items()))
 
 
@@ -142,12 +146,12 @@ def _line_of(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _foreign(row: Mapping[str, Any], where: str) -> Row:
+def _foreign(row: Mapping[str, Any], where: str) -> TrainingRow:
     turns = row.get("messages", [{"role": "user", "content": row.get("prompt")}])
     try:
         messages = tuple(Message(turn["role"], turn["content"]) for turn in turns)
         name = f"mix/{row.get('id', where.rpartition('/')[2])}"
-        return Row(
+        return TrainingRow(
             name, messages, row["completion"], row.get("thinking"), row.get("mode", "auto"),
             float(row.get("weight", 1.0)), (where.rpartition("/")[2],),
         )  # fmt: skip
