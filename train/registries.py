@@ -16,7 +16,7 @@ from ttc.config.registry import Registry
 __all__ = ["ADVANTAGES", "ENVIRONMENTS", "LOSSES", "PREFERENCES", "SHAPING", "STAGES"]
 
 ADVANTAGES = Registry(
-    "advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.outcome:Advantage",))
+    "advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.advantage:Advantage",))
 )
 ENVIRONMENTS = Registry(
     "environment", "train.environments", "ttc.environments", PluginShape(("train.rollouts.environment:Environment",))

@@ -21,7 +21,7 @@ from distill.spec.spec import JobSpec
 from distill.spec.teacher import Teacher
 from evals.runs.contents import problems_digest
 from evals.task import Task
-from train.base.contents import path_contents
+from train.recipe.contents import path_contents
 from ttc.identity.contents import code_digests, part_contents, texts_in
 from ttc.identity.digests import differing, model_digests, named
 

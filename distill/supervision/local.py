@@ -17,7 +17,7 @@ from distill.supervision.divergence import Divergence
 from distill.supervision.reader import At, Opinion, Reading
 from train.base.models import load_model
 from train.update.batch import pad
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc.core import Message, Prompt, Usage
 from ttc.engines.shared.text import Text
 

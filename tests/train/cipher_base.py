@@ -28,7 +28,7 @@ from train.rollouts.held_out import HeldOut
 from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import Syncer
 from train.update.batch import pad
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from train.update.update import Objective, Updater
 from ttc.core import Sampling
 from ttc.engines.embedded.engine import embedded

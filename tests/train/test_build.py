@@ -13,7 +13,7 @@ from train.stages.grpo import grpo
 from train.stages.sft import sft
 from train.update.batch import pad
 from train.update.build import Build
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc.errors import ConfigError
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"

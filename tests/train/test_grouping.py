@@ -16,7 +16,7 @@ from train.rl.asynchronous import learn_async
 from train.rl.loop import learn
 from train.rl.parts import Plan
 from train.rl.step import draw
-from train.rollouts.grouping import check_groups
+from train.rollouts.groups import check_groups
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError
 

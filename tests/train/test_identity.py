@@ -9,7 +9,7 @@ import torch
 
 from tests.train.cipher_base import make_base, secret
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
-from train.base.contents import path_contents, run_contents
+from train.recipe.contents import path_contents, run_contents
 from train.recipe.recipe import read_recipe
 from train.recipe.run import Options, run_recipe
 from ttc.errors import ConfigError

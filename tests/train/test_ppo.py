@@ -21,8 +21,8 @@ from train.stages.reward_model import reward_model
 from train.stages.sample import sample
 from train.update.batch import Batch, pad
 from train.update.critic import Critic, ValueFit, ValueHead, explained_variance, value_loss
-from train.update.outcome import Outcome
-from train.update.policy import token_logprobs
+from train.update.advantage import Outcome
+from train.update.logprobs import token_logprobs
 from train.update.update import Objective, Updater, whitened
 from ttc.errors import ConfigError
 

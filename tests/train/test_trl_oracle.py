@@ -29,7 +29,7 @@ from train.update import kl
 from train.update.batch import Batch, pad
 from train.update.correction import Correction
 from train.update.normalise import token_weights
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from train.update.update import Objective, Updater, _Tally
 
 pytestmark = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.outcome import Advantage, Outcome, centred, group_std, spread
+from train.update.advantage import Advantage, Outcome, centred, group_std, spread
 
 __all__ = ["batch"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.outcome import Advantage, Outcome
+from train.update.advantage import Advantage, Outcome
 from ttc.errors import ConfigError
 
 __all__ = ["gae"]

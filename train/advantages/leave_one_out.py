@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.outcome import Advantage, Outcome, centred, group_mean, spread
+from train.update.advantage import Advantage, Outcome, centred, group_mean, spread
 
 __all__ = ["leave_one_out"]
 

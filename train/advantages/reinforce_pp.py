@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from train.update.outcome import Advantage, Outcome, centred, group_std, spread
+from train.update.advantage import Advantage, Outcome, centred, group_std, spread
 
 __all__ = ["reinforce_pp"]
 

@@ -33,8 +33,8 @@ class Sharded(torch.nn.Module):
         return self.model.config
 
     def forward(self, *arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
-        """What `train.update.policy.token_logprobs` gives, as a tuple, whose tensors gathering follows."""
-        from train.update.policy import token_logprobs
+        """What `train.update.logprobs.token_logprobs` gives, as a tuple, whose tensors gathering follows."""
+        from train.update.logprobs import token_logprobs
 
         scored = token_logprobs(self.model, *arguments, **options)
         given = (scored.logprobs, scored.entropy)

@@ -14,7 +14,7 @@ import torch
 from train.examples.examples import Example
 from train.update.batch import Batch, pad
 from train.update.normalise import Normaliser, token_weights
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 
 __all__ = ["completion_sums", "imitation_batch", "mean_loss", "probabilities", "ranked_right"]
 

@@ -22,7 +22,7 @@ from train.base.stage import Setting
 from train.examples.examples import Example, completion_ids, read_prompt, rows_of
 from train.examples.pairs import ranked_pairs
 from train.examples.sources import one_of, rollouts_path
-from train.rollouts.grouping import mixed
+from train.rollouts.groups import mixed
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError

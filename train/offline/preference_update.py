@@ -19,7 +19,7 @@ from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.examples.pair_data import Preferred
 from train.examples.pairs import Labelled, LabelledLoss, PairLoss, Pairs
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc.config.plugin_fault import checked_return
 
 __all__ = ["PairUpdater", "Reference", "mismatched"]

@@ -1,6 +1,6 @@
 """Run a recipe: check everything, then stage by stage, resuming what a killed run left.
 
-A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.base.contents`), one folder per
+A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.recipe.contents`), one folder per
 stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or over
 other weights, files or problems, it is refused, not overwritten. A finished stage is not run again, but its models are
 read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where the
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.base.contents import run_contents
+from train.recipe.contents import run_contents
 from train.base.stage import Result, Setting, Stage, check_models, read_result, write_result
 from train.base.world import ALONE, World
 from train.measure.retention import FILE as RETENTION

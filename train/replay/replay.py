@@ -22,7 +22,7 @@ from train.recipe.run import stage_folders
 from train.registries import STAGES
 from train.rl.policy_stage import PolicyStage
 from train.rl.step import update_on
-from train.rollouts.grouping import check_groups
+from train.rollouts.groups import check_groups
 from ttc.errors import ConfigError
 from ttc.records import iterate
 

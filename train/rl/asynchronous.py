@@ -27,7 +27,7 @@ from typing import Any
 from train.base.rollout import Rollout
 from train.rl.parts import Parts, Plan, State
 from train.rl.step import NO_ITEMS, Timing, evaluate, finish, resume, sync, update_on
-from train.rollouts.grouping import check_groups
+from train.rollouts.groups import check_groups
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["learn_async"]

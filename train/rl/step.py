@@ -17,12 +17,12 @@ from evals.task import Item
 from train.base.act import act
 from train.base.rollout import Rollout
 from train.rl.parts import Parts, Plan, State
-from train.rollouts.grouping import check_groups
+from train.rollouts.groups import check_groups
 from train.rollouts.held_out import accuracy
 from train.rollouts.metrics import by_group, has_signal, rollout_metrics
 from train.rollouts.sync import Parity
 from train.update.batch import rollout_batch
-from train.update.outcome import Outcome
+from train.update.advantage import Outcome
 from train.update.update import Updater
 from ttc.errors import TrainingError
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from train.base.lora import merged_state
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc.core import Engine, LogprobEngine, Usage, WeightSync
 from ttc.errors import ConfigError, TrainingError
 

@@ -26,7 +26,7 @@ from train.examples.examples import corpus_examples
 from train.examples.imitation import probabilities
 from train.measure.measure import gains
 from train.update.batch import pad
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc import seeds
 from ttc.durable import replace_text
 from ttc.engines.shared.text import Text

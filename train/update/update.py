@@ -24,9 +24,9 @@ from train.update.correction import Correction
 from train.update.critic import Critic
 from train.update.micro import shared, shuffled
 from train.update.normalise import Normaliser, token_weights
-from train.update.outcome import Advantage, Outcome
+from train.update.advantage import Advantage, Outcome
 from train.update.packing import check_packing
-from train.update.policy import Compare, token_logprobs
+from train.update.logprobs import Compare, token_logprobs
 from train.update.terms import Loss, PerToken
 from ttc.config.plugin_fault import checked_return
 from ttc.errors import ConfigError, TrainingError
