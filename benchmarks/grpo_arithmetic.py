@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from train.base.specs import make_task
 from train.base.stage import Setting
 from train.measure.measure import task_gains
 from train.recipe.recipe import read_recipe
 from train.recipe.run import Options, run_recipe
+from train.registries import make_task
 
 RETAINED = "arithmetic:level=4"
 RETAINED_LIMIT = 300

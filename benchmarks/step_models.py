@@ -33,9 +33,8 @@ from evals.numbers.step_metrics import Judged, first_error, ranking
 from evals.worlds.cipher import Cipher, question
 from train.base.stage import Result, Setting, Stage, read_result, write_result
 from train.corpora.cipher import noisy
-from train.examples.step_rows import StepRow
 from train.measure.measure import gains
-from train.reward_models.step_model import StepModel, new_step_model
+from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.stages.pretrain import pretrain
 from train.stages.prm import prm
 from train.stages.sample import sample

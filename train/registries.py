@@ -10,10 +10,31 @@ train/environments/NAME.py   a task to be done with tools, and what it is reward
 
 from __future__ import annotations
 
-from ttc.config.plugin_shape import PluginShape
-from ttc.config.registry import Registry
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["ADVANTAGES", "ENVIRONMENTS", "LOSSES", "PREFERENCES", "SHAPING", "STAGES"]
+from evals.task import Task
+from evals.tasks import TASKS, load_task
+from train.rollouts.rewards import Part
+from ttc.config.config import parse_spec
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import VERIFIERS, Registry, bind
+from ttc.core import Verifier
+from ttc.errors import ConfigError
+
+__all__ = [
+    "ADVANTAGES",
+    "ENVIRONMENTS",
+    "LOSSES",
+    "PREFERENCES",
+    "SHAPING",
+    "STAGES",
+    "make",
+    "make_task",
+    "make_verifier",
+    "shaping_part",
+]
+
 
 ADVANTAGES = Registry(
     "advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.advantage:Advantage",))
@@ -30,3 +51,37 @@ PREFERENCES = Registry(
 )
 SHAPING = Registry("shaping", "train.shaping", "ttc.shaping", PluginShape(("train.rollouts.rewards:Shaping",)))
 STAGES = Registry("stage", "train.stages", "ttc.stages", PluginShape(("train.base.stage:Stage",), supplied=("health",)))
+
+
+def make(registry: Registry, spec: str) -> Any:
+    """Return what the function named by `spec` makes; raises ConfigError for an unknown name or parameter."""
+    name, given = parse_spec(spec)
+    return registry.create(name, given, supply={})
+
+
+def make_task(spec: str) -> Task:
+    """Return the task named by `spec`, with its parameters."""
+    name, given = parse_spec(spec)
+    factory: Callable[..., Task] = load_task(name)
+    task: Task = TASKS.checked(name, factory(**bind(factory, given, supply={})))
+    return task
+
+
+def make_verifier(task: Task) -> Verifier:
+    """Return the verifier of a task."""
+    check = task.check
+    verifier: Verifier = VERIFIERS.create(check.verifier, check.params, supply={})
+    return verifier
+
+
+def shaping_part(spec: str) -> Part:
+    """Return a shaping part: `length:weight=0.5,start=20`; the weight is the recipe's, the rest the function's."""
+    name, given = parse_spec(spec)
+    text = given.pop("weight", None)
+    if text is None:
+        raise ConfigError(f"shaping {name!r} has no weight: write {name}:weight=0.5")
+    try:
+        weight = float(str(text))
+    except ValueError as exc:
+        raise ConfigError(f"shaping {name}: weight must be a number, got {text!r}") from exc
+    return Part(name, weight, SHAPING.create(name, given, supply={}))

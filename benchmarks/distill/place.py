@@ -14,9 +14,9 @@ from typing import Any
 from distill.job.job import run_job
 from distill.spec.spec import read_spec
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
-from train.base.specs import make_task, make_verifier
 from train.recipe.recipe import read_recipe
 from train.recipe.run import Options, run_recipe
+from train.registries import make_task, make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from ttc.config.registry import ENGINES
 from ttc.session.thinking import Thinking

@@ -24,7 +24,7 @@ from distill.spec.teacher import resolve_teacher
 from evals.data.decontamination import own_texts
 from evals.runs.contents import problems_digest
 from evals.task import Task
-from train.base.specs import make_task
+from train.registries import make_task
 from ttc.config.values import parse
 from ttc.errors import ConfigError
 from ttc.identity.digests import model_digests

@@ -11,7 +11,7 @@ from distill.preflight import Finding
 from distill.spec.method import Job, Method
 from distill.spec.registries import METHODS
 from evals.task import Item
-from train.base.specs import make_task
+from train.registries import make_task
 
 __all__ = [
     "Supervising",

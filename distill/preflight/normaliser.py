@@ -12,7 +12,7 @@ import torch
 from distill.preflight import Finding
 from distill.preflight._common import fine, refused
 from distill.spec.method import Job
-from train.update.normalise import NORMALISERS
+from train.update.batch import NORMALISERS
 
 __all__ = ["normaliser"]
 

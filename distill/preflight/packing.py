@@ -18,7 +18,7 @@ def packing(job: Job) -> Finding:
     if not is_off(job.spec.train.get("packing", False)):
         return refused(
             "packing",
-            "train.update.packing would let rows attend to each other",
+            "train.update.logprobs would let rows attend to each other",
             "use train.packed = 1024, which packs rows of a sequence behind a block mask, or leave it out",
         )
     if is_off(job.spec.train.get("packed", 0)):

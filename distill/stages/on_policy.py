@@ -36,14 +36,13 @@ from train.base.stage import Result, Setting, model_of
 from train.examples.sources import check_positive
 from train.losses.ppo import ppo
 from train.replay.replay import Relearn
-from train.rl.loop import learn
-from train.rl.parts import Parts, Plan
+from train.rl.loop import Parts, Plan, learn
 from train.rl.policy_stage import PolicyStage
 from train.rl.rl_fields import RolloutFields
 from train.rollouts.frontier import Mode
 from train.rollouts.rewards import Rewarder
-from train.update.correction import Correction
-from train.update.normalise import Normaliser
+from train.update.batch import Normaliser
+from train.update.terms import Correction
 from train.update.update import Objective, Updater
 from ttc.config.config import overrides, split_model
 from ttc.config.registry import ENGINES, bind

@@ -20,9 +20,8 @@ from distill.supervision.divergence import Kind, advantage, make_divergence
 from distill.supervision.local import LocalReader
 from distill.supervision.panel import Panel
 from train.base.rollout import Rollout
-from train.rl.step import outcome_of
-from train.update.batch import Batch, rollout_batch
-from train.update.normalise import token_weights
+from train.rl.loop import outcome_of
+from train.update.batch import Batch, rollout_batch, token_weights
 from train.update.update import Updater
 from ttc.errors import TrainingError
 

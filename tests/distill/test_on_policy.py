@@ -24,8 +24,7 @@ from tests.ttc.openai_server import OpenAIServer
 from train.advantages.group import group
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, group_draws
-from train.base.rollout_file import read_rollouts
+from train.base.rollout import Collector, group_draws, read_rollouts
 from train.losses.ppo import ppo
 from train.recipe.recipe import read_recipe
 from train.recipe.run import Options, run_recipe

@@ -16,13 +16,12 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Health
 from train.base.models import Shape, load_model, load_tokenizer, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, group_draws
-from train.base.rollout_file import RolloutFile
+from train.base.rollout import Collector, RolloutFile, group_draws
 from train.corpora.cipher import cipher as corpus
 from train.losses.ppo import ppo
 from train.recipe.recipe import read_recipe
 from train.recipe.run import Options, run_recipe
-from train.rl.parts import Parts
+from train.rl.loop import Parts
 from train.rollouts.frontier import Frontier
 from train.rollouts.held_out import HeldOut
 from train.rollouts.rewards import Rewarder

@@ -8,12 +8,11 @@ import json
 import pytest
 
 from evals.tasks.calculation import calculation as task
-from train.base.rollout import Collector, Rollout
-from train.base.rollout_file import RolloutFile, read_rollouts
-from train.base.specs import make_verifier, shaping_part
+from train.base.rollout import Collector, Rollout, RolloutFile, read_rollouts
 from train.environments.calculation import calculation
 from train.recipe.recipe import read_recipe
 from train.recipe.run import Options, run_recipe
+from train.registries import make_verifier, shaping_part
 from train.rollouts.rewards import Rewarder
 from train.stages.agent import agent
 from train.update.batch import rollout_batch

@@ -9,8 +9,7 @@ import pytest
 
 from tests.train.cipher_base import gained, make_parts
 from train.rl.asynchronous import learn_async
-from train.rl.loop import learn
-from train.rl.parts import Plan
+from train.rl.loop import Plan, learn
 from train.rollouts.rewards import Rewarder
 from ttc.errors import ConfigError
 from ttc.verifiers.exact import exact

@@ -15,8 +15,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.seal import SUMS
 from train.recipe.recipe import read_recipe
 from train.recipe.run import Options, run_recipe
-from train.rl.loop import learn
-from train.rl.parts import Plan
+from train.rl.loop import Plan, learn
 from ttc.errors import RecordError, TrainingError
 
 FILES = ("model.safetensors", "optimiser.pt", "state.json", SUMS)

@@ -8,8 +8,7 @@ from tests.train.cipher_base import STEPS, SYMBOLS
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.stage import Result, Setting, write_result
 from train.measure.gates import Check, read_gates
-from train.promote.gate import judge, promote
-from train.promote.gate_cases import digest, safe
+from train.promote.gate import digest, judge, promote, safe
 from train.recipe.recipe import read_recipe
 from train.stages.reward_model import reward_model
 from train.stages.sample import sample

@@ -10,12 +10,10 @@ import torch
 from tests.train.cipher_base import make_parts, two_updates
 from train.base.rollout import Collector, Rollout, group_draws
 from train.base.stage import Setting
-from train.examples.pair_data import PairSource
+from train.examples.pairs import PairSource
 from train.replay.replay import replay_step
 from train.rl.asynchronous import learn_async
-from train.rl.loop import learn
-from train.rl.parts import Plan
-from train.rl.step import draw
+from train.rl.loop import Plan, draw, learn
 from train.rollouts.groups import check_groups
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError

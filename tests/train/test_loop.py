@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from tests.train.cipher_base import gained, make_parts
-from train.base.rollout_file import read_rollouts
-from train.rl.loop import learn
-from train.rl.parts import Plan
-from train.rl.step import outcome_of, update_on
+from train.base.rollout import read_rollouts
+from train.rl.loop import Plan, learn, outcome_of, update_on
 from train.update.batch import rollout_batch
 from train.update.update import weighted
 from ttc.core import Verdict

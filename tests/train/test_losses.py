@@ -11,8 +11,8 @@ from train.losses.ppo import ppo
 from train.losses.squared import squared
 from train.registries import LOSSES
 from train.update import kl
-from train.update.correction import Correction
-from train.update.normalise import NORMALISERS, token_weights
+from train.update.batch import NORMALISERS, token_weights
+from train.update.terms import Correction
 from ttc.errors import ConfigError
 
 ALL = {name: LOSSES.load(name)() for name in LOSSES.names()}

@@ -12,7 +12,7 @@ from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
 from train.examples.offline import METHODS, Job, run_trl
-from train.examples.pair_data import Preferred, pairs_of_rollouts
+from train.examples.pairs import Preferred, pairs_of_rollouts
 from train.stages.sample import sample
 from train.stages.trl import trl
 from ttc.errors import ConfigError, UnknownName

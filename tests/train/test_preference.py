@@ -11,14 +11,12 @@ from tests.train.cipher_base import WALKS
 from train.base.health import Health, configured
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Rollout
-from train.base.rollout_file import RolloutFile
+from train.base.rollout import Rollout, RolloutFile
 from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
-from train.examples.pair_data import Preferred, pairs_of_rollouts, read_pairs
-from train.examples.reference import reference_sums
-from train.offline.preference_update import PairUpdater, Reference, mismatched
+from train.examples.pairs import Preferred, pairs_of_rollouts, read_pairs
+from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
 from train.preferences.dpo import dpo
 from train.preferences.kto import kto
 from train.stages.preference import preference

@@ -12,10 +12,9 @@ from tests.train.cipher_base import STEPS, SYMBOLS, secret
 from train.base.models import Shape, new_model, save_model
 from train.base.stage import Setting
 from train.corpora.chain import chain
-from train.examples.step_rows import StepRow, Steps, read_steps
 from train.measure.measure import open_engine
 from train.reward_models.monte_carlo import MonteCarlo, Tried, most_uncertain
-from train.reward_models.step_model import new_step_model
+from train.reward_models.step_model import StepRow, Steps, new_step_model, read_steps
 from train.stages.prm import prm
 from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling

@@ -11,11 +11,9 @@ from train.base.models import Shape, new_model, save_model
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.corpora.chain import chain
-from train.examples.step_rows import StepRow
-from train.reward_models.process_reward import ProcessSource
-from train.reward_models.step_model import new_step_model
-from train.rl.step import outcome_of
-from train.rollouts.metrics import has_signal
+from train.reward_models.step_model import ProcessSource, StepRow, new_step_model
+from train.rl.loop import outcome_of
+from train.rollouts.groups import has_signal
 from train.rollouts.rewards import Rewarder
 from train.stages.grpo import grpo
 from train.stages.prm import prm

@@ -11,14 +11,12 @@ import pytest
 
 from tests.fresh import heavy_modules_of
 from tests.train.cipher_base import make_base, make_parts
-from train.base.alarm_file import AlarmFile
-from train.base.health import Health, Rule
+from train.base.health import AlarmFile, Health, Rule
 from train.base.stage import Result, write_result
 from train.report import read_run, render_summary, write_report
 from train.report.chart import Bar, Series, line_chart
 from train.report.panels import PANELS
-from train.rl.loop import learn
-from train.rl.parts import Plan
+from train.rl.loop import Plan, learn
 from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile

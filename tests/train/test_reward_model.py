@@ -8,7 +8,7 @@ import torch
 from tests.train.cipher_base import STEPS, SYMBOLS
 from train.base.stage import Setting
 from train.examples.examples import Example
-from train.examples.pair_data import pairs_of_rollouts
+from train.examples.pairs import pairs_of_rollouts
 from train.reward_models.reward_models import RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from train.stages.reward_model import reward_model
 from train.stages.sample import sample

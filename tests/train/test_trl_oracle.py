@@ -26,10 +26,9 @@ from train.preferences.kto import kto
 from train.preferences.orpo import orpo
 from train.preferences.simpo import simpo
 from train.update import kl
-from train.update.batch import Batch, pad
-from train.update.correction import Correction
-from train.update.normalise import token_weights
+from train.update.batch import Batch, pad, token_weights
 from train.update.logprobs import token_logprobs
+from train.update.terms import Correction
 from train.update.update import Objective, Updater, _Tally
 
 pytestmark = [

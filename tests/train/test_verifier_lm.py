@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.base.rollout_file import RolloutFile, read_rollouts
+from train.base.rollout import RolloutFile, read_rollouts
 from train.base.stage import Setting
-from train.examples.step_rows import StepRow
-from train.reward_models.step_model import new_step_model
+from train.reward_models.step_model import StepRow, new_step_model
 from train.stages.sample import sample
 from train.stages.verifier_lm import verifier_lm
 from ttc.config.registry import SCORERS

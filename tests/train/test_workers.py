@@ -10,10 +10,8 @@ import pytest
 from tests.train.cipher_base import make_parts
 from train.base.rollout import Collector
 from train.rl.asynchronous import learn_async
-from train.rl.loop import learn
-from train.rl.parts import Plan
-from train.rollouts.revive import Revived, revived
-from train.rollouts.sync import Syncer
+from train.rl.loop import Plan, learn
+from train.rollouts.sync import Revived, Syncer, revived
 from ttc.core import Message, Sampling, Usage
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.base.launch import without
 from train.base.models import load_model
-from train.base.world import ALONE, World
+from train.base.world import ALONE, World, without
 from train.recipe.recipe import read_recipe
 from train.recipe.run import Options, run_recipe
-from train.update.micro import shared
+from train.update.batch import shared
 from ttc.errors import ConfigError
 
 RECIPE = f"""

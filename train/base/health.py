@@ -15,12 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from train.base.checkpoint import Checkpoints
+from train.base.optimiser import Optimiser
 from train.base.rollout import Rollout
 from ttc.errors import ConfigError, UnknownName
+from ttc.records import LineFile
 
-__all__ = ["RULES", "Action", "Alarm", "Health", "Rule", "configured"]
+__all__ = ["Action", "Alarm", "AlarmFile", "Health", "RULES", "Rule", "act", "configured", "excerpt"]
+
 
 Action: TypeAlias = Literal["warn", "skip", "lower_rate", "roll_back", "stop"]
 _ACTIONS = ("warn", "skip", "lower_rate", "roll_back", "stop")
@@ -200,3 +205,79 @@ class Health:
         """Restore what `state` returned."""
         self._bad = {name: list(values) for name, values in state["bad"].items()}
         self._base = {name: list(values) for name, values in state["base"].items()}
+
+
+_SHOWN = 600
+"""Most characters of a rollout's thinking, and of its answer, that are kept."""
+
+
+class AlarmFile:
+    """Appends alarms as they are raised."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = LineFile(path)
+
+    def append(self, alarm: Alarm) -> None:
+        """Write one alarm; a value that is not finite is written as text."""
+        rule = alarm.rule
+        row = {
+            "step": alarm.step,
+            "rule": rule.name,
+            "metric": rule.metric,
+            "threshold": rule.threshold,
+            "action": rule.action,
+            "why": rule.why,
+            "values": [value if math.isfinite(value) else str(value) for value in alarm.values],
+            "rollouts": [excerpt(rollout) for rollout in alarm.rollouts],
+        }
+        self._file.write(row)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def excerpt(rollout: Rollout) -> dict[str, Any]:
+    """What a reader needs to see of a rollout, as JSON."""
+    return {
+        "problem": rollout.problem_id,
+        "path": list(rollout.path),
+        "status": rollout.verdict.status if rollout.verdict else "unjudged",
+        "reward": rollout.reward,
+        "tokens": len(rollout.token_ids),
+        "truncated": rollout.truncated,
+        "thinking": rollout.thinking[:_SHOWN],
+        "text": rollout.text[:_SHOWN],
+    }
+
+
+def act(
+    alarms: Sequence[Alarm],
+    model: Any,
+    optimiser: Optimiser,
+    checkpoints: Checkpoints,
+    log: Callable[[str], None],
+    file: AlarmFile | None = None,
+) -> str:
+    """Act on `alarms` in order; returns why the run must stop, or nothing."""
+    stopped = ""
+    for alarm in alarms:
+        if file is not None:
+            file.append(alarm)
+        log(alarm.text())
+        if alarm.rule.action == "lower_rate":
+            optimiser.scale *= 0.5
+        if alarm.rule.action == "roll_back":
+            _roll_back(model, optimiser, checkpoints)
+        if alarm.rule.action == "stop":
+            stopped = f"health rule {alarm.rule.name}: {alarm.rule.why}"
+    return stopped
+
+
+def _roll_back(model: Any, optimiser: Optimiser, checkpoints: Checkpoints) -> None:
+    """Take the weights of the last checkpoint, with half the learning rate; counters go on."""
+    scale = optimiser.scale
+    found = checkpoints.load(model)
+    if found is not None:
+        optimiser.load(found[0])
+    optimiser.scale = scale * 0.5

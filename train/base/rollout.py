@@ -10,17 +10,19 @@ Cost: one tuple per completion.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from evals.task import Item
 from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, Target, Usage, Verdict
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, RecordError
+from ttc.records import LineFile, decode, encode, iterate
 from ttc.session.session import Session, Shared
 from ttc.session.solve import Strategy, attempt
 from ttc.session.thinking import Thinking
 
-__all__ = ["Collector", "Rollout", "Strategy", "group_draws"]
+__all__ = ["Collector", "Rollout", "RolloutFile", "Strategy", "group_draws", "read_rollouts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +169,41 @@ class _Recording(Session):
         """See `Session.record`."""
         super().record(prompt, completions)
         self.ends.update({completion.path: (prompt, completion) for completion in completions})
+
+
+class RolloutFile:
+    """Appends the rollouts of each step; a step is synced to disk as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = LineFile(path)
+
+    def append(self, rollouts: Iterable[Rollout]) -> None:
+        """Write one step."""
+        rows = list(rollouts)
+        for number, rollout in enumerate(rows):
+            self._file.write(encode(rollout), sync=number == len(rows) - 1)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_rollouts(path: Path, step: int | None = None) -> Iterator[Rollout]:
+    """Yield the rollouts of `path`, of one step or all; a step written twice (a resumed run) counts as last written.
+
+    Raises:
+        ConfigError: no such file.
+        RecordError: a broken line; names file, line and field.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist; a run writes it when rollouts are recorded")
+    found: dict[tuple[int, int, str, tuple[int, ...]], Rollout] = {}
+    for number, data in iterate(path):
+        if step is not None and isinstance(data, dict) and data.get("step") != step:
+            continue
+        try:
+            rollout = decode(Rollout, data)
+        except RecordError as exc:
+            raise RecordError(f"{path}, line {number}: {exc}") from exc
+        found[rollout.step, rollout.group, rollout.problem_id, rollout.path] = rollout
+    yield from found.values()

@@ -2,7 +2,7 @@
 
 Every process holds the model, draws and judges the rollouts of its share of the prompts, and then has them all; each
 computes its share of an update's micro-batches, and the gradients are added up before the optimiser's step. Weights per
-token are fixed over the whole batch (`train.update.normalise`), so N processes make the update of one, up to the order
+token are fixed over the whole batch (`train.update.batch`), so N processes make the update of one, up to the order
 of sums. What steers a run (metrics, held-out outcomes) is taken from process 0, so that no two ever decide differently.
 Unlike with a data-parallel wrapper, processes may have different numbers of micro-batches: the gradient travels once a
 step. Process groups are set up by accelerate, from `accelerate launch`, `torchrun` or `ttc train run --processes`.
@@ -22,8 +22,11 @@ from ttc.errors import MissingExtra
 
 if TYPE_CHECKING:
     import torch
+import subprocess
+import sys
 
-__all__ = ["ALONE", "World", "joined"]
+__all__ = ["ALONE", "World", "joined", "relaunch", "without"]
+
 
 T = TypeVar("T")
 _PATIENCE = datetime.timedelta(hours=24)
@@ -107,3 +110,22 @@ def joined(device: str) -> World:
         raise MissingExtra("several processes", "train") from exc
     state = PartialState(cpu=device == "cpu", timeout=_PATIENCE)
     return World(state.process_index, state.num_processes)
+
+
+def relaunch(processes: int, arguments: Sequence[str]) -> int:
+    """Run `ttc` with `arguments` in that many processes, and wait; returns the launcher's exit code."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return subprocess.run([*launcher, "-m", "ttc", *arguments], check=False).returncode
+
+
+def without(option: str, arguments: Sequence[str]) -> list[str]:
+    """`arguments` without an option and its value, written in either way."""
+    found: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip or argument == option:
+            skip = argument == option and not skip
+            continue
+        if not argument.startswith(f"{option}="):
+            found.append(argument)
+    return found

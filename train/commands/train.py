@@ -83,8 +83,7 @@ def _run(args: argparse.Namespace) -> int:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    from train.base.launch import relaunch, without
-    from train.base.world import joined
+    from train.base.world import joined, relaunch, without
     from train.recipe.recipe import read_recipe
     from train.recipe.run import Options, run_recipe
     from ttc.engines.embedded.model import pick_device
@@ -136,7 +135,7 @@ def _replay(args: argparse.Namespace) -> int:
 def _rescore(args: argparse.Namespace) -> int:
     import asyncio
 
-    from train.base.rollout_file import RolloutFile
+    from train.base.rollout import RolloutFile
     from train.replay.rescore import change_lines, differences, judged_again, verifier_of
 
     if args.out is not None and args.out.exists():

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.base.rollout import Rollout
-from train.base.rollout_file import read_rollouts
+from train.base.rollout import Rollout, read_rollouts
 from train.examples.corpus import Corpus
 from ttc import seeds
 from ttc.core import Message, Prompt

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from train.examples.examples import Example
-from train.update.batch import Batch, pad
-from train.update.normalise import Normaliser, token_weights
+from train.update.batch import Batch, Normaliser, pad, token_weights
 from train.update.logprobs import token_logprobs
 
 __all__ = ["completion_sums", "imitation_batch", "mean_loss", "probabilities", "ranked_right"]

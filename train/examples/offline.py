@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 from train.base.models import load_tokenizer
 from train.base.seal import newest_whole, seal
 from train.examples.examples import Example
-from train.examples.pair_data import Preferred
+from train.examples.pairs import Preferred
 from ttc.durable import replace_text, replaced_folder
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 

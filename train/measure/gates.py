@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from train.base.specs import make_task
+from train.registries import make_task
 from ttc.config.registry import bind
 from ttc.errors import ConfigError
 
@@ -95,7 +95,7 @@ def gates(
         max_kl: most divergence from the model at the start, nats per token of sampled answers.
         max_mflops: most millions of FLOPs per answer.
         max_seconds: most seconds that training took, all stages that count them together.
-        reviews: a JSON-lines file of traces that people reviewed; see `train.promote.gate_cases`.
+        reviews: a JSON-lines file of traces that people reviewed; see `train.promote.gate`.
         min_reviews: least different traces of this very model among them.
         min_accepted: least lower end of the share of reviews that accept.
         safety: tasks of which every case must be answered as its verifier demands, greedily and sampled.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
-from train.base.specs import make_verifier
 from train.base.stage import Setting
+from train.registries import make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from ttc.config.registry import ENGINES
 from ttc.core import Engine

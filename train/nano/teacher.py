@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from train.nano import examples, loop
+from train.nano.examples import Mixture
 from train.nano.tokenizer import build as build_tokenizer
 
 _POOL = 16  # batches drawn together and sorted by length
@@ -58,3 +59,16 @@ def causal_loss(network: Any, batch: list[examples.Example], pad: int, device: s
         targets = labels[:, 1:]
         kept = targets != examples.IGNORE
         return torch.nn.functional.cross_entropy(logits[kept].float(), targets[kept])
+
+
+MIXTURE = Mixture(
+    no_think=1.0,
+    handover=0.0,
+    no_think_levels=(0.35, 0.25, 0.2, 0.0, 0.15, 0.05),
+    empty=0.5,
+)
+
+
+def recipe(seed: int, steps: int) -> Recipe:
+    """Return the student's recipe."""
+    return Recipe(MIXTURE, seed, loop.Run(steps, lr=4e-3), rows=64)

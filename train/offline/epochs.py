@@ -10,21 +10,20 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train.base.act import act
-from train.base.alarm_file import AlarmFile
 from train.base.checkpoint import Checkpoints
-from train.base.health import Health, Rule
-from train.base.optimiser import Optimiser
+from train.base.fields import Fields
+from train.base.health import AlarmFile, Health, Rule, act, configured
+from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
 from ttc import seeds
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 
-__all__ = ["Fit", "Pace", "rows_at"]
+__all__ = ["Course", "Fit", "Pace", "rows_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +118,51 @@ def _plain(metrics: dict[str, float]) -> dict[str, float]:
 def _told(metrics: dict[str, float]) -> str:
     shown = [name for name in metrics if name.startswith("held_out") or name == "loss"]
     return ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course(Fields):
+    """Fields of a stage that passes over rows; refused when it is made if they cannot be.
+
+    Args:
+        steps: updates.
+        lr: highest learning rate.
+        rows: examples per update.
+        held_out_share: share of prompts that are held out and measured.
+        warmup: steps over which the rate rises.
+        decay: let the rate fall to 0.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        health: changes of health rules by name.
+    """
+
+    steps: int
+    lr: float
+    rows: int = 32
+    held_out_share: float = 0.1
+    warmup: int = 0
+    decay: bool = True
+    eval_every: int = 20
+    save_every: int = 50
+    health: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a share, a pace, a rate or a rule that cannot be."""
+        if not 0 < self.held_out_share < 1:
+            raise ConfigError(f"held_out_share must be in (0, 1), got {self.held_out_share}")
+        _ = self.pace, self.schedule, self.rules
+
+    @property
+    def pace(self) -> Pace:
+        """Steps, and rows of each."""
+        return Pace(self.steps, self.rows, self.eval_every, self.save_every)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate by step."""
+        return Schedule(self.lr, self.steps, self.warmup, self.decay)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The health rules."""
+        return configured(self.health or {})

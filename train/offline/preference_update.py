@@ -8,21 +8,25 @@ Cost: a forward and backward pass over both completions, for KTO a forward pass 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from train.base.models import load_model
 from train.base.optimiser import Optimiser
 from train.examples.examples import Example
-from train.examples.imitation import imitation_batch
-from train.examples.pair_data import Preferred
-from train.examples.pairs import Labelled, LabelledLoss, PairLoss, Pairs
+from train.examples.imitation import completion_sums, imitation_batch
+from train.examples.pairs import Labelled, LabelledLoss, PairLoss, Pairs, Preferred
 from train.update.logprobs import token_logprobs
 from ttc.config.plugin_fault import checked_return
+from ttc.durable import replaced_file
 
-__all__ = ["PairUpdater", "Reference", "mismatched"]
+__all__ = ["PairUpdater", "Reference", "mismatched", "reference_sums"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +142,26 @@ def _watched(pairs: Pairs) -> dict[str, torch.Tensor]:
         "margin": (chosen - rejected).mean(),
         "pair_accuracy": (chosen > rejected).float().mean(),
     }
+
+
+def reference_sums(source: Path, examples: Sequence[Example], folder: Path, device: str, pad_id: int) -> torch.Tensor:
+    """Log-probability of each completion by the model in `source`, nats: (R,)."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / f"reference-{_digest(source, examples)}.safetensors"
+    if path.is_file():
+        kept: torch.Tensor = load_file(str(path))["sums"]
+        return kept
+    model = load_model(source, device)
+    sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
+    with replaced_file(path) as partial:
+        save_file({"sums": sums}, str(partial))
+    return sums
+
+
+def _digest(source: Path, examples: Sequence[Example]) -> str:
+    found = hashlib.sha256(json.dumps([[e.prompt_ids, e.token_ids] for e in examples]).encode())
+    for weights in sorted(source.glob("*.safetensors")):
+        with weights.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:16]

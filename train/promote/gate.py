@@ -4,17 +4,19 @@ The candidate is the run's last model, the start the one that training began wit
 `promoted` in the run's folder is a link to the candidate, moved in one step and only when every gate passes, so a
 server that reads it never sees a model in between, and a failed gate leaves the last promoted model in place. Cost: the
 problems of every task once for each of the two models. People's reviews, safety cases and preference are gates too
-(`train.promote.gate_cases`).
+(`train.promote.gate`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,22 +24,23 @@ from evals.data.decontamination import prompt_text
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.models import load_model
-from train.base.rollout import Collector, Rollout, group_draws
-from train.base.rollout_file import read_rollouts
-from train.base.specs import make_task, make_verifier
+from train.base.rollout import Collector, Rollout, group_draws, read_rollouts
 from train.base.stage import Setting, read_result
 from train.measure.gates import Check, Gates
 from train.measure.measure import open_engine
-from train.promote.gate_cases import digest, preferred, reviewed, safe
 from train.recipe.run import stage_folders
+from train.registries import make_task, make_verifier
+from train.reward_models.reward_models import RewardSource
 from train.rollouts.held_out import HeldOut, accuracy
 from train.update import kl
 from ttc.core import Sampling, Usage
 from ttc.durable import replace_link, replace_text
 from ttc.engines.shared.text import Text
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, RecordError
+from ttc.records import iterate
 
-__all__ = ["judge", "promote"]
+__all__ = ["digest", "judge", "preferred", "promote", "read_reviews", "reviewed", "safe"]
+
 
 PROMOTED, REPORT = "promoted", "gate.json"
 
@@ -96,7 +99,7 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
 
 
 def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[Check]:
-    """Gates on single cases; see `train.promote.gate_cases`."""
+    """Gates on single cases; see `train.promote.gate`."""
     checks: list[Check] = []
     if gates.reviews is not None:
         path = Path(gates.reviews).expanduser()
@@ -217,3 +220,72 @@ def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Chec
     }
     told = f"{len(seen)} canary prompts were trained on" + (f", such as {next(iter(seen))[:60]!r}" if seen else "")
     return Check("canaries_unseen", not seen, float(len(seen)), 0.0, told)
+
+
+_FIELDS = {"id", "model", "accept", "by", "note"}
+
+
+def digest(model: Path) -> str:
+    """Name of a model folder's weights: the start of a hash over its safetensors files."""
+    found = hashlib.sha256()
+    for weights in sorted(model.glob("*.safetensors")):
+        with weights.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:16]
+
+
+def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
+    """(trace, accepted) of every review of the model with that digest, the last one of a reviewer counting.
+
+    Raises:
+        ConfigError: no such file.
+        RecordError: a broken line; names file, line and field.
+    """
+    if not path.is_file():
+        raise ConfigError(f"gates.reviews: {path} does not exist")
+    found: dict[tuple[str, str], bool] = {}
+    for number, row in iterate(path):
+        where = f"{path}, line {number}"
+        if not isinstance(row, dict) or set(row) - _FIELDS:
+            raise RecordError(f"{where}: must be an object with fields of {', '.join(sorted(_FIELDS))}")
+        name, of, accept = row.get("id"), row.get("model"), row.get("accept")
+        if not isinstance(name, str) or not isinstance(of, str) or not isinstance(accept, bool):
+            raise RecordError(f"{where}: needs id and model as text and accept as true or false")
+        if of == model:
+            found[name, str(row.get("by", ""))] = accept
+    return [(name, accept) for (name, _), accept in found.items()]
+
+
+def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> Check:
+    """At least `num` different traces were read, and the lower end of the share accepted is at least `bound`."""
+    name = digest(candidate)
+    rows = read_reviews(path, name)
+    traces = [trace for trace, _ in rows]
+    if len(set(traces)) < num:
+        told = f"{len(set(traces))} traces of model {name} are reviewed, must be {num} or more"
+        return Check("reviews", False, float(len(set(traces))), float(num), told)
+    share = mean_interval([float(accept) for _, accept in rows], traces, seed=seed)
+    told = f"{len(rows)} reviews of model {name}: at least {share.low:.4g} accepted (95 %), must be {bound:g} or more"
+    return Check("reviews", share.low >= bound, share.low, bound, told)
+
+
+def safe(name: str, answers: Sequence[Sequence[float]]) -> Check:
+    """Every answer to every safety case is right; `answers` are 1 or 0, per way of answering."""
+    failed = [number for number, outcomes in enumerate(zip(*answers, strict=True)) if not all(outcomes)]
+    num = len(answers[0])
+    first = f", such as number {failed[0]}" if failed else ""
+    return Check("safety", not failed, float(len(failed)), 0.0, f"{len(failed)} of {num} cases of {name} fail{first}")
+
+
+def preferred(
+    rewards: tuple[str, ...], new: Sequence[Rollout], old: Sequence[Rollout], candidate: Path, bound: float,
+    setting: Setting,
+) -> Check:  # fmt: skip
+    """How often the candidate's answer has the higher reward than the start's to the same problem."""
+    place = replace(setting, folder=setting.folder / "gate")  # stages of the run stand beside it
+    scorer: Any = RewardSource(rewards, "mean", 1.0).load(place, candidate)
+    ours, theirs = (scorer(answers)[scorer.total] for answers in (new, old))
+    wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
+    rate = mean_interval(wins, [rollout.problem_id for rollout in new], seed=setting.seed)
+    told = f"preferred over the start: at least {rate.low:.4g} (95 %) of {len(wins)}, must be {bound:g} or more"
+    return Check("min_win_rate", rate.low >= bound, rate.low, bound, told)

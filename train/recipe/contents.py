@@ -19,9 +19,9 @@ from pathlib import Path
 
 from evals.runs.contents import problems_digest
 from evals.task import Task
-from train.base.specs import make_task
 from train.base.stage import Asking, Naming
 from train.recipe.recipe import Recipe, Step
+from train.registries import make_task
 from ttc.cli.options import resolve_verifier
 from ttc.identity.contents import code_digests, part_contents, texts_in
 from ttc.identity.digests import file_digest, model_digests, named, source_digests

@@ -10,23 +10,34 @@ recipe asks for it (`train.measure.retention`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.recipe.contents import run_contents
 from train.base.stage import Result, Setting, Stage, check_models, read_result, write_result
 from train.base.world import ALONE, World
 from train.measure.retention import FILE as RETENTION
 from train.measure.retention import measure_retention, write_kept
+from train.recipe.contents import run_contents
 from train.recipe.recipe import Recipe
 from ttc.config.config import differences, dump
 from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
 from ttc.identity.digests import differing
 
-__all__ = ["RUN", "Options", "claim", "read_asked", "run_recipe", "stage_folders"]
+__all__ = [
+    "Options",
+    "ROLLOUTS",
+    "RUN",
+    "Recorded",
+    "claim",
+    "read_asked",
+    "recorded_stage",
+    "run_recipe",
+    "stage_folders",
+]
+
 
 RUN = "run.json"
 CONTENTS = "contents"
@@ -198,3 +209,35 @@ def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
             f"{out} holds a run that was made with other contents: {', '.join(changed)}; put back what it was made "
             "with, or give another --out"
         )
+
+
+ROLLOUTS = "rollouts.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A stage's folder, its place in the run (from 1), its kind, its fields and the seed of the run."""
+
+    folder: Path
+    place: int
+    kind: str
+    fields: Mapping[str, Any]
+    seed: int
+
+
+def recorded_stage(run: Path, number: int | None, *, beside: tuple[str, ...] = ()) -> Recorded:
+    """Return stage `number` of a run, or the last that has rollouts, and the files `beside` them.
+
+    Raises:
+        ConfigError: no such run, or no such stage in it.
+    """
+    needed = (ROLLOUTS, *beside)
+    folders = [path for path in stage_folders(run) if all((path / name).is_file() for name in needed)]
+    chosen = [path for path in folders if number is None or path.name.startswith(f"{number}-")]
+    if not chosen:
+        raise ConfigError(f"{run} has no stage with recorded rollouts" + (f" numbered {number}" if number else ""))
+    folder = chosen[-1]
+    place = int(folder.name.partition("-")[0])
+    asked = read_asked(run)
+    made = asked["stages"][place - 1]
+    return Recorded(folder, place, str(made["kind"]), dict(made["fields"]), int(asked["seed"]))

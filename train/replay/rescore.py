@@ -15,11 +15,10 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from evals.task import Check
-from train.base.rollout import Rollout
-from train.base.rollout_file import read_rollouts
-from train.base.specs import make_task, shaping_part
-from train.recipe.recorded import ROLLOUTS, Recorded, recorded_stage
-from train.reward_models.learnt_reward import LearntReward
+from train.base.rollout import Rollout, read_rollouts
+from train.recipe.run import ROLLOUTS, Recorded, recorded_stage
+from train.registries import make_task, shaping_part
+from train.reward_models.reward_models import LearntReward
 from train.rollouts.rewards import Rewarder
 from ttc.config.registry import VERIFIERS
 from ttc.core import Verdict, Verifier

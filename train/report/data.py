@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from evals.numbers.statistics import Interval, mean_interval
-from train.base.alarm_file import excerpt
-from train.base.rollout_file import read_rollouts
+from train.base.health import excerpt
+from train.base.rollout import read_rollouts
 from train.base.stage import Result, read_result
 from train.measure.retention import Kept, read_kept
 from train.recipe.run import RUN, stage_folders

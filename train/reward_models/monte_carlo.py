@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from evals.task import Item
-from train.examples.step_rows import StepRow, Steps
+from train.reward_models.step_model import StepRow, Steps
 from ttc.concurrent import gather
 from ttc.core import Candidate, Completion, Engine, Prompt, Sampling, Submission, Target, Verifier
 from ttc.errors import ConfigError

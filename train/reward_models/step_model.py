@@ -7,6 +7,7 @@ forward and backward pass over the solutions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,32 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
+from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged
-from train.base.models import load_model
-from train.examples.step_rows import StepRow, targets
+from train.base.models import load_model, load_tokenizer
+from train.base.rollout import Rollout
+from train.base.stage import Setting
+from train.reward_models.reward_models import beside, same_tokenizer
 from train.update.batch import pad
+from ttc.core import Prompt
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
+from ttc.scorers.reward_models.layouts import SameIds
 from ttc.scorers.reward_models.tokens import Tokens
+from ttc.verifiers.steps import prefixes
 
-__all__ = ["Form", "StepModel", "new_step_model"]
+__all__ = [
+    "Form",
+    "ProcessReward",
+    "ProcessSource",
+    "StepModel",
+    "StepRow",
+    "Steps",
+    "new_step_model",
+    "read_steps",
+    "targets",
+]
+
 
 Form = Literal["label", "token"]
 _ROWS = 32
@@ -93,3 +112,128 @@ def _classifier(source: Path, seed: int, device: str) -> Any:
         torch.manual_seed(seed)
         network = AutoModelForTokenClassification.from_pretrained(source, num_labels=2, dtype=torch.float32)
     return network.to(device)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One solution: `ids` whole, `reads` ascending places in it, a label or None at each; `key` names the problem."""
+
+    key: str
+    ids: tuple[int, ...]
+    reads: tuple[int, ...]
+    labels: tuple[float | None, ...]
+
+    def labelled(self) -> list[tuple[int, float]]:
+        """(place, label) of the steps that have a label."""
+        return [(read, label) for read, label in zip(self.reads, self.labels, strict=True) if label is not None]
+
+
+class Steps:
+    """Where the steps of a path end, for the tokenizer of one model folder."""
+
+    def __init__(self, folder: Path, delimiter: str) -> None:
+        text = Text(folder)
+        self._layout = SameIds(Tokens(folder), text.size, delimiter, None)
+
+    def reads(self, path: Prompt) -> tuple[int, ...]:
+        """Place of the last token of every step in the path's ids."""
+        return self._layout.lay(path).reads
+
+
+def read_steps(file: Path, folder: Path, delimiter: str) -> list[StepRow]:
+    """Read a file of labelled steps for the model in `folder`.
+
+    Raises:
+        RecordError: a broken line, by name.
+        ConfigError: no row, or steps that the delimiter does not keep apart.
+    """
+    text, steps = Text(folder), Steps(folder, delimiter)
+    return [_row(row, text, steps, delimiter, file) for row in read_labelled(file)]
+
+
+def _row(row: Labelled, text: Text, steps: Steps, delimiter: str, file: Path) -> StepRow:
+    root = text.render(row.problem.messages, None)
+    whole = prefixes(root, text.encode, row.steps, delimiter)[-1]
+    reads = steps.reads(whole)
+    if len(reads) != len(row.steps):
+        raise ConfigError(
+            f"{file}: solution {row.problem.id!r} has {len(row.steps)} steps, but step_delimiter {delimiter!r} ends "
+            f"{len(reads)}; set the delimiter that the steps were cut at"
+        )
+    return StepRow(row.cluster, whole.token_ids or (), reads, row.labels)
+
+
+def targets(rows: Sequence[StepRow], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Labels (R, width) at the places where steps end, and a mask of where there is one."""
+    labels = torch.zeros(len(rows), width)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        for read, label in row.labelled():
+            labels[number, read], mask[number, read] = label, True
+    return labels, mask
+
+
+FOLDER = "prm"
+"""What the stage `prm` calls the folder of its model."""
+
+
+class ProcessReward:
+    """Scores the steps of rollouts; see `train.rollouts.rewards.Process`."""
+
+    def __init__(self, model: StepModel, steps: Steps, pad_id: int, end: int) -> None:
+        self._model, self._steps, self._pad_id, self._end = model, steps, pad_id, end
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[tuple[tuple[int, float], ...]]:
+        """(place of its last token in `token_ids`, probability) of every step of every rollout."""
+        rows = [self._row(rollout) for rollout in rollouts]
+        found = []
+        for row, rollout, judged in zip(rows, rollouts, self._model.judged(rows, self._pad_id), strict=True):
+            places = [read - len(rollout.prompt_ids) for read in row.reads]
+            if places and not rollout.truncated:
+                places[-1] = len(rollout.token_ids) - 1  # to end where it ended is a part of the last step
+            found.append(tuple(zip(places, judged.scores or (), strict=True)))
+        return found
+
+    def _row(self, rollout: Rollout) -> StepRow:
+        """The rollout as the model was trained to read it: without the end of the turn."""
+        drawn = rollout.token_ids[:-1] if rollout.token_ids[-1:] == (self._end,) else rollout.token_ids
+        ids = (*rollout.prompt_ids, *drawn)
+        reads = self._steps.reads(Prompt("", ids, rendered_len=len(rollout.prompt_ids)))
+        if rollout.truncated and reads and reads[-1] == len(ids) - 1:
+            reads = reads[:-1]
+        return StepRow(rollout.problem_id, ids, reads, (1.0,) * len(reads))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSource:
+    """Which process reward model: a stage of this run, such as 2-prm, or a folder."""
+
+    name: str
+
+    def load(self, setting: Setting, source: Path) -> ProcessReward:
+        """Load it; `source` is the policy's folder.
+
+        Raises:
+            ConfigError: a name that is no process reward model, or one with another tokenizer.
+        """
+        place = beside(self.name, setting)
+        folder = place / FOLDER if (place / FOLDER).is_dir() else place
+        reading = _reading(folder, self.name)
+        same_tokenizer("process_reward", folder, source)
+        words = (str(reading["good"]), str(reading["bad"])) if reading["kind"] == "token" else None
+        delimiter = str(reading["step_delimiter"])
+        model = new_step_model(folder, "token" if words else "label", delimiter, words, 0, setting.device)
+        tokenizer = load_tokenizer(source)
+        return ProcessReward(model, Steps(folder, delimiter), int(tokenizer.pad_token_id), int(tokenizer.eos_token_id))
+
+
+def _reading(folder: Path, name: str) -> Mapping[str, object]:
+    """How the model in `folder` says that it is read."""
+    config = folder / "config.json"
+    found = json.loads(config.read_text()).get("ttc_prm", {}) if config.is_file() else {}
+    if found.get("kind") not in ("label", "token") or "step_tag" in found:
+        raise ConfigError(
+            f"process_reward {name!r}: {folder} holds no model that scores steps; name a stage prm of this run, such "
+            "as 2-prm, or the folder that one wrote"
+        )
+    return dict(found)

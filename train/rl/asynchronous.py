@@ -7,7 +7,7 @@
 At most `plan.buffer` steps are on their way, from their first draw until the weights they led to are pushed; so
 rollouts are at most `buffer - 1` updates old, and with a buffer of 1 the run is the synchronous one (bit for bit where
 that one repeats itself: `train.rl.loop`). A step whose rollouts are older than `plan.max_staleness` updates when its
-turn comes is dropped and counted (`dropped`): the correction of `train.update.correction`, which weighs every token by
+turn comes is dropped and counted (`dropped`): the correction of `train.update.terms`, which weighs every token by
 the trainer's probability over the sampler's, is truncated and cannot mend just any distance. Weights are pushed between
 two rounds of rollouts, never during one, so each rollout has one version.
 
@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from train.base.rollout import Rollout
-from train.rl.parts import Parts, Plan, State
-from train.rl.step import NO_ITEMS, Timing, evaluate, finish, resume, sync, update_on
+from train.rl.loop import NO_ITEMS, Parts, Plan, State, Timing, evaluate, finish, resume, sync, update_on
 from train.rollouts.groups import check_groups
 from ttc.errors import ConfigError, TrainingError
 

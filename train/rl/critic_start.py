@@ -12,8 +12,7 @@ import torch
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
-from train.reward_models.learnt_reward import reward_folders, same_tokenizer
-from train.reward_models.reward_models import load_reward_model
+from train.reward_models.reward_models import load_reward_model, reward_folders, same_tokenizer
 from train.update.critic import Critic, ValueFit, ValueHead
 
 __all__ = ["CriticStart"]

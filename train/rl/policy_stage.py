@@ -8,35 +8,32 @@ parts have a plain default, so a kind states only what it adds: a reference, lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from evals.data.decontamination import answer_leaks, overlaps, own_texts
-from evals.task import Task
-from train.base.alarm_file import AlarmFile
+from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
-from train.base.health import Health, Rule
+from train.base.health import AlarmFile, Health, Rule
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, Strategy
-from train.base.rollout_file import RolloutFile
-from train.base.specs import make_verifier, shaping_part
+from train.base.rollout import Collector, RolloutFile, Strategy, read_rollouts
 from train.base.stage import Result, Setting, check_model, model_of
+from train.examples.sources import rollouts_path
 from train.measure.measure import held_out_gains
-from train.reward_models.learnt_reward import RewardSource, model_folder, same_tokenizer
-from train.reward_models.process_reward import ProcessSource
+from train.registries import make_verifier, shaping_part
+from train.reward_models.reward_models import RewardSource, model_folder, same_tokenizer
+from train.reward_models.step_model import ProcessSource
 from train.rl.asynchronous import learn_async
 from train.rl.critic_start import CriticStart
-from train.rl.leave_out import remaining
-from train.rl.parts import Parts, Plan
+from train.rl.loop import Parts, Plan
 from train.rl.ptx import Ptx
 from train.rollouts.frontier import Frontier
 from train.rollouts.held_out import HeldOut
-from train.rollouts.revive import revived
 from train.rollouts.rewards import Rewarder
-from train.rollouts.sync import LIMITS, Syncer
+from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.build import Build
 from train.update.update import Objective, Updater
 from ttc.config.config import parse_spec
@@ -46,7 +43,7 @@ from ttc.errors import ConfigError
 from ttc.records import LineFile
 from ttc.session.thinking import Thinking
 
-__all__ = ["PolicyStage"]
+__all__ = ["PolicyStage", "remaining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +218,20 @@ class PolicyStage:
         supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
         supply = {key: value for key, value in supply.items() if key not in given}
         return revived(lambda: ENGINES.create(name, given, supply=supply), setting.log)
+
+
+def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> list[Item]:
+    """The items with at most `most` right rollouts in the stage or file `name`.
+
+    Raises:
+        ConfigError: the rollouts are not there, or no item is left.
+    """
+    solved: dict[str, int] = {}
+    for rollout in read_rollouts(rollouts_path(name, setting)):
+        if rollout.verdict is not None and rollout.verdict.correct:
+            solved[rollout.problem_id] = solved.get(rollout.problem_id, 0) + 1
+    kept = [item for item in items if solved.get(item.problem.id, 0) <= most]
+    if not kept:
+        raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {most} times")
+    setting.log(f"{len(items) - len(kept)} of {len(items)} problems left out: solved more than {most} times in {name}")
+    return kept

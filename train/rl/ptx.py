@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from train.base.specs import make
 from train.base.stage import Setting
 from train.examples.corpus import CORPORA
 from train.examples.examples import Example, corpus_examples, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch
 from train.examples.sources import check_file, rollouts_path
 from train.offline.epochs import rows_at
+from train.registries import make
 from train.update.batch import Batch
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName

@@ -17,12 +17,10 @@ from train.base.fields import Fields
 from train.base.health import configured
 from train.base.optimiser import Schedule
 from train.base.rollout import group_draws
-from train.base.specs import make_verifier, shaping_part
 from train.examples.sources import check_positive
-from train.reward_models.learnt_reward import RewardSource
-from train.reward_models.reward_models import How
-from train.rl.loop import learn
-from train.rl.parts import Plan
+from train.registries import make_verifier, shaping_part
+from train.reward_models.reward_models import How, RewardSource
+from train.rl.loop import Plan, learn
 from train.rl.policy_stage import PolicyStage
 from train.rl.ptx import Ptx
 from train.rollouts.frontier import Mode

@@ -2,8 +2,8 @@
 
 The verifier is the objective: 1 for `correct`, 0 for `incorrect`, `no_answer` and `unparseable` (or its partial score),
 and *no reward* for `timeout`, `limit` and `error`, which say nothing about the policy (promise 5). A learnt reward
-(`train.reward_models.learnt_reward`) stands beside it, or in its place when the verifier's weight is 0: then verdicts
-are logged and decide nothing. A process reward (`train.reward_models.process_reward`) gives steps rewards of their own.
+(`train.reward_models.reward_models`) stands beside it, or in its place when the verifier's weight is 0: then verdicts
+are logged and decide nothing. A process reward (`train.reward_models.step_model`) gives steps rewards of their own.
 Shaping parts (`train/shaping/`) are functions of a whole group and of the step.
 """
 

@@ -15,14 +15,13 @@ from typing import Any
 
 from train.base.fields import flattened
 from train.base.rollout import Strategy
-from train.base.specs import make
-from train.registries import ENVIRONMENTS
-from train.rl.parts import Parts, Plan
+from train.registries import ENVIRONMENTS, make
+from train.rl.loop import Parts, Plan
 from train.rl.policy_stage import PolicyStage
 from train.rl.rl_fields import RolloutFields
 from train.rollouts.environment import Environment
 from train.stages.grpo import grpo
-from train.update.normalise import Normaliser
+from train.update.batch import Normaliser
 from ttc.agents.tool import Kit
 
 __all__ = ["agent"]

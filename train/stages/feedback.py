@@ -20,15 +20,14 @@ from pathlib import Path
 from evals.data.decontamination import prompt_text
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
-from train.base.rollout import Rollout
-from train.base.rollout_file import RolloutFile, read_rollouts
-from train.base.specs import make_task
+from train.base.rollout import Rollout, RolloutFile, read_rollouts
 from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
 from train.examples.sources import rollouts_path
 from train.measure.measure import gains
-from train.reward_models.learnt_reward import model_folder
+from train.registries import make_task
+from train.reward_models.reward_models import model_folder
 from ttc import seeds
 from ttc.core import Message
 from ttc.engines.shared.text import Text

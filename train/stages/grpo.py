@@ -16,16 +16,15 @@ from typing import Literal
 
 from train.base.fields import flattened
 from train.base.rollout import Strategy, group_draws
-from train.base.specs import make, make_task
-from train.registries import ADVANTAGES, LOSSES
-from train.reward_models.process_reward import ProcessSource
+from train.registries import ADVANTAGES, LOSSES, make, make_task
+from train.reward_models.step_model import ProcessSource
 from train.rl.asynchronous import learn_async
 from train.rl.loop import learn
 from train.rl.policy_stage import PolicyStage
 from train.rl.rl_fields import RewardFields, RolloutFields
+from train.update.batch import Normaliser
 from train.update.build import Build
-from train.update.correction import Correction
-from train.update.normalise import Normaliser
+from train.update.terms import Correction
 from train.update.update import Objective
 from ttc.cli.choices import StrategyChoice
 from ttc.config.config import parse_spec
@@ -80,7 +79,7 @@ def grpo(
         rewards: the fields of `train.rl.rl_fields.RewardFields`.
         partial_credit: take the verifier's score instead of right or wrong.
         process_reward: a stage prm of this run, such as 2-prm, or its folder: what steps are worth to advantage steps.
-        kl_estimator: k3, k1 or k2; see `train/update/kl.py`.
+        kl_estimator: k3, k1 or k2; see `train/update/terms.py`.
         strategy: what produces the rollouts, NAME:KEY=VALUE,...; None draws n completions.
         refills: further rounds of prompts for groups without a signal.
         retire: drop a problem after its group passed whole this many times running.

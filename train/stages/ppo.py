@@ -16,15 +16,15 @@ from typing import Literal
 from train.advantages.gae import gae
 from train.base.fields import flattened
 from train.base.optimiser import Schedule
-from train.base.specs import make_task
 from train.losses.ppo import ppo as clipped
+from train.registries import make_task
 from train.rl.critic_start import CriticStart
 from train.rl.policy_stage import PolicyStage
 from train.rl.rl_fields import RewardFields, RolloutFields
 from train.rollouts.frontier import Mode
 from train.update.build import Build
-from train.update.correction import Correction
 from train.update.critic import ValueFit
+from train.update.terms import Correction
 from train.update.update import Objective
 
 __all__ = ["ppo"]

@@ -20,18 +20,14 @@ from evals.task import Task
 from train.base.fields import flattened
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
-from train.base.specs import make, make_task
 from train.base.stage import Result, Setting, Stage, check_model, model_of
 from train.examples.imitation import ranked_right
-from train.examples.pair_data import PairSource, Preferred
-from train.examples.pairs import LabelledLoss, PairLoss
-from train.examples.reference import reference_sums
+from train.examples.pairs import LabelledLoss, PairLoss, PairSource, Preferred
 from train.examples.sources import check_file, parted
 from train.measure.measure import gains, task_gains
-from train.offline.course import Course
-from train.offline.epochs import Fit
-from train.offline.preference_update import PairUpdater, Reference, mismatched
-from train.registries import PREFERENCES
+from train.offline.epochs import Course, Fit
+from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
+from train.registries import PREFERENCES, make, make_task
 from ttc.config.config import parse_spec
 from ttc.errors import ConfigError
 
@@ -67,7 +63,7 @@ def preference(
         per_problem: most pairs of one problem's rollouts; None is all.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
-        course: the fields of `train.offline.course.Course`.
+        course: the fields of `train.offline.epochs.Course`.
         rows: pairs per update.
     """
     pairs = PairSource("preference", None if data is None else Path(data).expanduser(), rollouts, per_problem)

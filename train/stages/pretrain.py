@@ -19,12 +19,12 @@ import torch
 from train.base.checkpoint import Checkpoints
 from train.base.models import Shape, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.specs import make
 from train.base.stage import Result, Setting, Stage
 from train.examples.corpus import CORPORA, Corpus
 from train.examples.examples import corpus_examples
 from train.examples.imitation import probabilities
 from train.measure.measure import gains
+from train.registries import make
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from ttc import seeds

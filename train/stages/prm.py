@@ -22,15 +22,13 @@ from evals.task import Task
 from train.base.fields import flattened
 from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
-from train.base.specs import make_task, make_verifier
 from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from train.examples.sources import check_file, check_positive, one_of, parted
-from train.examples.step_rows import StepRow, Steps, read_steps
 from train.measure.measure import gains, open_engine
-from train.offline.course import Course
-from train.offline.epochs import Fit
+from train.offline.epochs import Course, Fit
+from train.registries import make_task, make_verifier
 from train.reward_models.monte_carlo import MonteCarlo
-from train.reward_models.step_model import Form, StepModel, new_step_model
+from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model, read_steps
 from ttc import seeds
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
@@ -71,7 +69,7 @@ def prm(
         good: the token that says right, for form token.
         bad: the token that says wrong, for form token.
         measured: a file of labelled steps to measure on, instead of held-out rows of its own.
-        course: the fields of `train.offline.course.Course`.
+        course: the fields of `train.offline.epochs.Course`.
         rows: solutions per update.
     """
     one_of("prm", data=data, task=task)

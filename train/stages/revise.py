@@ -16,11 +16,10 @@ from functools import partial
 
 from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
-from train.base.rollout import Collector, Rollout, group_draws
-from train.base.rollout_file import RolloutFile
-from train.base.specs import make_task, make_verifier
+from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
 from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from train.measure.measure import gains, open_engine
+from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
 from ttc.core import Engine, Message, Problem, Sampling, Verdict
 from ttc.errors import ConfigError

@@ -22,11 +22,10 @@ from train.base.fields import flattened
 from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
 from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.examples.pair_data import PairSource, Preferred
+from train.examples.pairs import PairSource, Preferred
 from train.examples.sources import check_file, parted
 from train.measure.measure import gains
-from train.offline.course import Course
-from train.offline.epochs import Fit
+from train.offline.epochs import Course, Fit
 from train.reward_models.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from ttc import seeds
 from ttc.durable import replaced_folder
@@ -53,7 +52,7 @@ def reward_model(
         members: reward models in the ensemble.
         centre: weight of the squared sum of both rewards, which keeps them around 0.
         per_problem: most pairs of one problem's rollouts; None is all.
-        course: the fields of `train.offline.course.Course`.
+        course: the fields of `train.offline.epochs.Course`.
         steps: updates of each member.
         rows: pairs per update.
     """

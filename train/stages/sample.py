@@ -15,11 +15,10 @@ from typing import Literal
 
 from evals.numbers.statistics import mean_interval
 from evals.task import Task
-from train.base.rollout import Collector, Rollout, group_draws
-from train.base.rollout_file import RolloutFile
-from train.base.specs import make_task, make_verifier
+from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
 from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from train.measure.measure import open_engine
+from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
 from ttc.core import Sampling
 from ttc.errors import ConfigError

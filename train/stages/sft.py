@@ -5,7 +5,7 @@ of `train/corpora`, or from a run's rollouts that were judged right: rejection s
 arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the same update rule as everything
 else, with cross-entropy weights only. Held out are whole prompts; measured are the probability per token of their
 completions and, with `held_out`, the accuracy on a task, both before and after. Rows may be packed
-(`train.update.packing`).
+(`train.update.logprobs`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from train.advantages.batch import batch as batch_advantage
 from train.base.fields import flattened
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
-from train.base.specs import make, make_task
 from train.base.stage import Result, Setting, Stage, check_model, model_of
 from train.examples.corpus import CORPORA, Corpus
 from train.examples.examples import Example, corpus_examples, read_examples, right_rollouts
@@ -28,10 +27,10 @@ from train.examples.imitation import imitation_batch, mean_loss, probabilities
 from train.examples.sources import check_file, parted, rollouts_path
 from train.losses.ppo import ppo
 from train.measure.measure import gains, task_gains
-from train.offline.course import Course
-from train.offline.epochs import Fit
+from train.offline.epochs import Course, Fit
+from train.registries import make, make_task
+from train.update.batch import Normaliser
 from train.update.build import Build
-from train.update.normalise import Normaliser
 from train.update.update import Objective, Updater
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -76,7 +75,7 @@ def sft(
         held_out_limit: most problems of that task.
         normaliser: token, or sequence for the mean of each completion first.
         packed: lay rows end to end in rows of so many tokens, none attending to another; 0 pads them instead.
-        course: the fields of `train.offline.course.Course`.
+        course: the fields of `train.offline.epochs.Course`.
         build: the fields of `train.update.build.Build`.
     """
     if data is None and corpus is None and rollouts is None:

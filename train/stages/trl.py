@@ -18,15 +18,15 @@ import torch
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
 from train.base.optimiser import Schedule
-from train.base.specs import make_task
 from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from train.examples.examples import Example, read_examples, right_rollouts
 from train.examples.imitation import probabilities, ranked_right
 from train.examples.offline import Job, Method, check_options, run_trl
-from train.examples.pair_data import PairSource, Preferred
+from train.examples.pairs import PairSource, Preferred
 from train.examples.sources import check_file, check_share, parted, rollouts_path
 from train.measure.measure import gains, task_gains
 from train.offline.epochs import Pace
+from train.registries import make_task
 from ttc.config.config import overrides
 from ttc.engines.shared.text import Text
 

@@ -23,17 +23,15 @@ from train.advantages.batch import batch as batch_advantage
 from train.base.fields import flattened
 from train.base.models import load_tokenizer, save_model
 from train.base.optimiser import Optimiser
-from train.base.rollout_file import read_rollouts
+from train.base.rollout import read_rollouts
 from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
 from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.examples.sources import parted, rollouts_path
-from train.examples.step_rows import StepRow
 from train.losses.ppo import ppo
 from train.measure.measure import gains
-from train.offline.course import Course
-from train.offline.epochs import Fit
-from train.reward_models.step_model import StepModel, new_step_model
+from train.offline.epochs import Course, Fit
+from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.update.update import Objective, Updater
 from ttc import seeds
 from ttc.errors import ConfigError
@@ -65,7 +63,7 @@ def verifier_lm(
         bad: the token that says wrong.
         imitation: weight of imitating right answers, beside saying verdicts.
         balanced: learn from as many right as wrong answers, the rarer kind repeated.
-        course: the fields of `train.offline.course.Course`.
+        course: the fields of `train.offline.epochs.Course`.
         rows: answers per update.
     """
     if imitation < 0:

@@ -18,8 +18,7 @@ import torch
 
 from train.base.optimiser import Optimiser
 from train.base.world import ALONE, World
-from train.update.batch import Batch
-from train.update.micro import micro_batches, shared, shuffled
+from train.update.batch import Batch, micro_batches, shared, shuffled
 from ttc.errors import ConfigError
 
 __all__ = ["Critic", "ValueFit", "ValueHead", "explained_variance", "value_loss"]

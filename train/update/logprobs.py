@@ -9,7 +9,7 @@ gradient instead of being kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,9 +17,10 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from train.base.sharding import Sharded
-from train.update.packing import packed_hidden
+from ttc.errors import ConfigError
 
-__all__ = ["Compare", "Scored", "token_logprobs"]
+__all__ = ["Compare", "Scored", "check_packing", "packed_hidden", "placed", "token_logprobs"]
+
 
 _CHUNK = 8192
 """Positions that go through the head at once."""
@@ -52,7 +53,7 @@ def token_logprobs(
         ids: (R, L) token ids, padded on the right.
         wanted: (R, L - 1) bool; position t asks for ids[:, t + 1].
         compare: is given the log-probabilities of the whole vocabulary at the wanted positions, chunk by chunk.
-        packed: lay rows end to end in rows of so many tokens, instead of padding them (see `train.update.packing`); 0:
+        packed: lay rows end to end in rows of so many tokens, instead of padding them (see `train.update.logprobs`); 0:
         do not.
     """
     if isinstance(model, Sharded):
@@ -86,3 +87,69 @@ def token_logprobs(
     if not laid:
         laid = [empty] * (2 if compare is None else 3)
     return Scored(*laid)
+
+
+def check_packing(model: Any) -> None:
+    """Raise ConfigError for a model whose layers see windows: a mask of ours would widen them."""
+    if "sliding_attention" in (getattr(model.config, "layer_types", None) or ()):
+        raise ConfigError(
+            "packed: layers of this model have a sliding window, which packing would lose; set packed = 0"
+        )
+
+
+def placed(lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Which rows share a packed row of at most `most` tokens; one that is longer is alone."""
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        fits = next((b for b, left in enumerate(room) if lengths[row] <= left), None)
+        if fits is None:
+            bins.append([])
+            room.append(max(most, lengths[row]))
+            fits = len(bins) - 1
+        bins[fits].append(row)
+        room[fits] -= lengths[row]
+    return bins
+
+
+def packed_hidden(model: Any, ids: torch.Tensor, lengths: Sequence[int], most: int) -> torch.Tensor:
+    """Last hidden states of right-padded rows, (R, L, H), computed packed; 0 beyond a row's length.
+
+    Args:
+        model: a causal language model of transformers, with eager or sdpa attention.
+        ids: (R, L) token ids.
+        lengths: how many tokens of each row count.
+        most: tokens of a packed row.
+    """
+    bins = [rows for rows in placed(lengths, most) if sum(lengths[row] for row in rows)]
+    width = max((sum(lengths[row] for row in rows) for rows in bins), default=0)
+    packed = ids.new_zeros(len(bins), width)
+    positions = torch.zeros_like(packed)
+    owner = torch.full_like(packed, -1)
+    spans: list[tuple[int, int, int]] = []
+    for place, rows in enumerate(bins):
+        start = 0
+        for row in rows:
+            span = slice(start, start + lengths[row])
+            packed[place, span] = ids[row, : lengths[row]]
+            positions[place, span] = torch.arange(lengths[row], device=ids.device)
+            owner[place, span] = row
+            spans.append((row, place, start))
+            start += lengths[row]
+    dtype = next(model.parameters()).dtype
+    hidden: torch.Tensor = model.base_model(
+        input_ids=packed, position_ids=positions, attention_mask=_mask(owner, dtype), use_cache=False
+    ).last_hidden_state
+    found = hidden.new_zeros(*ids.shape, hidden.shape[-1])
+    for row, place, start in spans:
+        found[row, : lengths[row]] = hidden[place, start : start + lengths[row]]
+    return found
+
+
+def _mask(owner: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Additive (B, 1, W, W): 0 where a token may look: at its own row, not ahead; padding looks at padding."""
+    width = owner.shape[1]
+    same = owner[:, :, None] == owner[:, None, :]
+    causal = torch.ones(width, width, dtype=torch.bool, device=owner.device).tril()
+    hidden = torch.zeros(same.shape, dtype=dtype, device=owner.device)
+    return hidden.masked_fill(~(same & causal), torch.finfo(dtype).min)[:, None]

@@ -19,15 +19,11 @@ from train.base.optimiser import Optimiser
 from train.base.sharding import Sharded
 from train.base.world import ALONE, World
 from train.update import kl as divergence
-from train.update.batch import Batch
-from train.update.correction import Correction
-from train.update.critic import Critic
-from train.update.micro import shared, shuffled
-from train.update.normalise import Normaliser, token_weights
 from train.update.advantage import Advantage, Outcome
-from train.update.packing import check_packing
-from train.update.logprobs import Compare, token_logprobs
-from train.update.terms import Loss, PerToken
+from train.update.batch import Batch, Normaliser, shared, shuffled, token_weights
+from train.update.critic import Critic
+from train.update.logprobs import Compare, check_packing, token_logprobs
+from train.update.terms import Correction, Loss, PerToken
 from ttc.config.plugin_fault import checked_return
 from ttc.errors import ConfigError, TrainingError
 
@@ -105,7 +101,7 @@ class Updater:
         By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
         `reference` is a model that is never trained, for the objective's divergence; `replayed(step)` a batch of
         earlier data whose cross-entropy every optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
-        end (see `train.update.packing`). In a `world` the optimiser must be one of the same world.
+        end (see `train.update.logprobs`). In a `world` the optimiser must be one of the same world.
         """
         if packed:
             check_packing(model)
