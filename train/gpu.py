@@ -30,7 +30,7 @@ from train.base.models import load_model, num_parameters
 from train.base.stage import read_result
 from train.measure.measure import gains
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe, stage_folders
+from train.recipe.run import RunOptions, run_recipe, stage_folders
 from train.registries import make_task, make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from ttc.config.registry import ENGINES
@@ -84,7 +84,7 @@ def _work(options: argparse.Namespace, preset: Preset) -> None:
     run = options.out / "run"
     torch.set_num_threads(options.threads)
     recipe = read_recipe(str(Path(__file__).with_suffix(".toml")), scale=preset.scale)
-    base, trained = run_recipe(recipe, Options(run, options.seed, None, preset.device, options.threads), _log.info)
+    base, trained = run_recipe(recipe, RunOptions(run, options.seed, None, preset.device, options.threads), _log.info)
     before, after = (
         asyncio.run(_answers(Path(result.model), options.out / f"{name}.json", preset, options.seed))
         for name, result in (("before", base), ("after", trained))

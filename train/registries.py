@@ -1,11 +1,13 @@
 """What the training package can be extended with: one file, one function of its name.
 
-train/advantages/NAME.py     from the rewards of a batch to a weight per token
-train/losses/NAME.py         the policy-gradient term per token
-train/preferences/NAME.py    a loss over pairs or labelled completions
-train/shaping/NAME.py        one more part of the reward
-train/stages/NAME.py         one kind of step of a recipe
-train/environments/NAME.py   a task to be done with tools, and what it is rewarded for
+    train/advantages/NAME.py     from the rewards of a batch to a weight per token
+    train/losses/NAME.py         the policy-gradient term per token
+    train/preferences/NAME.py    a loss over pairs or labelled completions
+    train/shaping/NAME.py        one more part of the reward
+    train/stages/NAME.py         one kind of step of a recipe
+    train/environments/NAME.py   a task to be done with tools, and what it is rewarded for
+
+A recipe names one with its parameters on one line, `NAME:KEY=VALUE,...`; `make` reads it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,11 @@ from typing import Any
 
 from evals.task import Task
 from evals.tasks import TASKS, load_task
-from train.rollouts.rewards import Part
+from train.base.fields import StageRegistry
 from ttc.config.config import parse_spec
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import VERIFIERS, Registry, bind
 from ttc.core import Verifier
-from ttc.errors import ConfigError
 
 __all__ = [
     "ADVANTAGES",
@@ -32,7 +33,6 @@ __all__ = [
     "make",
     "make_task",
     "make_verifier",
-    "shaping_part",
 ]
 
 
@@ -50,7 +50,9 @@ PREFERENCES = Registry(
     PluginShape(("train.examples.pairs:PairLoss", "train.examples.pairs:LabelledLoss")),
 )
 SHAPING = Registry("shaping", "train.shaping", "ttc.shaping", PluginShape(("train.rollouts.rewards:Shaping",)))
-STAGES = Registry("stage", "train.stages", "ttc.stages", PluginShape(("train.base.stage:Stage",), supplied=("health",)))
+STAGES = StageRegistry(
+    "stage", "train.stages", "ttc.stages", PluginShape(("train.base.stage:Stage",), supplied=("health",))
+)
 
 
 def make(registry: Registry, spec: str) -> Any:
@@ -72,16 +74,3 @@ def make_verifier(task: Task) -> Verifier:
     check = task.check
     verifier: Verifier = VERIFIERS.create(check.verifier, check.params, supply={})
     return verifier
-
-
-def shaping_part(spec: str) -> Part:
-    """Return a shaping part: `length:weight=0.5,start=20`; the weight is the recipe's, the rest the function's."""
-    name, given = parse_spec(spec)
-    text = given.pop("weight", None)
-    if text is None:
-        raise ConfigError(f"shaping {name!r} has no weight: write {name}:weight=0.5")
-    try:
-        weight = float(str(text))
-    except ValueError as exc:
-        raise ConfigError(f"shaping {name}: weight must be a number, got {text!r}") from exc
-    return Part(name, weight, SHAPING.create(name, given, supply={}))

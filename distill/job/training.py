@@ -15,9 +15,9 @@ from typing import Any
 from distill.plan.resolve import Plan
 from distill.spec.digests import name_of
 from distill.spec.method import Data
-from train.base.stage import Result
-from train.recipe.recipe import Recipe, Step, bind_stage
-from train.recipe.run import Options, run_recipe
+from train.base.stage import StageResult
+from train.recipe.recipe import Recipe, RecipeStep, bind_stage
+from train.recipe.run import RunOptions, run_recipe
 from ttc.identity.digests import file_digest
 
 __all__ = ["Trained", "train_student"]
@@ -28,7 +28,7 @@ class Trained:
     """A run of `train`: its folder, what its stages reported, and its model; None when a health rule ended it."""
 
     folder: Path
-    results: Sequence[Result]
+    results: Sequence[StageResult]
     kinds: Sequence[str]
 
     @property
@@ -64,7 +64,7 @@ def train_student(plan: Plan, data: Data | None, log: Callable[[str], None]) -> 
     folder = job.folder / "train" / _digest(plan, named)
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(spec.threads)
-    options = Options(folder, spec.seed, job.student, spec.device, spec.threads)
+    options = RunOptions(folder, spec.seed, job.student, spec.device, spec.threads)
     results = run_recipe(Recipe(spec.method, plan.method.about(job), tuple(named)), options, log)
     return Trained(folder, results, [kind for kind, _ in tables])
 
@@ -78,7 +78,7 @@ def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
     }
 
 
-def _digest(plan: Plan, steps: Sequence[Step]) -> str:
+def _digest(plan: Plan, steps: Sequence[RecipeStep]) -> str:
     """Of what training depends on."""
     settings = [[step.kind, str(sorted(step.fields.items()))] for step in steps]
     return name_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])

@@ -25,7 +25,7 @@ from typing import Any
 
 from distill.spec.measured import Measured
 from distill.spec.spec import JobSpec
-from train.measure.gates import Check, Gates, read_gates
+from train.measure.gates import GateCheck, Gates, read_gates
 from train.measure.gates import gates as train_gates
 from ttc.config.registry import bind
 from ttc.config.values import nearest
@@ -103,9 +103,9 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
 
 def job_checks(
     gates: JobGates, start: Measured, student: Measured, teachers: Mapping[str, Measured], seed: int
-) -> list[Check]:
+) -> list[GateCheck]:
     """Check what the measurements of a job show; `teachers` by name."""
-    checks: list[Check] = []
+    checks: list[GateCheck] = []
     for name in student.tasks:
         if gates.max_truncation_rise is not None:
             rise = student.tasks[name].truncated - start.tasks[name].truncated
@@ -145,12 +145,12 @@ def _best(teachers: Mapping[str, Measured]) -> dict[str, Measured]:
     return best
 
 
-def _at_most(gate: str, what: str, value: float, bound: float) -> Check:
-    return Check(gate, value <= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or less")
+def _at_most(gate: str, what: str, value: float, bound: float) -> GateCheck:
+    return GateCheck(gate, value <= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or less")
 
 
-def _at_least(gate: str, what: str, value: float, bound: float) -> Check:
-    return Check(gate, value >= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or more")
+def _at_least(gate: str, what: str, value: float, bound: float) -> GateCheck:
+    return GateCheck(gate, value >= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or more")
 
 
 def _number(name: str, value: object) -> float:
@@ -165,6 +165,6 @@ def best_teacher(teachers: Mapping[str, Measured], task: str) -> Measured | None
     return _best(teachers).get(task)
 
 
-def told(checks: Sequence[Check]) -> list[str]:
+def told(checks: Sequence[GateCheck]) -> list[str]:
     """One line per check."""
     return [f"{'pass' if check.passed else 'FAIL'}  {check.gate:20} {check.text}" for check in checks]

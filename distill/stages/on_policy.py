@@ -28,15 +28,13 @@ from distill.supervision.reader import Reader
 from distill.supervision.server import EngineReader
 from evals.task import Task
 from train.advantages.group import group
-from train.base.fields import flattened
 from train.base.health import configured
 from train.base.models import load_tokenizer
 from train.base.optimiser import Schedule
-from train.base.stage import Result, Setting, model_of
-from train.examples.sources import check_positive
+from train.base.stage import Setting, StageResult, check_positive, model_of
 from train.losses.ppo import ppo
 from train.replay.replay import Relearn
-from train.rl.loop import Parts, Plan, learn
+from train.rl.loop import LoopPlan, Parts, learn
 from train.rl.policy_stage import PolicyStage
 from train.rl.rl_fields import RolloutFields
 from train.rollouts.frontier import Mode
@@ -65,7 +63,6 @@ class _Completions(RolloutFields):
     mask_truncated: bool = True
 
 
-@flattened
 def on_policy(
     *,
     task: str | tuple[str, ...],
@@ -89,13 +86,7 @@ def on_policy(
         beta: of jsd, from 0 (forward) to 1 (reverse).
         top_k: tokens that a teacher behind an engine tells per place; the rest is one bucket.
         reward_weight: weight of the verifier's reward, as group-relative advantage, beside the teacher; 0 is none.
-        completions: the fields of `train.rl.rl_fields.RolloutFields`.
-        prompts: problems per update.
-        n: completions per problem.
-        thinking: on asks for it, off forbids it, auto leaves it to the models.
-        max_thinking: most thinking tokens of a completion; what the cap forces is not learnt.
-        train_limit: most training problems per domain.
-        held_out_limit: most held-out problems per domain.
+        completions: see `RolloutFields`.
         decay: let the rate fall to 0.
         normaliser: token, sequence, constant or rollout.
     """
@@ -164,7 +155,7 @@ class OnPolicy:
             for domain, task in tasks.items()
         }
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         return replace(self.inner, loop=partial(self._loop, setting)).run(setting)
 
@@ -174,7 +165,7 @@ class OnPolicy:
         learner = self._learner(setting, source, updater, int(load_tokenizer(source).pad_token_id))
         return lambda rollouts: asyncio.run(learner.learn(rollouts))
 
-    async def _loop(self, setting: Setting, plan: Plan, parts: Parts) -> dict[str, Any]:
+    async def _loop(self, setting: Setting, plan: LoopPlan, parts: Parts) -> dict[str, Any]:
         learner = self._learner(setting, model_of("on_policy", setting), parts.updater, parts.pad_id)
         try:
             setting.log(WORDS[self.kind])

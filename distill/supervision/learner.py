@@ -21,7 +21,7 @@ from distill.supervision.local import LocalReader
 from distill.supervision.panel import Panel
 from train.base.rollout import Rollout
 from train.rl.loop import outcome_of
-from train.update.batch import Batch, rollout_batch, token_weights
+from train.update.batch import TokenBatch, rollout_batch, token_weights
 from train.update.update import Updater
 from ttc.errors import TrainingError
 
@@ -70,7 +70,7 @@ class Learner:
         }
 
     async def _by_vocabulary(
-        self, kept: Sequence[Rollout], batch: Batch
+        self, kept: Sequence[Rollout], batch: TokenBatch
     ) -> tuple[dict[str, float], Mapping[str, float]]:
         weights = self._weights(batch)
         ready = replace(batch, kl=weights)
@@ -80,7 +80,9 @@ class Learner:
         told = self.updater.step(ready, verdicts.supervise)
         return {**told, "overlap": verdicts.overlap()}, verdicts.distances()
 
-    async def _by_score(self, kept: Sequence[Rollout], batch: Batch) -> tuple[dict[str, float], Mapping[str, float]]:
+    async def _by_score(
+        self, kept: Sequence[Rollout], batch: TokenBatch
+    ) -> tuple[dict[str, float], Mapping[str, float]]:
         scores = await self.panel.scores(kept)
         teacher = torch.zeros_like(batch.engine).masked_scatter(batch.mask, torch.cat(scores))
         gain = torch.where(batch.mask, advantage(batch.engine, teacher), 0.0)
@@ -92,11 +94,11 @@ class Learner:
         distances = {name: float(torch.cat(own).mean()) for name, own in gaps.items()}
         return {**told, "divergence": float(-gain.sum() / batch.mask.sum())}, distances
 
-    def _weights(self, batch: Batch) -> torch.Tensor:
+    def _weights(self, batch: TokenBatch) -> torch.Tensor:
         objective = self.updater.objective
         return token_weights(batch.mask, objective.normaliser, objective.max_tokens)
 
-    def _reward(self, kept: Sequence[Rollout], batch: Batch) -> torch.Tensor:
+    def _reward(self, kept: Sequence[Rollout], batch: TokenBatch) -> torch.Tensor:
         """Weighted advantages (R, T) of the verifier's rewards; 0 without them."""
         if not self.reward_weight:
             return torch.zeros(batch.mask.shape)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from train.advantages.group import group
-from train.update.advantage import Advantage, Outcome, group_mean, group_std
+from train.update.advantage import Advantage, RewardBatch, group_mean, group_std
 from ttc.errors import ConfigError
 
 __all__ = ["steps"]
@@ -29,7 +29,7 @@ def steps(*, outcome: float = 0.0, eps: float = 1e-4) -> Advantage:
     """
     whole = group(eps=eps)
 
-    def advantage(found: Outcome) -> torch.Tensor:
+    def advantage(found: RewardBatch) -> torch.Tensor:
         if found.steps is None:
             raise ConfigError("advantage steps needs process rewards: give the stage a process_reward, such as 2-prm")
         rewards = found.steps

@@ -3,8 +3,8 @@
 Any engine and any strategy can produce them. A rollout holds the exact ids that were sampled (promise 4), the engine's
 log-probabilities, and which ids thinking control put there instead of the policy: those are never trained on. Sampling
 is at temperature 1 without top-p and top-k, because only there are the engine's log-probabilities those of the policy.
-An episode with tools (`ttc.agents`) is one rollout: what the tools returned stands among its ids and is not sampled.
-Cost: one tuple per completion.
+An episode with tools (`ttc.agents`) is one rollout: what the tools returned stands among its ids and is not sampled. On
+disk a rollout is one JSON line, readable at any moment. Cost: one tuple per completion.
 """
 
 from __future__ import annotations

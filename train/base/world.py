@@ -1,13 +1,16 @@
-"""Several processes that train one model, each on its share: what they split, and where they must agree.
+"""Several processes that train one model, each on its share: what they split, where they must agree, how they start.
 
 Every process holds the model, draws and judges the rollouts of its share of the prompts, and then has them all; each
 computes its share of an update's micro-batches, and the gradients are added up before the optimiser's step. Weights per
-token are fixed over the whole batch (`train.update.batch`), so N processes make the update of one, up to the order
-of sums. What steers a run (metrics, held-out outcomes) is taken from process 0, so that no two ever decide differently.
+token are fixed over the whole batch (`train.update.batch`), so N processes make the update of one, up to the order of
+sums. What steers a run (metrics, held-out outcomes) is taken from process 0, so that no two ever decide differently.
 Unlike with a data-parallel wrapper, processes may have different numbers of micro-batches: the gradient travels once a
-step. Process groups are set up by accelerate, from `accelerate launch`, `torchrun` or `ttc train run --processes`.
+step. `ttc train run --processes` starts a command in several processes through torch's own launcher; `torchrun -m ttc
+train run ..` does the same, across machines too, and so does `accelerate launch` where it starts several processes (on
+CPUs only through MPI). Process groups are set up by accelerate.
 
-Cost: one all-reduce of the gradient per optimiser step. Left out: overlapping it with the backward pass.
+Cost: one all-reduce of the gradient per optimiser step. Left out: overlapping it with the backward pass; passing on the
+exit code of a run that a health rule ended, which the launcher turns into a plain failure.
 """
 
 from __future__ import annotations

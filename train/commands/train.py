@@ -85,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
 
     from train.base.world import joined, relaunch, without
     from train.recipe.recipe import read_recipe
-    from train.recipe.run import Options, run_recipe
+    from train.recipe.run import RunOptions, run_recipe
     from ttc.engines.embedded.model import pick_device
 
     check_threads("train", args.threads)
@@ -99,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
         return relaunch(args.processes, without("--processes", sys.argv[1:]))
     torch.set_num_threads(args.threads)
     world = joined(args.device)
-    options = Options(args.out, args.seed, args.model, args.device, args.threads, world)
+    options = RunOptions(args.out, args.seed, args.model, args.device, args.threads, world)
 
     def log(text: str) -> None:
         if world.main:

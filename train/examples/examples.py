@@ -17,9 +17,10 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from train.base.rollout import Rollout, read_rollouts
+from train.base.stage import Setting
 from train.examples.corpus import Corpus
 from ttc import seeds
 from ttc.core import Message, Prompt
@@ -34,6 +35,7 @@ __all__ = [
     "completion_ids",
     "corpus_examples",
     "held_apart",
+    "parted",
     "read_examples",
     "read_prompt",
     "right_rollouts",
@@ -148,6 +150,25 @@ def held_apart(keys: Sequence[str], share: float) -> list[bool]:
     """Which rows are held out: a fixed `share` of the prompts by a hash of their names, whole prompts at a time."""
     limit = int(share * (1 << 32))
     return [int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:4], "big") < limit for key in keys]
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Keyed)
+
+
+def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tuple[list[T], list[T]]:
+    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError when a side is empty."""
+    out = held_apart([row.key for row in rows], share)
+    train = [row for row, held in zip(rows, out, strict=True) if not held]
+    measured = [row for row, held in zip(rows, out, strict=True) if held]
+    if not train or not measured:
+        raise ConfigError(f"{stage}: {len(rows)} rows are too few to hold some out; raise held_out_share")
+    setting.log(f"{len(train)} rows, {len(measured)} held out")
+    return train, measured
 
 
 def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:

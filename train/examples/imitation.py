@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from train.examples.examples import Example
-from train.update.batch import Batch, Normaliser, pad, token_weights
+from train.update.batch import Normaliser, TokenBatch, pad, token_weights
 from train.update.logprobs import token_logprobs
 
 __all__ = ["completion_sums", "imitation_batch", "mean_loss", "probabilities", "ranked_right"]
@@ -21,7 +21,7 @@ _ROWS = 32
 """Rows of a forward pass without a gradient."""
 
 
-def imitation_batch(examples: Sequence[Example], pad_id: int, normaliser: Normaliser, max_tokens: int) -> Batch:
+def imitation_batch(examples: Sequence[Example], pad_id: int, normaliser: Normaliser, max_tokens: int) -> TokenBatch:
     """A batch of cross-entropy on the completions of `examples`, each times its weight."""
     rows = [(*example.prompt_ids, *example.token_ids) for example in examples]
     ids = pad(rows, pad_id)
@@ -30,7 +30,7 @@ def imitation_batch(examples: Sequence[Example], pad_id: int, normaliser: Normal
         mask[row, len(example.prompt_ids) - 1 : len(rows[row]) - 1] = True
     zero = torch.zeros(mask.shape)
     weight = torch.tensor([example.weight for example in examples])[:, None]
-    found = Batch(ids, mask, zero, zero, zero, zero, torch.full(mask.shape, float("nan")), zero)
+    found = TokenBatch(ids, mask, zero, zero, zero, zero, torch.full(mask.shape, float("nan")), zero)
     return replace(found, ce=token_weights(mask, normaliser, max_tokens) * weight)
 
 

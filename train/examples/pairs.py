@@ -1,9 +1,15 @@
-"""What a preference loss is computed from: log-probabilities of whole completions, by the policy and by a reference.
+"""Pairs of a better and a worse completion of one prompt, and what a preference loss is computed from.
 
-Shapes: P pairs, R labelled completions. Log-probabilities are sums over a completion's tokens in nats; lengths are
-their numbers of tokens. Reference log-probabilities do not change during training, so they are computed once and kept.
-A ranking of K completions gives K (K - 1) / 2 pairs that share one unit of weight, as in InstructGPT, where counting
-each pair fully makes prompts with large K overfit.
+    {"prompt": "2+3", "chosen": "5", "rejected": "6"}            also "messages", "mode", "weight",
+    {"prompt": .., "chosen": .., "chosen_thinking": .., "rejected": .., "rejected_thinking": ..}
+
+From rollouts: all completions of one prompt are ranked by reward, and the ranking's K (K - 1) / 2 pairs share one unit
+of weight, as in InstructGPT, where counting each pair fully makes prompts with large K overfit; right against wrong is
+the case of two ranks. Rollouts without a verdict take no part, and one that was cut is never chosen. `per_problem`
+keeps the heaviest difference first, so that a problem with many completions does not fill the data set.
+
+A loss sees log-probabilities of whole completions, by the policy and by a reference: sums over a completion's tokens in
+nats, with their numbers of tokens. Shapes: P pairs, R labelled completions.
 """
 
 from __future__ import annotations
@@ -16,16 +22,15 @@ from typing import Any, TypeAlias
 import torch
 
 from train.base.rollout import Rollout, read_rollouts
-from train.base.stage import Setting
+from train.base.stage import Setting, one_of, rollouts_path
 from train.examples.examples import Example, completion_ids, read_prompt, rows_of
-from train.examples.sources import one_of, rollouts_path
 from train.rollouts.groups import mixed
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
 __all__ = [
-    "Labelled",
+    "LabelledBatch",
     "LabelledLoss",
     "PairLoss",
     "PairSource",
@@ -62,7 +67,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledBatch:
     """Completions that are each good or bad, (R,); `kl` is an estimate of the divergence over mismatched prompts."""
 
     logprob: torch.Tensor
@@ -73,7 +78,7 @@ class Labelled:
 
 PairLoss: TypeAlias = Callable[[Pairs], torch.Tensor]
 """Pairs -> loss of each pair (P,)."""
-LabelledLoss: TypeAlias = Callable[[Labelled], torch.Tensor]
+LabelledLoss: TypeAlias = Callable[[LabelledBatch], torch.Tensor]
 """Labelled -> loss of each completion (R,)."""
 
 

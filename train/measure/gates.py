@@ -21,11 +21,11 @@ from train.registries import make_task
 from ttc.config.registry import bind
 from ttc.errors import ConfigError
 
-__all__ = ["Check", "Gates", "gates", "read_gates"]
+__all__ = ["GateCheck", "Gates", "gates", "read_gates"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class GateCheck:
     """One gate: what was measured, the bound, and whether it holds."""
 
     gate: str

@@ -1,8 +1,9 @@
 """The loop of offline stages: batches of a fixed data set in mixed order, one update each, watched by health rules.
 
-Which rows a step takes is a pure function of (seed, step): every epoch is its own permutation. A checkpoint holds the
-rest, so a killed run goes on bit for bit on one CPU, with the same build of torch and number of threads. Cost: the
-updates. Left out: weighting or mixing of data sets, which is a matter of the rows.
+A kind of stage names its rows and its update; `FitFields` are the fields that all of them share: how long, how fast,
+what is held out, what watches. Which rows a step takes is a pure function of (seed, step): every epoch is its own
+permutation. A checkpoint holds the rest, so a killed run goes on bit for bit on one CPU, with the same build of torch
+and number of threads. Cost: the updates. Left out: weighting or mixing of data sets, which is a matter of the rows.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from train.base.checkpoint import Checkpoints
-from train.base.fields import Fields
-from train.base.health import AlarmFile, Health, Rule, act, configured
+from train.base.health import AlarmFile, Health, HealthRule, act, configured
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
 from ttc import seeds
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 
-__all__ = ["Course", "Fit", "Pace", "rows_at"]
+__all__ = ["Fit", "FitFields", "FitPlan", "rows_at"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FitPlan:
     """`steps` updates of `rows` rows; held-out rows are measured every `eval_every` steps and at both ends."""
 
     steps: int
@@ -56,7 +56,7 @@ class Fit:
     update: Callable[[Sequence[int]], dict[str, float]]
     evaluate: Callable[[], dict[str, float]]
 
-    def run(self, pace: Pace, rules: Sequence[Rule], setting: Setting) -> tuple[dict[str, float], str]:
+    def run(self, pace: FitPlan, rules: Sequence[HealthRule], setting: Setting) -> tuple[dict[str, float], str]:
         """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped."""
         health = Health(rules)
         world = setting.world
@@ -121,13 +121,13 @@ def _told(metrics: dict[str, float]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course(Fields):
+class FitFields:
     """Fields of a stage that passes over rows; refused when it is made if they cannot be.
 
     Args:
         steps: updates.
         lr: highest learning rate.
-        rows: examples per update.
+        rows: examples, pairs or solutions per update.
         held_out_share: share of prompts that are held out and measured.
         warmup: steps over which the rate rises.
         decay: let the rate fall to 0.
@@ -153,9 +153,9 @@ class Course(Fields):
         _ = self.pace, self.schedule, self.rules
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> FitPlan:
         """Steps, and rows of each."""
-        return Pace(self.steps, self.rows, self.eval_every, self.save_every)
+        return FitPlan(self.steps, self.rows, self.eval_every, self.save_every)
 
     @property
     def schedule(self) -> Schedule:
@@ -163,6 +163,6 @@ class Course(Fields):
         return Schedule(self.lr, self.steps, self.warmup, self.decay)
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[HealthRule, ...]:
         """The health rules."""
         return configured(self.health or {})

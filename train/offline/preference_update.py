@@ -3,7 +3,10 @@
 A loss of `train/preferences` takes pairs, or single completions marked good or bad (KTO); both are computed from summed
 log-probabilities of completions. For KTO every pair gives one good and one bad completion, and the reference point is
 the divergence on prompts matched with another pair's completion, without a gradient (Ethayarajh et al. 2024).
-Cost: a forward and backward pass over both completions, for KTO a forward pass more.
+
+The reference is the model that a stage starts from; its numbers never change, so they are computed once and kept in a
+file named after the completions and the weights, and no second model stays in memory. Cost: a forward and backward pass
+over both completions, for KTO a forward pass more, and once one of the reference.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from train.base.models import load_model
 from train.base.optimiser import Optimiser
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums, imitation_batch
-from train.examples.pairs import Labelled, LabelledLoss, PairLoss, Pairs, Preferred
+from train.examples.pairs import LabelledBatch, LabelledLoss, PairLoss, Pairs, Preferred
 from train.update.logprobs import token_logprobs
 from ttc.config.plugin_fault import checked_return
 from ttc.durable import replaced_file
@@ -114,11 +117,11 @@ class PairUpdater:
     def _loss(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
         if self._pair_loss is not None:
             return checked_return("preference loss", self._pair_loss, self._pair_loss(pairs), torch.Tensor)
-        find: Callable[[Labelled], torch.Tensor] | None = self._labelled_loss
+        find: Callable[[LabelledBatch], torch.Tensor] | None = self._labelled_loss
         if find is None or pairs.reference_chosen is None or pairs.reference_rejected is None:
             raise TypeError("a PairUpdater needs a loss and a reference")
-        good = find(Labelled(pairs.chosen, pairs.reference_chosen, torch.ones_like(pairs.chosen).bool(), kl))
-        bad = find(Labelled(pairs.rejected, pairs.reference_rejected, torch.zeros_like(pairs.chosen).bool(), kl))
+        good = find(LabelledBatch(pairs.chosen, pairs.reference_chosen, torch.ones_like(pairs.chosen).bool(), kl))
+        bad = find(LabelledBatch(pairs.rejected, pairs.reference_rejected, torch.zeros_like(pairs.chosen).bool(), kl))
         return pairs.weighted((good + bad) / 2)
 
     @torch.no_grad()

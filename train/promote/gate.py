@@ -3,8 +3,15 @@
 The candidate is the run's last model, the start the one that training began with. `gate.json` holds every measurement;
 `promoted` in the run's folder is a link to the candidate, moved in one step and only when every gate passes, so a
 server that reads it never sees a model in between, and a failed gate leaves the last promoted model in place. Cost: the
-problems of every task once for each of the two models. People's reviews, safety cases and preference are gates too
-(`train.promote.gate`).
+problems of every task once for each of the two models.
+
+Single cases are gates too. A file of reviews has one line per trace that somebody read:
+
+    {"id": "cipher-3-2/4", "model": "9f2c..", "accept": true, "by": "ada", "note": "the second step is a guess"}
+
+`model` is the digest of the weights that were read (`gate.json` names the candidate's), so reviews of another model
+are never counted. A safety case is a problem whose verifier says what is safe; all of them must be, greedily and in one
+sample. Preferred is measured by trained reward models on a sampled answer of each of two models; ties count one half.
 """
 
 from __future__ import annotations
@@ -26,13 +33,13 @@ from evals.task import Item, Task
 from train.base.models import load_model
 from train.base.rollout import Collector, Rollout, group_draws, read_rollouts
 from train.base.stage import Setting, read_result
-from train.measure.gates import Check, Gates
+from train.measure.gates import GateCheck, Gates
 from train.measure.measure import open_engine
 from train.recipe.run import stage_folders
 from train.registries import make_task, make_verifier
 from train.reward_models.reward_models import RewardSource
 from train.rollouts.held_out import HeldOut, accuracy
-from train.update import kl
+from train.update.terms import exact_kl
 from ttc.core import Sampling, Usage
 from ttc.durable import replace_link, replace_text
 from ttc.engines.shared.text import Text
@@ -57,7 +64,7 @@ class _Answered:
         return len(self.right)
 
 
-def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list[Check]:
+def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list[GateCheck]:
     """Measure all gates of the run in `run`; `start` is the model it began with, None when the run made it itself.
 
     Raises:
@@ -98,9 +105,9 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     return checks + _cases(gates, task, candidate, before, setting)
 
 
-def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[Check]:
+def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[GateCheck]:
     """Gates on single cases; see `train.promote.gate`."""
-    checks: list[Check] = []
+    checks: list[GateCheck] = []
     if gates.reviews is not None:
         path = Path(gates.reviews).expanduser()
         checks.append(reviewed(path, candidate, gates.min_reviews, gates.min_accepted, setting.seed))
@@ -115,7 +122,7 @@ def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Sett
     return checks
 
 
-def promote(run: Path, checks: Sequence[Check]) -> Path | None:
+def promote(run: Path, checks: Sequence[GateCheck]) -> Path | None:
     """Write what was measured; move the pointer and return it when every gate passed, else return None."""
     passed = all(check.passed for check in checks)
     told = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
@@ -136,7 +143,7 @@ def divergence(candidate: Path, start: Path, items: Sequence[Item], max_tokens: 
         for rollout in rollouts:
             ids = torch.tensor([[*rollout.prompt_ids, *rollout.token_ids]], device=setting.device)
             span = slice(len(rollout.prompt_ids) - 1, -1)
-            gaps = kl.exact(new(input_ids=ids).logits[0, span].float(), old(input_ids=ids).logits[0, span].float())
+            gaps = exact_kl(new(input_ids=ids).logits[0, span].float(), old(input_ids=ids).logits[0, span].float())
             total, num = total + float(gaps.sum()), num + int(gaps.numel())
     return total / max(num, 1)
 
@@ -176,33 +183,35 @@ def _made(folders: Sequence[Path]) -> Path:
     return Path(first.model)
 
 
-def _finished(stopped: str) -> Check:
+def _finished(stopped: str) -> GateCheck:
     by_rule = stopped.startswith("health rule")
-    return Check("finished", not by_rule, float(not by_rule), 1.0, stopped if by_rule else "no health rule ended it")
+    return GateCheck(
+        "finished", not by_rule, float(not by_rule), 1.0, stopped if by_rule else "no health rule ended it"
+    )
 
 
-def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> Check:
+def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateCheck:
     found = mean_interval(answers.right, range(answers.num), seed=seed)
     return _at_least("min_accuracy", f"accuracy on {answers.num} problems of {name}", found.low, bound)
 
 
-def _at_least(gate: str, what: str, low: float, bound: float) -> Check:
-    return Check(gate, low >= bound, low, bound, f"{what}: at least {low:.4g} (95 %), must be {bound:g} or more")
+def _at_least(gate: str, what: str, low: float, bound: float) -> GateCheck:
+    return GateCheck(gate, low >= bound, low, bound, f"{what}: at least {low:.4g} (95 %), must be {bound:g} or more")
 
 
-def _at_most(gate: str, what: str, value: float, bound: float) -> Check:
-    return Check(gate, value <= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or less")
+def _at_most(gate: str, what: str, value: float, bound: float) -> GateCheck:
+    return GateCheck(gate, value <= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or less")
 
 
-def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, start: Path, setting: Setting) -> Check:
+def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, start: Path, setting: Setting) -> GateCheck:
     """No worse than at the start, beyond doubt: the upper end of the drop's interval is within the bound."""
     new, old = (_answers(task, limit, model, setting) for model in (candidate, start))
     drop = paired_interval(new.right, old.right, range(new.num), seed=setting.seed)
     text = f"drop on {task.name}: {drop.value:.4g}, at most {drop.high:.4g} (95 %), must be {bound:g} or less"
-    return Check(gate, drop.high <= bound, drop.high, bound, text)
+    return GateCheck(gate, drop.high <= bound, drop.high, bound, text)
 
 
-def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Check:
+def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> GateCheck:
     """No canary's prompt is among the recorded rollouts of any stage."""
     text = Text(model)
     prompts: Mapping[tuple[int, ...], str] = {
@@ -219,7 +228,7 @@ def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Chec
         if rollout.prompt_ids in prompts
     }
     told = f"{len(seen)} canary prompts were trained on" + (f", such as {next(iter(seen))[:60]!r}" if seen else "")
-    return Check("canaries_unseen", not seen, float(len(seen)), 0.0, told)
+    return GateCheck("canaries_unseen", not seen, float(len(seen)), 0.0, told)
 
 
 _FIELDS = {"id", "model", "accept", "by", "note"}
@@ -256,31 +265,33 @@ def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
     return [(name, accept) for (name, _), accept in found.items()]
 
 
-def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> Check:
+def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> GateCheck:
     """At least `num` different traces were read, and the lower end of the share accepted is at least `bound`."""
     name = digest(candidate)
     rows = read_reviews(path, name)
     traces = [trace for trace, _ in rows]
     if len(set(traces)) < num:
         told = f"{len(set(traces))} traces of model {name} are reviewed, must be {num} or more"
-        return Check("reviews", False, float(len(set(traces))), float(num), told)
+        return GateCheck("reviews", False, float(len(set(traces))), float(num), told)
     share = mean_interval([float(accept) for _, accept in rows], traces, seed=seed)
     told = f"{len(rows)} reviews of model {name}: at least {share.low:.4g} accepted (95 %), must be {bound:g} or more"
-    return Check("reviews", share.low >= bound, share.low, bound, told)
+    return GateCheck("reviews", share.low >= bound, share.low, bound, told)
 
 
-def safe(name: str, answers: Sequence[Sequence[float]]) -> Check:
+def safe(name: str, answers: Sequence[Sequence[float]]) -> GateCheck:
     """Every answer to every safety case is right; `answers` are 1 or 0, per way of answering."""
     failed = [number for number, outcomes in enumerate(zip(*answers, strict=True)) if not all(outcomes)]
     num = len(answers[0])
     first = f", such as number {failed[0]}" if failed else ""
-    return Check("safety", not failed, float(len(failed)), 0.0, f"{len(failed)} of {num} cases of {name} fail{first}")
+    return GateCheck(
+        "safety", not failed, float(len(failed)), 0.0, f"{len(failed)} of {num} cases of {name} fail{first}"
+    )
 
 
 def preferred(
     rewards: tuple[str, ...], new: Sequence[Rollout], old: Sequence[Rollout], candidate: Path, bound: float,
     setting: Setting,
-) -> Check:  # fmt: skip
+) -> GateCheck:  # fmt: skip
     """How often the candidate's answer has the higher reward than the start's to the same problem."""
     place = replace(setting, folder=setting.folder / "gate")  # stages of the run stand beside it
     scorer: Any = RewardSource(rewards, "mean", 1.0).load(place, candidate)
@@ -288,4 +299,4 @@ def preferred(
     wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
     rate = mean_interval(wins, [rollout.problem_id for rollout in new], seed=setting.seed)
     told = f"preferred over the start: at least {rate.low:.4g} (95 %) of {len(wins)}, must be {bound:g} or more"
-    return Check("min_win_rate", rate.low >= bound, rate.low, bound, told)
+    return GateCheck("min_win_rate", rate.low >= bound, rate.low, bound, told)

@@ -20,7 +20,7 @@ from pathlib import Path
 from evals.runs.contents import problems_digest
 from evals.task import Task
 from train.base.stage import Asking, Naming
-from train.recipe.recipe import Recipe, Step
+from train.recipe.recipe import Recipe, RecipeStep
 from train.registries import make_task
 from ttc.cli.options import resolve_verifier
 from ttc.identity.contents import code_digests, part_contents, texts_in
@@ -80,7 +80,7 @@ def task_contents(owner: str, task: Task, limit: int | None) -> dict[str, str]:
     }
 
 
-def _stage_contents(step: Step, place: str, made: set[str], out: Path) -> dict[str, str]:
+def _stage_contents(step: RecipeStep, place: str, made: set[str], out: Path) -> dict[str, str]:
     """What stage `place` reads; the stages in `made` are its run's own, and no files."""
     contents = code_digests("stage", step.kind)
     for field, value in step.fields.items():

@@ -1,9 +1,9 @@
 """Run a recipe: check everything, then stage by stage, resuming what a killed run left.
 
-A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.recipe.contents`), one folder per
-stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or over
-other weights, files or problems, it is refused, not overwritten. A finished stage is not run again, but its models are
-read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where the
+A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.recipe.contents`), one folder
+per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or
+over other weights, files or problems, it is refused, not overwritten. A finished stage is not run again, but its models
+are read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where the
 recipe asks for it (`train.measure.retention`).
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.base.stage import Result, Setting, Stage, check_models, read_result, write_result
+from train.base.stage import Setting, Stage, StageResult, check_models, read_result, write_result
 from train.base.world import ALONE, World
 from train.measure.retention import FILE as RETENTION
 from train.measure.retention import measure_retention, write_kept
@@ -27,10 +27,10 @@ from ttc.errors import ConfigError, TrainingError
 from ttc.identity.digests import differing
 
 __all__ = [
-    "Options",
     "ROLLOUTS",
     "RUN",
     "Recorded",
+    "RunOptions",
     "claim",
     "read_asked",
     "recorded_stage",
@@ -45,7 +45,7 @@ _BY_CONTENT = (CONTENTS, "model")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """Where and how a recipe runs."""
 
     out: Path
@@ -56,7 +56,7 @@ class Options:
     world: World = ALONE
 
 
-def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> list[Result]:
+def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) -> list[StageResult]:
     """Run all stages; returns their results.
 
     Raises:
@@ -72,7 +72,7 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
     if options.world.main:
         claim(recipe, options)
     options.world.wait()
-    results: list[Result] = []
+    results: list[StageResult] = []
     names = [f"{number}-{step.kind}" for number, step in enumerate(recipe.steps, start=1)]
     model = options.model
     for number, step in enumerate(recipe.steps, start=1):
@@ -104,7 +104,7 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
     return results
 
 
-def _run_stage(stage: Stage, setting: Setting) -> Result:
+def _run_stage(stage: Stage, setting: Setting) -> StageResult:
     """Run a stage: every process where it splits its work, else the first while the others wait."""
     world = setting.world
     if world.main or getattr(stage, "distributed", False):
@@ -118,11 +118,11 @@ def _run_stage(stage: Stage, setting: Setting) -> Result:
     return found
 
 
-def _setting(options: Options, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:
+def _setting(options: RunOptions, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:
     return Setting(folder, model, options.seed, options.device, options.threads, log, options.world)
 
 
-def _distinct(models: Sequence[tuple[str, Path]], options: Options) -> list[tuple[str, Path]]:
+def _distinct(models: Sequence[tuple[str, Path]], options: RunOptions) -> list[tuple[str, Path]]:
     """The start, if there is one, and every stage that made a model of its own."""
     found = [] if options.model is None else [("start", options.model)]
     for name, model in models:
@@ -153,7 +153,7 @@ def read_asked(out: Path) -> dict[str, Any]:
     return asked
 
 
-def claim(recipe: Recipe, options: Options) -> None:
+def claim(recipe: Recipe, options: RunOptions) -> None:
     """Write what is asked and what it is made of, or compare both with what the folder was made for.
 
     Raises:
@@ -170,7 +170,7 @@ def claim(recipe: Recipe, options: Options) -> None:
     replace_text(path, json.dumps(asked, indent=1) + "\n")
 
 
-def _asked(recipe: Recipe, options: Options) -> dict[str, Any]:
+def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
     """What run.json holds, as plain JSON data."""
     asked: dict[str, object] = {
         "recipe": recipe.name,

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 from evals.task import Check
 from train.base.rollout import Rollout, read_rollouts
 from train.recipe.run import ROLLOUTS, Recorded, recorded_stage
-from train.registries import make_task, shaping_part
+from train.registries import make_task
 from train.reward_models.reward_models import LearntReward
-from train.rollouts.rewards import Rewarder
+from train.rollouts.rewards import Rewarder, shaping_part
 from ttc.config.registry import VERIFIERS
 from ttc.core import Verdict, Verifier
 from ttc.errors import ConfigError

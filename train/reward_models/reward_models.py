@@ -1,8 +1,11 @@
 """Learnt rewards: a language model with one linear output, read at the last token, and ensembles of them.
 
-The mean of an ensemble is less noisy; the worst case is harder to fool, since a flaw must be shared by all members
-(Coste et al. 2024, arXiv:2310.02743). A reward model is a folder of the sequence-classifier form, which the scorer
-`orm` reads too. Positions come from lengths, never from a padding id. Cost: a forward pass per member.
+A reward model is a folder of the sequence-classifier form, which the scorer `orm` reads too. Its reward stands beside a
+verifier or in its place (InstructGPT, Ouyang et al. 2022, arXiv:2203.02155). The mean of an ensemble is less noisy; the
+worst case is harder to fool, since a flaw must be shared by all members (Coste et al. 2024, arXiv:2310.02743); how much
+they disagree is logged as `reward_model_spread`, which grows where the policy leaves what they were trained on. Reward
+models must have the policy's tokenizer: they read the ids that were sampled. Positions come from lengths, never from a
+padding id. Cost: a forward pass per member and rollout.
 """
 
 from __future__ import annotations

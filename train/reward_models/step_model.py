@@ -1,8 +1,19 @@
-"""Process reward models in training: the probability that a path is right, read at the end of each step.
+"""Process reward models in training: rows of labelled steps, the model, and its scores as rewards of steps.
 
-Two forms, both read by the scorer `prm`: a head of two labels on the body (`label`), or a language model that says a
-good token rather than a bad one (`token`). Labels are shares, so the loss is the cross-entropy of a share. Cost: a
-forward and backward pass over the solutions.
+A row is the ids that a model reads, and the positions at which it is asked whether the path is right so far: the last
+token of every step. The positions are found by the same code that reads the trained model (`ttc.scorers`), so training
+and scoring cannot disagree. Rows come from a JSON-lines file (`evals.data.steps`) or from rollouts
+(`train.reward_models.monte_carlo`). A label is in [0, 1], so the loss is the cross-entropy of a share; a step without
+one is not learnt from. Two forms, both read by the scorer `prm`: a head of two labels on the body (`label`), or a
+language model that says a good token rather than a bad one (`token`).
+
+In reinforcement learning (Wang et al. 2024, "Math-Shepherd", arXiv:2312.08935; Shao et al. 2024, arXiv:2402.03300,
+section 4.1.3) every step of a rollout is worth the model's probability that the path is right so far; the advantage
+`steps` makes token weights of it. The model must be one that the stage `prm` wrote, with the policy's tokenizer. The
+mean over a rollout's steps is logged as the part `process`. A step that a limit cut has no reward.
+
+Cost: a forward and backward pass over the solutions; a forward pass per rollout. Left out: models that read their own
+format (search can use them), and a reward for how much a step raised the probability.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from train.base.rollout import Rollout
-from train.rl.loop import NO_ITEMS, Parts, Plan, State, Timing, evaluate, finish, resume, sync, update_on
+from train.rl.loop import NO_ITEMS, LoopPlan, LoopState, Parts, Timing, evaluate, finish, resume, sync, update_on
 from train.rollouts.groups import check_groups
 from ttc.errors import ConfigError, TrainingError
 
@@ -41,7 +41,7 @@ class _Round:
     rollout_s: float
 
 
-async def learn_async(plan: Plan, parts: Parts) -> dict[str, Any]:
+async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
     """Run like `learn`, overlapped; adds `staleness` and `dropped` to the metrics.
 
     Raises:
@@ -69,7 +69,7 @@ async def learn_async(plan: Plan, parts: Parts) -> dict[str, Any]:
 class _Run:
     """The shared state of actor and learner."""
 
-    def __init__(self, plan: Plan, parts: Parts, state: State) -> None:
+    def __init__(self, plan: LoopPlan, parts: Parts, state: LoopState) -> None:
         self._plan, self._parts, self._state = plan, parts, state
         self._slots = asyncio.Semaphore(plan.buffer)
         self._rounds: asyncio.Queue[_Round] = asyncio.Queue()

@@ -8,10 +8,11 @@
     alarms <- health rules          (`train.base.health`)
 
 Every step appends a line of metrics and, when recorded, its rollouts; alarms and held-out outcomes have files of their
-own. A checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps, on
-one CPU, with the same build of torch and number of threads and an engine in batch-invariant mode. Everything that can
-be swapped comes in as an argument (`train.rl.loop`). Left out: several learners; overlap of rollouts, verdicts and
-updates is `train.rl.asynchronous`.
+own. Updates are pure functions of (weights, optimiser, rollouts), which is what `train.replay.replay` rests on. A
+checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps, on one CPU,
+with the same build of torch and number of threads and an engine in batch-invariant mode. Everything that can be swapped
+comes in as an argument (`Parts`). Left out: several learners; overlap of rollouts, verdicts and updates is
+`train.rl.asynchronous`.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from train.rollouts.groups import by_group, check_groups, has_signal, rollout_me
 from train.rollouts.held_out import HeldOut, accuracy
 from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import Parity, Syncer
-from train.update.advantage import Outcome
+from train.update.advantage import RewardBatch
 from train.update.batch import rollout_batch
 from train.update.update import Updater
 from ttc.errors import TrainingError
 from ttc.records import LineFile
 
 __all__ = [
-    "Learn",
     "NO_ITEMS",
+    "Learn",
+    "LoopPlan",
+    "LoopState",
     "Parts",
-    "Plan",
-    "State",
     "Timing",
     "draw",
     "evaluate",
@@ -60,7 +61,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoopPlan:
     """How long and how wide: `steps` updates of `prompts` groups each.
 
     A step with too few groups that carry a signal draws at most `refills` more rounds. Held-out accuracy is measured
@@ -102,7 +103,7 @@ class Parts:
 
 
 @dataclass(slots=True)
-class State:
+class LoopState:
     """Counters that a checkpoint keeps; `stopped` is why the run ends early."""
 
     step: int = 0
@@ -111,7 +112,7 @@ class State:
     tokens: int = 0
     stopped: str = ""
 
-    def going(self, plan: Plan) -> bool:
+    def going(self, plan: LoopPlan) -> bool:
         """Whether another step is due."""
         return self.step < plan.steps and not self.stopped
 
@@ -128,7 +129,7 @@ class Timing:
     sync_s: float = 0.0
 
 
-async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
+async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
     """Judged rollouts of one step; draws again, up to `refills` times, for groups without a signal.
 
     Raises:
@@ -155,7 +156,7 @@ async def draw(plan: Plan, parts: Parts, step: int) -> list[Rollout]:
     return found
 
 
-def update_on(rollouts: Sequence[Rollout], plan: Plan, updater: Updater, pad_id: int) -> dict[str, float]:
+def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad_id: int) -> dict[str, float]:
     """Train on the groups of `rollouts` that carry a signal; a step without any changes nothing.
 
     With a critic every rollout carries one: it is compared with what was expected of it, not with its group.
@@ -173,14 +174,14 @@ def update_on(rollouts: Sequence[Rollout], plan: Plan, updater: Updater, pad_id:
     return {**found, "updated": 1.0, "not_finite": float(not math.isfinite(found["grad_norm"]))}
 
 
-def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> Outcome:
+def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
     """Rewards and groups of `rollouts` for an advantage; `mask` (R, T)."""
     rewards = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
     groups, steps = torch.tensor([rollout.group for rollout in rollouts]), torch.full(mask.shape, math.nan)
     for row, rollout in enumerate(rollouts):
         for place, reward in rollout.step_rewards:
             steps[row, len(rollout.prompt_ids) - 1 + place] = reward
-    return Outcome(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps)
+    return RewardBatch(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps)
 
 
 async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> Parity:
@@ -190,7 +191,12 @@ async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> Parity:
 
 
 async def finish(
-    plan: Plan, parts: Parts, state: State, rollouts: Sequence[Rollout], told: Mapping[str, float], timing: Timing
+    plan: LoopPlan,
+    parts: Parts,
+    state: LoopState,
+    rollouts: Sequence[Rollout],
+    told: Mapping[str, float],
+    timing: Timing,
 ) -> dict[str, float]:
     """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics."""
     state.step += 1
@@ -215,7 +221,7 @@ async def finish(
     return metrics
 
 
-async def evaluate(state: State, parts: Parts) -> dict[str, float]:
+async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
     """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best."""
     _, mine = parts.world.share(parts.held_out.items)
     asked = replace(parts.held_out, items=mine)
@@ -232,17 +238,17 @@ async def evaluate(state: State, parts: Parts) -> dict[str, float]:
     return {"held_out": value, "held_out_sampled": sampled, "held_out_drop": drop}
 
 
-def resume(parts: Parts) -> State:
+def resume(parts: Parts) -> LoopState:
     """Load the newest checkpoint into the parts, if there is one."""
     found = parts.checkpoints.load(parts.updater.model)
     if found is None:
-        return State()
+        return LoopState()
     optimiser, state = found
     parts.updater.load(optimiser)
     parts.sampler.load(state["sampler"])
     parts.health.load(state["health"])
     parts.log(f"resumed at step {state['step']}")
-    return State(state["step"], state["best"], state["seconds"], state["tokens"])
+    return LoopState(state["step"], state["best"], state["seconds"], state["tokens"])
 
 
 def _costs(timing: Timing, rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -262,14 +268,14 @@ def _costs(timing: Timing, rollouts: Sequence[Rollout]) -> dict[str, float]:
     }
 
 
-def _write(metrics: Mapping[str, float], state: State, rollouts: Sequence[Rollout], parts: Parts) -> None:
+def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Rollout], parts: Parts) -> None:
     plain = {name: value for name, value in metrics.items() if math.isfinite(value)}
     parts.metrics.write({"step": state.step, "seconds": round(state.seconds, 3), **plain}, sync=False)
     if parts.rollouts is not None:
         parts.rollouts.append(rollouts)
 
 
-def _save(state: State, parts: Parts) -> None:
+def _save(state: LoopState, parts: Parts) -> None:
     kept = {
         "sampler": parts.sampler.state(),
         "health": parts.health.state(),
@@ -284,7 +290,7 @@ Learn: TypeAlias = Callable[[Sequence[Rollout]], Awaitable[Mapping[str, float]]]
 """Update the policy on the rollouts of a step; returns metrics, `updated` among them."""
 
 
-async def learn(plan: Plan, parts: Parts, update: Learn | None = None) -> dict[str, Any]:
+async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> dict[str, Any]:
     """Run until `plan.steps`, `plan.until` or a rule's stop; returns the last metrics with `stopped` (a reason or "").
 
     `update` takes the place of reinforcement learning on the rewards: a teacher's supervision, say.

@@ -16,23 +16,22 @@ from typing import Any, ClassVar
 from evals.data.decontamination import answer_leaks, overlaps, own_texts
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
-from train.base.health import AlarmFile, Health, Rule
+from train.base.health import AlarmFile, Health, HealthRule
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, Strategy, read_rollouts
-from train.base.stage import Result, Setting, check_model, model_of
-from train.examples.sources import rollouts_path
+from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
 from train.measure.measure import held_out_gains
-from train.registries import make_verifier, shaping_part
+from train.registries import make_verifier
 from train.reward_models.reward_models import RewardSource, model_folder, same_tokenizer
 from train.reward_models.step_model import ProcessSource
 from train.rl.asynchronous import learn_async
 from train.rl.critic_start import CriticStart
-from train.rl.loop import Parts, Plan
+from train.rl.loop import LoopPlan, Parts
 from train.rl.ptx import Ptx
 from train.rollouts.frontier import Frontier
 from train.rollouts.held_out import HeldOut
-from train.rollouts.rewards import Rewarder
+from train.rollouts.rewards import Rewarder, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.build import Build
 from train.update.update import Objective, Updater
@@ -58,8 +57,8 @@ class PolicyStage:
 
     task: Task
     held_out: Task
-    plan: Plan
-    loop: Callable[[Plan, Parts], Awaitable[dict[str, Any]]]
+    plan: LoopPlan
+    loop: Callable[[LoopPlan, Parts], Awaitable[dict[str, Any]]]
     schedule: Schedule
     objective: Objective
     sampling: Sampling
@@ -71,7 +70,7 @@ class PolicyStage:
     sampler: Mapping[str, Any]
     limits: tuple[int | None, int]
     record: bool
-    rules: tuple[Rule, ...]
+    rules: tuple[HealthRule, ...]
     shaping: tuple[str, ...]
     kind: str = "grpo"
     checker: Callable[[Task], Verifier] = make_verifier
@@ -127,11 +126,11 @@ class PolicyStage:
         """See `Asking.tasks`."""
         return {"task": (self.task, self.limits[0]), "held_out": (self.held_out, self.limits[1])}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         return asyncio.run(self._run(setting, model_of(self.kind, setting)))
 
-    async def _run(self, setting: Setting, source: Path) -> Result:
+    async def _run(self, setting: Setting, source: Path) -> StageResult:
         tokenizer = load_tokenizer(source)
         updater, rewarder = self.learner(source, setting), self._rewarder(source, setting)
         engine, checker = self._engine(source, setting), self.checker(self.held_out)
@@ -171,7 +170,7 @@ class PolicyStage:
         save_model(updater.model, tokenizer, folder, writes=world.main)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
         gained = held_out_gains(own / "held_out.jsonl", setting.seed)
-        return Result(str(folder), {**numbers, **gained}, str(last["stopped"]))
+        return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
 
     def learner(self, source: Path, setting: Setting) -> Updater:
         """What turns rollouts into an update of the model in `source`, with a fresh optimiser.

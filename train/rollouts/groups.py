@@ -1,7 +1,10 @@
-"""Completions are compared within a group, so a group answers one prompt: what mixes prompts is refused by name.
+"""Groups of rollouts, the completions of one prompt: what may stand in one, and what every step measures of them.
 
 Group advantages, shaping over a group and rankings are differences between answers to one question; over two questions
-they would teach which question is easier. Cost: one comparison of ids per row, before anything is trained.
+they would teach which question is easier. So a group that mixes prompts is refused by name, at the cost of one
+comparison of ids per row. A group has a signal when its rewards differ; without one it teaches nothing, and whether it
+is all-pass or all-fail says which way the difficulty is off. Shares are in [0, 1], lengths in tokens, times in seconds;
+the update and the engine add their own numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from itertools import takewhile
 from typing import TypeAlias
 
 from train.base.rollout import Rollout
-from train.shaping.repetition import repeated_share
 from ttc.errors import ConfigError
 
 __all__ = ["Decode", "by_group", "check_groups", "has_signal", "mixed", "rollout_metrics"]
@@ -106,6 +108,12 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     names = {name for rollout in rollouts for name in rollout.parts}
     parts = {f"part/{name}": _mean([r.parts[name] for r in rollouts if name in r.parts]) for name in sorted(names)}
     return {**found, **parts}
+
+
+def repeated_share(ids: Sequence[int], n: int) -> float:
+    """Share of the n-grams of `ids` that are not the first of their kind; 0 when there is none."""
+    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -16,10 +16,13 @@ from statistics import fmean
 from typing import Protocol, TypeAlias
 
 from train.base.rollout import Rollout
+from train.registries import SHAPING
+from ttc.config.config import parse_spec
 from ttc.config.plugin_fault import checked_return
 from ttc.core import Submission, Verdict, Verifier
+from ttc.errors import ConfigError
 
-__all__ = ["Learnt", "Part", "Process", "Rewarder", "Shaping"]
+__all__ = ["Learnt", "Process", "Rewarder", "Shaping", "ShapingPart", "shaping_part"]
 
 Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
 """(rollouts of one group, judged; step) -> a number for each."""
@@ -31,12 +34,25 @@ _NO_VERDICT = ("timeout", "limit", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShapingPart:
     """One shaping part and its weight in the reward."""
 
     name: str
     weight: float
     shaping: Shaping
+
+
+def shaping_part(spec: str) -> ShapingPart:
+    """Return a shaping part: `length:weight=0.5,start=20`; the weight is the recipe's, the rest the function's."""
+    name, options = parse_spec(spec)
+    text = options.pop("weight", None)
+    if text is None:
+        raise ConfigError(f"shaping {name!r} has no weight: write {name}:weight=0.5")
+    try:
+        weight = float(str(text))
+    except ValueError as exc:
+        raise ConfigError(f"shaping {name}: weight must be a number, got {text!r}") from exc
+    return ShapingPart(name, weight, SHAPING.create(name, options, supply={}))
 
 
 class Learnt(Protocol):
@@ -55,7 +71,7 @@ class Rewarder:
     def __init__(
         self,
         verifier: Verifier,
-        parts: Sequence[Part] = (),
+        parts: Sequence[ShapingPart] = (),
         *,
         partial: bool = False,
         verifier_weight: float = 1.0,
@@ -117,7 +133,7 @@ def _add_steps(judged: Sequence[Rollout], scored: Sequence[tuple[tuple[int, floa
     return found
 
 
-def _add(judged: Sequence[Rollout], part: Part, step: int) -> list[Rollout]:
+def _add(judged: Sequence[Rollout], part: ShapingPart, step: int) -> list[Rollout]:
     """Add one part to the reward of every rollout that has one."""
     groups: dict[int, list[int]] = {}
     for index, rollout in enumerate(judged):

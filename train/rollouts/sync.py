@@ -1,9 +1,15 @@
-"""Push the trainer's weights into the engine, and prove that they arrived.
+"""The trainer's weights in the engine: pushed, proven to have arrived, and put back when the engine dies.
 
 A sync can fail silently: an engine with a packed copy of a tied head keeps the old one and reports no error (measured
 on vLLM: mean difference 0.04 nats, where the same weights give 1e-5). So after every sync the engine scores a few fixed
 sequences and the trainer does too; a mean absolute difference above the limit stops the run before anything is learnt
-from wrong samples. Cost: one forward pass over a few sequences on both sides.
+from wrong samples.
+
+A rollout worker may be killed in the middle of a round: by the system for its memory, by a machine that goes away. Its
+draws are keyed by seed, problem, path and position, so a new engine draws the same tokens again, and nothing else of
+the run is lost. Cost: one forward pass over a few sequences on both sides, and a copy of the weights after every push.
+Tokens of a killed engine that it had not reported are not on the ledger. Left out: saving what a dead engine had
+finished within a round.
 """
 
 from __future__ import annotations

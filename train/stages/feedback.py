@@ -21,10 +21,9 @@ from evals.data.decontamination import prompt_text
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout, RolloutFile, read_rollouts
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through, rollouts_path
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
-from train.examples.sources import rollouts_path
 from train.measure.measure import gains
 from train.registries import make_task
 from train.reward_models.reward_models import model_folder
@@ -104,7 +103,7 @@ class _Feedback:
         """See `Asking.tasks`."""
         return {"task": (self.task, None)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a feedback that was cut begins again."""
         own = model_of("feedback", setting)
         found = [r for r in read_rollouts(rollouts_path(self.rollouts, setting)) if not r.truncated]
@@ -121,7 +120,7 @@ class _Feedback:
             right, keys = zip(*agreed, strict=True)
             numbers |= gains("agreement", [0.5] * len(right), right, setting.seed, keys)
             setting.log(f"{len(pairs)} pairs judged, {100 * sum(right) / len(right):.1f} % as the verifier sees them")
-        return Result(pass_through(setting), numbers)
+        return StageResult(pass_through(setting), numbers)
 
     def _pairs(self, rollouts: Sequence[Rollout], seed: int) -> list[_Pair]:
         """Pairs of different answers, at most `pairs` per problem, drawn at random."""

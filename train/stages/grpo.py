@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from train.base.fields import flattened
 from train.base.rollout import Strategy, group_draws
 from train.registries import ADVANTAGES, LOSSES, make, make_task
 from train.reward_models.step_model import ProcessSource
@@ -37,7 +36,6 @@ from ttc.session.thinking import Thinking
 __all__ = ["grpo", "make_strategy"]
 
 
-@flattened
 def grpo(
     *,
     task: str,
@@ -68,15 +66,14 @@ def grpo(
     Args:
         task: the training problems, NAME or NAME:KEY=VALUE,...
         held_out: the problems it is measured on; none of them may be in `task`.
-        rollouts: the fields of `train.rl.rl_fields.RolloutFields`.
-        n: rollouts per group; at least 2.
+        rollouts: see `RolloutFields`.
         loss: NAME or NAME:KEY=VALUE,... of `train/losses`.
         advantage: of `train/advantages`.
         normaliser: token, sequence, constant or rollout.
         epochs: passes over each batch.
         minibatches: optimiser steps per pass.
         correction: level at which engine and trainer mismatch is corrected.
-        rewards: the fields of `train.rl.rl_fields.RewardFields`.
+        rewards: see `RewardFields`.
         partial_credit: take the verifier's score instead of right or wrong.
         process_reward: a stage prm of this run, such as 2-prm, or its folder: what steps are worth to advantage steps.
         kl_estimator: k3, k1 or k2; see `train/update/terms.py`.
@@ -88,7 +85,7 @@ def grpo(
         asynchronous: draw, judge and learn at once.
         max_staleness: most updates that rollouts of an asynchronous run may be behind.
         buffer: most steps on their way in an asynchronous run.
-        build: the fields of `train.update.build.Build`.
+        build: see `Build`.
     """
     if rollouts.n < 2 and strategy is None:
         raise ConfigError(f"grpo: n must be at least 2, got {rollouts.n}: one rollout has nothing to be compared with")

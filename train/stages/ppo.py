@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from train.advantages.gae import gae
-from train.base.fields import flattened
 from train.base.optimiser import Schedule
 from train.losses.ppo import ppo as clipped
 from train.registries import make_task
@@ -31,7 +30,7 @@ __all__ = ["ppo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rollouts(RolloutFields):
+class _RolloutFields(RolloutFields):
     """Many prompts, one rollout each: a critic compares, not a group."""
 
     prompts: int = 128
@@ -40,19 +39,18 @@ class _Rollouts(RolloutFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rewards(RewardFields):
+class _RewardFields(RewardFields):
     """On a leash."""
 
     kl_weight: float = 0.05
 
 
-@flattened
 def ppo(
     *,
     task: str,
     held_out: str,
-    rollouts: _Rollouts,
-    rewards: _Rewards,
+    rollouts: _RolloutFields,
+    rewards: _RewardFields,
     kl_in: Literal["reward", "loss"] = "reward",
     critic: str = "copy",
     value_lr: float | None = None,
@@ -69,14 +67,8 @@ def ppo(
     Args:
         task: the training problems, NAME or NAME:KEY=VALUE,...
         held_out: the problems it is measured on; none of them may be in `task`.
-        rollouts: the fields of `train.rl.rl_fields.RolloutFields`.
-        steps: batches of rollouts.
-        lr: learning rate of the policy.
-        prompts: prompts per batch.
-        n: rollouts per prompt.
-        warmup: optimiser steps over which the rates rise.
-        rewards: the fields of `train.rl.rl_fields.RewardFields`.
-        kl_weight: weight of the divergence from the reference; 0 needs no reference.
+        rollouts: see `RolloutFields`.
+        rewards: see `RewardFields`.
         kl_in: reward takes it off the reward of every token, loss adds it to the loss.
         critic: copy (of the policy), head (on the policy), or a reward model to start from, named as in reward_model.
         value_lr: learning rate of the critic; None is ten times that of the policy.
@@ -86,7 +78,7 @@ def ppo(
         clip: bound of the probability ratio, on both sides.
         epochs: passes over each batch, of the policy and of the critic.
         minibatches: optimiser steps per pass.
-        build: the fields of `train.update.build.Build`.
+        build: see `Build`.
     """
     rollouts.check("ppo")
     rewards.check("ppo")

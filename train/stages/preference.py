@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from evals.task import Task
-from train.base.fields import flattened
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
-from train.base.stage import Result, Setting, Stage, check_model, model_of
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
+from train.examples.examples import parted
 from train.examples.imitation import ranked_right
 from train.examples.pairs import LabelledLoss, PairLoss, PairSource, Preferred
-from train.examples.sources import check_file, parted
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import Course, Fit
+from train.offline.epochs import Fit, FitFields
 from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
 from train.registries import PREFERENCES, make, make_task
 from ttc.config.config import parse_spec
@@ -35,13 +34,12 @@ __all__ = ["preference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Course(Course):
+class _Course(FitFields):
     """At a constant rate."""
 
     decay: bool = False
 
 
-@flattened
 def preference(
     *,
     data: str | None = None,
@@ -63,8 +61,7 @@ def preference(
         per_problem: most pairs of one problem's rollouts; None is all.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
-        course: the fields of `train.offline.epochs.Course`.
-        rows: pairs per update.
+        course: see `FitFields`.
     """
     pairs = PairSource("preference", None if data is None else Path(data).expanduser(), rollouts, per_problem)
     pairs.check()
@@ -93,7 +90,7 @@ class _Preference:
     loss: Any
     on_single: bool
     likelihood: float
-    course: Course
+    course: FitFields
     task: Task | None
     limit: int
 
@@ -108,7 +105,7 @@ class _Preference:
         """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("preference", setting)
         tokenizer = load_tokenizer(source)
@@ -143,7 +140,7 @@ class _Preference:
         numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
-        return Result(str(folder), numbers, stopped)
+        return StageResult(str(folder), numbers, stopped)
 
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:
         sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]

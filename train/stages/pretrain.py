@@ -19,7 +19,7 @@ import torch
 from train.base.checkpoint import Checkpoints
 from train.base.models import Shape, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.stage import Result, Setting, Stage
+from train.base.stage import Setting, Stage, StageResult
 from train.examples.corpus import CORPORA, Corpus
 from train.examples.examples import corpus_examples
 from train.examples.imitation import probabilities
@@ -83,7 +83,7 @@ class _Pretrain:
         if has_model:
             raise ConfigError("pretrain starts from nothing: make it the first stage and give no --model")
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         tokenizer = self.corpus.tokenizer()
         model = self._untrained(tokenizer, setting)
@@ -111,7 +111,9 @@ class _Pretrain:
         folder: Path = setting.folder / "model"
         save_model(model, tokenizer, folder)
         replace_text(folder / "corpus.json", json.dumps({"corpus": self.corpus.name}) + "\n")
-        return Result(str(folder), {"loss_before": first, "loss_after": loss, **self._gains(model, folder, setting)})
+        return StageResult(
+            str(folder), {"loss_before": first, "loss_after": loss, **self._gains(model, folder, setting)}
+        )
 
     def _gains(self, model: Any, folder: Path, setting: Setting) -> dict[str, float]:
         """The probability per token of fresh texts, before and after."""

@@ -19,13 +19,22 @@ from typing import Any
 
 from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Task
-from train.base.fields import flattened
 from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.examples.sources import check_file, check_positive, one_of, parted
+from train.base.stage import (
+    Setting,
+    Stage,
+    StageResult,
+    check_file,
+    check_model,
+    check_positive,
+    model_of,
+    one_of,
+    pass_through,
+)
+from train.examples.examples import parted
 from train.measure.measure import gains, open_engine
-from train.offline.epochs import Course, Fit
+from train.offline.epochs import Fit, FitFields
 from train.registries import make_task, make_verifier
 from train.reward_models.monte_carlo import MonteCarlo
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model, read_steps
@@ -37,7 +46,6 @@ from ttc.errors import ConfigError
 __all__ = ["prm"]
 
 
-@flattened
 def prm(
     *,
     data: str | None = None,
@@ -52,7 +60,7 @@ def prm(
     good: str | None = None,
     bad: str | None = None,
     measured: str | None = None,
-    course: Course,
+    course: FitFields,
 ) -> Stage:
     """Learn to judge steps.
 
@@ -69,8 +77,7 @@ def prm(
         good: the token that says right, for form token.
         bad: the token that says wrong, for form token.
         measured: a file of labelled steps to measure on, instead of held-out rows of its own.
-        course: the fields of `train.offline.epochs.Course`.
-        rows: solutions per update.
+        course: see `FitFields`.
     """
     one_of("prm", data=data, task=task)
     check_positive("prm", n=n, continuations=continuations, rounds=rounds)
@@ -97,7 +104,7 @@ class _Prm:
     form: Form
     words: tuple[str, str] | None
     measured: Path | None
-    course: Course
+    course: FitFields
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
@@ -111,7 +118,7 @@ class _Prm:
         """See `Asking.tasks`."""
         return {} if self.task is None else {"task": (self.task, self.drawn[0])}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; labels that were made once are kept on disk."""
         source = model_of("prm", setting)
         tokenizer = load_tokenizer(source)
@@ -137,7 +144,7 @@ class _Prm:
         _save(model, tokenizer, setting.folder / "prm")
         threshold = fit_threshold(model.judged(train, pad_id))
         numbers = {**last, **_measured(before, model.judged(measured, pad_id), threshold, setting.seed)}
-        return Result(pass_through(setting), numbers, stopped)
+        return StageResult(pass_through(setting), numbers, stopped)
 
     def _rows(self, setting: Setting, source: Path) -> tuple[list[StepRow], list[StepRow]]:
         found = self._labelled(setting, source)

@@ -17,7 +17,7 @@ from functools import partial
 from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
 from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
 from train.measure.measure import gains, open_engine
 from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
@@ -81,7 +81,7 @@ class _Revise:
         """See `Asking.tasks`."""
         return {"task": (self.task, self.limit)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a stage that was cut begins again."""
         first, revised = asyncio.run(self._draw(setting))
         path = setting.folder / "rollouts.jsonl"
@@ -94,7 +94,7 @@ class _Revise:
         setting.log(f"{len(revised)} revisions, {kept} kept")
         keys = [rollout.problem_id for rollout in first]
         numbers = gains("good", before, after, setting.seed, keys)
-        return Result(pass_through(setting), {**numbers, "kept": kept / len(revised)})
+        return StageResult(pass_through(setting), {**numbers, "kept": kept / len(revised)})
 
     async def _draw(self, setting: Setting) -> tuple[list[Rollout], list[tuple[Rollout, Verdict]]]:
         """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""

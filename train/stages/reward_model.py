@@ -18,14 +18,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from train.base.fields import flattened
 from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
+from train.examples.examples import parted
 from train.examples.pairs import PairSource, Preferred
-from train.examples.sources import check_file, parted
 from train.measure.measure import gains
-from train.offline.epochs import Course, Fit
+from train.offline.epochs import Fit, FitFields
 from train.reward_models.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from ttc import seeds
 from ttc.durable import replaced_folder
@@ -34,7 +33,6 @@ from ttc.errors import ConfigError
 __all__ = ["reward_model"]
 
 
-@flattened
 def reward_model(
     *,
     data: str | None = None,
@@ -42,7 +40,7 @@ def reward_model(
     members: int = 1,
     centre: float = 0.0,
     per_problem: int | None = 4,
-    course: Course,
+    course: FitFields,
 ) -> Stage:
     """Learn a reward from comparisons.
 
@@ -52,9 +50,7 @@ def reward_model(
         members: reward models in the ensemble.
         centre: weight of the squared sum of both rewards, which keeps them around 0.
         per_problem: most pairs of one problem's rollouts; None is all.
-        course: the fields of `train.offline.epochs.Course`.
-        steps: updates of each member.
-        rows: pairs per update.
+        course: see `FitFields`.
     """
     pairs = PairSource("reward_model", None if data is None else Path(data).expanduser(), rollouts, per_problem)
     pairs.check()
@@ -73,14 +69,14 @@ class _RewardModel:
     source: PairSource
     members: int
     centre: float
-    course: Course
+    course: FitFields
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
         check_model("reward_model", has_model)
         check_file("reward_model", self.source.data)
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("reward_model", setting)
         tokenizer = load_tokenizer(source)
@@ -102,7 +98,7 @@ class _RewardModel:
         for how in ways:
             right = ranked_right(RewardEnsemble(models, pad_id, how), measured)
             numbers |= gains(f"ranked_{how}", chance, right, setting.seed, keys)
-        return Result(pass_through(setting), numbers, stopped)
+        return StageResult(pass_through(setting), numbers, stopped)
 
     def _member(
         self, number: int, train: Sequence[Preferred], measured: Sequence[Preferred], pad_id: int, setting: Setting,

@@ -17,17 +17,15 @@ from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
-from train.base.fields import flattened
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
-from train.base.stage import Result, Setting, Stage, check_model, model_of
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
 from train.examples.corpus import CORPORA, Corpus
-from train.examples.examples import Example, corpus_examples, read_examples, right_rollouts
+from train.examples.examples import Example, corpus_examples, parted, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
-from train.examples.sources import check_file, parted, rollouts_path
 from train.losses.ppo import ppo
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import Course, Fit
+from train.offline.epochs import Fit, FitFields
 from train.registries import make, make_task
 from train.update.batch import Normaliser
 from train.update.build import Build
@@ -39,14 +37,13 @@ __all__ = ["sft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Course(Course):
+class _Course(FitFields):
     """Measured and saved less often than in other stages."""
 
     eval_every: int = 50
     save_every: int = 100
 
 
-@flattened
 def sft(
     *,
     data: str | None = None,
@@ -75,8 +72,8 @@ def sft(
         held_out_limit: most problems of that task.
         normaliser: token, or sequence for the mean of each completion first.
         packed: lay rows end to end in rows of so many tokens, none attending to another; 0 pads them instead.
-        course: the fields of `train.offline.epochs.Course`.
-        build: the fields of `train.update.build.Build`.
+        course: see `FitFields`.
+        build: see `Build`.
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
@@ -103,7 +100,7 @@ class _Sft:
     corpus: Corpus | None
     rollouts: str | None
     picked: tuple[int | None, bool, int]
-    course: Course
+    course: FitFields
     task: Task | None
     limit: int
     normaliser: Normaliser
@@ -123,7 +120,7 @@ class _Sft:
         """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("sft", setting)
         tokenizer = load_tokenizer(source)
@@ -157,12 +154,12 @@ class _Sft:
         save_model(model, tokenizer, folder, writes=world.main)
         after = probabilities(model, measured, pad_id)
         if not world.main:
-            return Result(str(folder), last, stopped)
+            return StageResult(str(folder), last, stopped)
         keys = [example.key for example in measured]
         numbers = {**last, **gains("likelihood", before, after, setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
-        return Result(str(folder), numbers, stopped)
+        return StageResult(str(folder), numbers, stopped)
 
     def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:
         per_problem, shortest, corpus_rows = self.picked

@@ -20,17 +20,15 @@ from typing import Any
 
 from evals.numbers.step_metrics import Judged, ranking
 from train.advantages.batch import batch as batch_advantage
-from train.base.fields import flattened
 from train.base.models import load_tokenizer, save_model
 from train.base.optimiser import Optimiser
 from train.base.rollout import read_rollouts
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.examples.examples import Example
+from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through, rollouts_path
+from train.examples.examples import Example, parted
 from train.examples.imitation import imitation_batch
-from train.examples.sources import parted, rollouts_path
 from train.losses.ppo import ppo
 from train.measure.measure import gains
-from train.offline.epochs import Course, Fit
+from train.offline.epochs import Fit, FitFields
 from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.update.update import Objective, Updater
 from ttc import seeds
@@ -43,7 +41,6 @@ _NEVER = "\x00"
 """A step delimiter that no answer holds: the whole answer is one step."""
 
 
-@flattened
 def verifier_lm(
     *,
     rollouts: str,
@@ -52,7 +49,7 @@ def verifier_lm(
     bad: str,
     imitation: float = 0.0,
     balanced: bool = True,
-    course: Course,
+    course: FitFields,
 ) -> Stage:
     """Learn to say whether an answer is right.
 
@@ -63,8 +60,7 @@ def verifier_lm(
         bad: the token that says wrong.
         imitation: weight of imitating right answers, beside saying verdicts.
         balanced: learn from as many right as wrong answers, the rarer kind repeated.
-        course: the fields of `train.offline.epochs.Course`.
-        rows: answers per update.
+        course: see `FitFields`.
     """
     if imitation < 0:
         raise ConfigError(f"verifier_lm: imitation must be at least 0, got {imitation}")
@@ -95,13 +91,13 @@ class _VerifierLm:
     words: tuple[str, str, str]
     imitation: float
     balanced: bool
-    course: Course
+    course: FitFields
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
         check_model("verifier_lm", has_model)
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("verifier_lm", setting)
         tokenizer = load_tokenizer(source)
@@ -141,7 +137,7 @@ class _VerifierLm:
         told = {"ranking_before": ranking(before), "ranking": ranking(after)}
         told = {name: value for name, value in told.items() if value == value}  # both kinds are needed to rank them
         numbers = {**last, **told, **gains("judged_right", _right(before), _right(after), setting.seed, keys)}
-        return Result(pass_through(setting), numbers, stopped)
+        return StageResult(pass_through(setting), numbers, stopped)
 
 
 def _answers(path: Path, end: int) -> list[_Answer]:

@@ -1,11 +1,20 @@
-"""A batch of the one update rule: ids, and three weights per token.
+"""A batch of the one update rule: ids, three weights per token, and how it is cut.
 
     loss = sum over tokens of   pg * policy-gradient term   (GRPO, PPO, RLOO, ...)
                               + ce * -log p(token)          (SFT, rejection sampling, thinking fusion)
                               + kl * divergence estimate    (a reference or a teacher)
 
-The weights carry the normaliser (`train.update.batch`), so micro-batches add up. Masks come from lengths, never
-from a padding id: a policy may well sample that id. Shapes: R rows, L ids padded on the right, T = L - 1 target tokens.
+The weights carry the normaliser, computed once from the mask of the whole batch, so the losses of micro-batches add up:
+the result does not depend on how the batch is cut, on padding, or on the number of devices.
+
+    token       mean over all tokens: long rollouts count more (DAPO)
+    sequence    mean per rollout, then over rollouts: a long rollout's tokens count less (GRPO)
+    constant    sum divided by rollouts x most tokens: no length bias (Dr. GRPO)
+    rollout     sum per rollout, mean over rollouts (Kimi k1.5; the likelihood of whole sequences)
+
+Mini-batches (an optimiser step each) and micro-batches (a forward pass each) are pure functions of the batch's lengths
+and a number, so that every process of a run, and a resumed one, cuts alike. Masks come from lengths, never from a
+padding id: a policy may well sample that id. Shapes: R rows, L ids padded on the right, T = L - 1 target tokens.
 """
 
 from __future__ import annotations
@@ -21,9 +30,9 @@ from train.base.world import World
 from ttc.errors import ConfigError
 
 __all__ = [
-    "Batch",
     "NORMALISERS",
     "Normaliser",
+    "TokenBatch",
     "micro_batches",
     "pad",
     "rollout_batch",
@@ -34,7 +43,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TokenBatch:
     """Tensors of one update; every field has R rows.
 
     `ids` (R, L); `mask` (R, T) True at trained tokens; `advantages`, `pg`, `ce`, `kl` (R, T); `engine` (R, T) the
@@ -54,19 +63,19 @@ class Batch:
     def __len__(self) -> int:
         return self.ids.shape[0]
 
-    def rows(self, index: torch.Tensor) -> Batch:
+    def rows(self, index: torch.Tensor) -> TokenBatch:
         """The rows of `index`, cut to their longest."""
         picked = {field.name: getattr(self, field.name)[index] for field in fields(self)}
         used = (picked["mask"].any(0).nonzero().max().item() + 1) if picked["mask"].any() else 1
         cut = {name: tensor[:, : used + 1] if name == "ids" else tensor[:, :used] for name, tensor in picked.items()}
-        return Batch(**cut)
+        return TokenBatch(**cut)
 
-    def to(self, device: Any) -> Batch:
+    def to(self, device: Any) -> TokenBatch:
         """The batch on another device."""
-        return Batch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        return TokenBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
-def rollout_batch(rollouts: Sequence[Rollout], pad_id: int, *, mask_truncated: bool = False) -> Batch:
+def rollout_batch(rollouts: Sequence[Rollout], pad_id: int, *, mask_truncated: bool = False) -> TokenBatch:
     """Lay rollouts out; all weights 0 yet. Trained tokens are the sampled ones of rollouts that have a reward.
 
     With `mask_truncated` a rollout that was cut is not trained on (DAPO's overlong filtering); its reward still counts
@@ -84,7 +93,7 @@ def rollout_batch(rollouts: Sequence[Rollout], pad_id: int, *, mask_truncated: b
             mask[i, span] = torch.tensor(rollout.sampled, dtype=torch.bool)
         engine[i, span] = torch.tensor([float("nan") if value is None else value for value in rollout.logprobs])
     zero = torch.zeros(len(rows), width)
-    return Batch(ids, mask, zero, zero, zero, zero, engine, zero)
+    return TokenBatch(ids, mask, zero, zero, zero, zero, engine, zero)
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:

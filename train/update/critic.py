@@ -18,7 +18,7 @@ import torch
 
 from train.base.optimiser import Optimiser
 from train.base.world import ALONE, World
-from train.update.batch import Batch, micro_batches, shared, shuffled
+from train.update.batch import TokenBatch, micro_batches, shared, shuffled
 from ttc.errors import ConfigError
 
 __all__ = ["Critic", "ValueFit", "ValueHead", "explained_variance", "value_loss"]
@@ -90,7 +90,7 @@ class Critic:
         self._device = next(module.parameters()).device
 
     @torch.no_grad()
-    def values(self, batch: Batch) -> torch.Tensor:
+    def values(self, batch: TokenBatch) -> torch.Tensor:
         """Estimates (R, T) before each token of the mask, 0 elsewhere, on the device of the batch."""
         self.module.eval()
         found = torch.zeros_like(batch.engine)
@@ -99,7 +99,7 @@ class Critic:
             found[part, : rows.mask.shape[1]] = self.module(rows.ids.to(self._device)).to(found.device)
         return found * batch.mask
 
-    def fit(self, batch: Batch, old: torch.Tensor, returns: torch.Tensor) -> dict[str, float]:
+    def fit(self, batch: TokenBatch, old: torch.Tensor, returns: torch.Tensor) -> dict[str, float]:
         """Move the values of the batch's mask towards `returns` (R, T); returns metrics.
 
         `explained_variance` is that of the old values; `value_loss` the mean over the first pass.
@@ -133,7 +133,7 @@ class Critic:
         }
 
     def _loss(
-        self, batch: Batch, part: torch.Tensor, old: torch.Tensor, returns: torch.Tensor
+        self, batch: TokenBatch, part: torch.Tensor, old: torch.Tensor, returns: torch.Tensor
     ) -> tuple[torch.Tensor, float]:
         rows = batch.rows(part)
         width = rows.mask.shape[1]

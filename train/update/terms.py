@@ -1,8 +1,19 @@
-"""The seam of policy-gradient losses, and what they share.
+"""The terms of a loss per token: the seam of policy gradients, the divergence from a reference, the engine's mismatch.
 
 A loss maps four tensors (R, T) to one number per token, before any mean: log-probabilities of the policy, of the policy
-that the ratio is taken against, the advantages, and the mask. `train.update.batch` turns that into one number. A
-loss must not mix rows, so that a batch may be cut into micro-batches anywhere.
+that the ratio is taken against, the advantages, and the mask. The weights of `train.update.batch` turn that into one
+number. A loss must not mix rows, so that a batch may be cut into micro-batches anywhere.
+
+Divergence: Schulman 2020, "Approximating KL divergence". Sampled from the policy, k1 = log p - log q is unbiased with a
+large variance, k2 = k1^2 / 2 is biased with the right gradient at p = q, k3 = q/p - 1 + k1 is unbiased and never
+negative. As a *loss*, k1 has zero expected gradient and k3 the wrong one, since the samples themselves move with the
+policy: `with_ratio` weighs them with the ratio, whose derivative is the missing part (Tang & Munos 2025,
+arXiv:2506.09477). `exact_kl` needs both models' logits.
+
+Mismatch: an engine in bf16, with other kernels or with weights one step old, is a behaviour policy of its own.
+Truncated importance sampling multiplies each token's (or rollout's) loss with min(p_trainer / p_engine, cap) (Yao et
+al. 2025; Espeholt et al. 2018); masking drops what lies outside [1 / cap, cap] instead. Exact only where the engine
+reports log-probabilities at temperature 1 without top-p or top-k, which is what rollouts are drawn with.
 """
 
 from __future__ import annotations
@@ -16,12 +27,12 @@ import torch
 from ttc.errors import ConfigError
 
 __all__ = [
+    "KL_ESTIMATORS",
     "Correction",
-    "ESTIMATORS",
     "Loss",
     "PerToken",
     "check_clip",
-    "exact",
+    "exact_kl",
     "k1",
     "k2",
     "k3",
@@ -71,7 +82,7 @@ def k3(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     return torch.expm1(gap) - gap
 
 
-ESTIMATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+KL_ESTIMATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def with_ratio(estimate: torch.Tensor, logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
@@ -79,7 +90,7 @@ def with_ratio(estimate: torch.Tensor, logprobs: torch.Tensor, old: torch.Tensor
     return torch.exp(logprobs - old) * estimate
 
 
-def exact(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+def exact_kl(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """KL(policy || reference) per position: two (..., V) logits -> (...)."""
     p, q = torch.log_softmax(logits, -1), torch.log_softmax(reference, -1)
     return (p.exp() * (p - q)).sum(-1)

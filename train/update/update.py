@@ -18,12 +18,11 @@ import torch
 from train.base.optimiser import Optimiser
 from train.base.sharding import Sharded
 from train.base.world import ALONE, World
-from train.update import kl as divergence
-from train.update.advantage import Advantage, Outcome
-from train.update.batch import Batch, Normaliser, shared, shuffled, token_weights
+from train.update.advantage import Advantage, RewardBatch
+from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, token_logprobs
-from train.update.terms import Correction, Loss, PerToken
+from train.update.terms import KL_ESTIMATORS, Correction, Loss, PerToken, with_ratio
 from ttc.config.plugin_fault import checked_return
 from ttc.errors import ConfigError, TrainingError
 
@@ -57,7 +56,7 @@ class Objective:
         return self.kl_weight if self.kl_in == "loss" else 0.0
 
 
-def weighted(batch: Batch, objective: Objective, outcome: Outcome) -> Batch:
+def weighted(batch: TokenBatch, objective: Objective, outcome: RewardBatch) -> TokenBatch:
     """Fill in advantages and weights; the normaliser sees the whole batch, before it is cut."""
     weights = token_weights(batch.mask, objective.normaliser, objective.max_tokens)
     advantages = checked_return("advantage", objective.advantage, objective.advantage(outcome), torch.Tensor)
@@ -92,7 +91,7 @@ class Updater:
         autocast: bool = False,
         reference: Any = None,
         critic: Critic | None = None,
-        replayed: Callable[[int], Batch] | None = None,
+        replayed: Callable[[int], TokenBatch] | None = None,
         packed: int = 0,
         world: World = ALONE,
     ) -> None:
@@ -115,7 +114,7 @@ class Updater:
         self._autocast, self._packed = autocast, packed
         self._reference, self.critic, self._replayed, self._world = reference, critic, replayed, world
 
-    def learn(self, batch: Batch, outcome: Outcome) -> dict[str, float]:
+    def learn(self, batch: TokenBatch, outcome: RewardBatch) -> dict[str, float]:
         """Update on a batch without weights and its rewards; returns metrics.
 
         Raises:
@@ -149,7 +148,7 @@ class Updater:
         if self.critic is not None:
             self.critic.load(state["critic"])
 
-    def step(self, batch: Batch, supervisor: Supervisor | None = None) -> dict[str, float]:
+    def step(self, batch: TokenBatch, supervisor: Supervisor | None = None) -> dict[str, float]:
         """Update the model on a weighted batch; returns metrics (nats, shares, norms).
 
         With a `supervisor`, `batch.kl` weighs the divergence from its teacher instead of the one from a reference.
@@ -175,7 +174,7 @@ class Updater:
         return tally.summary(self._world)
 
     def _loss(
-        self, batch: Batch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
+        self, batch: TokenBatch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
     ) -> torch.Tensor:
         objective = self.objective
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
@@ -190,9 +189,9 @@ class Updater:
             loss = loss + (scored.compared * batch.kl).sum()
             tally.add("divergence", scored.compared.detach(), batch.mask)
         elif objective.kl_loss:
-            estimate = divergence.ESTIMATORS[objective.kl_estimator](logprobs, batch.reference)
+            estimate = KL_ESTIMATORS[objective.kl_estimator](logprobs, batch.reference)
             # k2 has the right gradient as it is; the others get it from the ratio
-            fair = estimate if objective.kl_estimator == "k2" else divergence.with_ratio(estimate, logprobs, before)
+            fair = estimate if objective.kl_estimator == "k2" else with_ratio(estimate, logprobs, before)
             loss = loss + (fair * batch.kl).sum()
             tally.add("kl", estimate.detach(), batch.mask)
         tally.add("entropy", scored.entropy, batch.mask)
@@ -202,7 +201,7 @@ class Updater:
         tally.loss += float(loss.detach())
         return loss
 
-    def _replay(self, batch: Batch, tally: _Tally) -> None:
+    def _replay(self, batch: TokenBatch, tally: _Tally) -> None:
         """Add the gradient of earlier data's cross-entropy."""
         batch = batch.to(self._device)
         for part in self._micro_batches(batch, torch.arange(len(batch))):
@@ -215,7 +214,7 @@ class Updater:
             tally.loss += float(loss.detach())
 
     @torch.no_grad()
-    def _without_gradient(self, model: Any, batch: Batch) -> torch.Tensor:
+    def _without_gradient(self, model: Any, batch: TokenBatch) -> torch.Tensor:
         """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch."""
         found = torch.zeros_like(batch.engine)
         for part in self._micro_batches(batch, torch.arange(len(batch), device=batch.mask.device)):
@@ -226,7 +225,7 @@ class Updater:
         self._world.add([found])
         return found
 
-    def _micro_batches(self, batch: Batch, index: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _micro_batches(self, batch: TokenBatch, index: torch.Tensor) -> Iterator[torch.Tensor]:
         return shared(batch.mask, index, self._micro, self._world)
 
 

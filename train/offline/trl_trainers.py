@@ -24,7 +24,7 @@ from train.examples.pairs import Preferred
 from ttc.durable import replace_text, replaced_folder
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 
-__all__ = ["METHODS", "Job", "Method", "check_options", "run_trl"]
+__all__ = ["METHODS", "Method", "TrlJob", "check_options", "run_trl"]
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -32,7 +32,7 @@ Method: TypeAlias = Literal["sft", "dpo", "kto", "reward"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrlJob:
     """What a trainer is asked for: where it starts, works and writes its model, how long, and fields of TRL's."""
 
     source: Path
@@ -58,7 +58,7 @@ class _Kind:
     sample: Mapping[str, Any]
 
 
-def run_trl(method: Method, rows: Sequence[Example] | Sequence[Preferred], job: Job) -> dict[str, float]:
+def run_trl(method: Method, rows: Sequence[Example] | Sequence[Preferred], job: TrlJob) -> dict[str, float]:
     """Train on `rows` (examples for sft, pairs for the others) and save into `job.target`; the last metrics.
 
     The newest whole checkpoint in the folder is gone on from.
@@ -108,7 +108,7 @@ def _import() -> tuple[Any, Any]:
     return trl, datasets
 
 
-def _config(trl: Any, kind: _Kind, job: Job) -> Any:
+def _config(trl: Any, kind: _Kind, job: TrlJob) -> Any:
     settings = {
         "output_dir": str(job.folder / "trl"),
         "max_steps": job.steps,
