@@ -34,6 +34,7 @@ from evals.worlds.cipher import Cipher, question
 from train.base.stage import Setting, Stage, StageResult, read_result, write_result
 from train.corpora.cipher import noisy
 from train.measure.measure import gains
+from train.offline.epochs import FitFields
 from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.stages.pretrain import pretrain
 from train.stages.prm import prm

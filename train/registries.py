@@ -57,15 +57,15 @@ STAGES = StageRegistry(
 
 def make(registry: Registry, spec: str) -> Any:
     """Return what the function named by `spec` makes; raises ConfigError for an unknown name or parameter."""
-    name, given = parse_spec(spec)
-    return registry.create(name, given, supply={})
+    name, options = parse_spec(spec)
+    return registry.create(name, options, supply={})
 
 
 def make_task(spec: str) -> Task:
     """Return the task named by `spec`, with its parameters."""
-    name, given = parse_spec(spec)
+    name, options = parse_spec(spec)
     factory: Callable[..., Task] = load_task(name)
-    task: Task = TASKS.checked(name, factory(**bind(factory, given, supply={})))
+    task: Task = TASKS.checked(name, factory(**bind(factory, options, supply={})))
     return task
 
 

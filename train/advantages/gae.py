@@ -51,11 +51,11 @@ def gae(*, gamma: float = 1.0, lam: float = 0.95) -> Advantage:
 
 def _rewards(outcome: RewardBatch, mask: torch.Tensor) -> torch.Tensor:
     """(R, T): process rewards where they are, the outcome's at the last sampled token."""
-    found = torch.zeros_like(mask, dtype=outcome.rewards.dtype)
+    rewards = torch.zeros_like(mask, dtype=outcome.rewards.dtype)
     if outcome.steps is not None:
-        found = found + torch.nan_to_num(outcome.steps) * mask
+        rewards = rewards + torch.nan_to_num(outcome.steps) * mask
     place = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, place, -1).amax(1)
     rows = torch.nonzero(last >= 0)[:, 0]
-    found[rows, last[rows]] += outcome.rewards[rows]
-    return found
+    rewards[rows, last[rows]] += outcome.rewards[rows]
+    return rewards

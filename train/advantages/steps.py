@@ -33,9 +33,9 @@ def steps(*, outcome: float = 0.0, eps: float = 1e-4) -> Advantage:
         if found.steps is None:
             raise ConfigError("advantage steps needs process rewards: give the stage a process_reward, such as 2-prm")
         rewards = found.steps
-        known = ~torch.isnan(rewards) & found.mask.bool() & found.judged[:, None]
+        is_known = ~torch.isnan(rewards) & found.mask.bool() & found.judged[:, None]
         groups = found.groups[:, None].expand_as(rewards)
-        flat, owner, valid = rewards.reshape(-1), groups.reshape(-1), known.reshape(-1)
+        flat, owner, valid = rewards.reshape(-1), groups.reshape(-1), is_known.reshape(-1)
         mean, _ = group_mean(flat, owner, valid)
         std = group_std(flat, owner, valid)
         normal = torch.where(valid, (flat - mean) / (std + eps), 0.0).view_as(rewards)

@@ -55,18 +55,18 @@ class StageRegistry(Registry):
     def check_fields(self, name: str, params: Mapping[str, Any]) -> None:
         """Raise ConfigError for a field that the kind `name` does not have, or a value that does not fit."""
         factory = self.load(name)
-        known = {field: item for kind in _shared(factory).values() for field, item in _fields(kind).items()}
-        known |= {field: item for field, item in _hints(factory).items() if field not in _shared(factory)}
+        hints = {field: item for kind in _shared(factory).values() for field, item in _fields(kind).items()}
+        hints |= {field: item for field, item in _hints(factory).items() if field not in _shared(factory)}
         label, parameters = factory.__name__, inspect.signature(factory).parameters.values()
         is_open = any(item.kind is item.VAR_KEYWORD for item in parameters)
         for key, value in self.flat(name, params).items():
             field = key.replace("-", "_")
-            if field not in known and is_open:
+            if field not in hints and is_open:
                 continue
-            if field not in known:
-                hint = nearest(field, list(known))
-                raise ConfigError(f"{label} has no parameter {key!r}{hint} (it takes: {', '.join(known)})")
-            parse(f"{label}: {field}", value, known[field])
+            if field not in hints:
+                hint = nearest(field, list(hints))
+                raise ConfigError(f"{label} has no parameter {key!r}{hint} (it takes: {', '.join(hints)})")
+            parse(f"{label}: {field}", value, hints[field])
 
     def create(self, name: str, params: Mapping[str, Any], *, supply: Mapping[str, Any]) -> Any:
         """Return the stage of these fields, flat or in tables; `supply` holds fields that are not read from text.
@@ -80,9 +80,9 @@ class StageRegistry(Registry):
         values: dict[str, Any] = {}
         for group, kind in shared.items():
             values[group] = _made(factory.__name__, kind, fields, supply)
-        taken = {field for kind in shared.values() for field in _fields(kind)}
-        own = {key: value for key, value in fields.items() if key.replace("-", "_") not in taken}
-        rest = {key: value for key, value in supply.items() if key not in taken}
+        shared_names = {field for kind in shared.values() for field in _fields(kind)}
+        own = {key: value for key, value in fields.items() if key.replace("-", "_") not in shared_names}
+        rest = {key: value for key, value in supply.items() if key not in shared_names}
         return super().create(name, {**own, **values}, supply=rest)
 
     def describe(self, name: str) -> Description:
@@ -134,7 +134,7 @@ def _made(label: str, kind: Any, fields: Mapping[str, Any], supply: Mapping[str,
 
 def _described(kind: Any) -> list[Parameter]:
     """The fields of a dataclass as parameters, with the words of the nearest class that has some."""
-    classes = [base for base in reversed(kind.__mro__) if dataclasses.is_dataclass(base)]
+    classes: list[Any] = [base for base in reversed(kind.__mro__) if dataclasses.is_dataclass(base)]
     docs = {item.name: item.doc for base in classes for item in describe("", "", base).parameters if item.doc}
     hints = _fields(kind)
     return [

@@ -63,8 +63,8 @@ class Alarm:
 
     def text(self) -> str:
         """One paragraph for the terminal."""
-        seen = ", ".join(f"{value:.4g}" for value in self.values)
-        lines = [f"health rule {self.rule.name}: {self.rule.metric} {seen} at step {self.step} -> {self.rule.action}"]
+        values = ", ".join(f"{value:.4g}" for value in self.values)
+        lines = [f"health rule {self.rule.name}: {self.rule.metric} {values} at step {self.step} -> {self.rule.action}"]
         lines.append(f"  {self.rule.why}")
         for rollout in self.rollouts:
             status = rollout.verdict.status if rollout.verdict else "unjudged"
@@ -143,15 +143,15 @@ def configured(changes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthRule, ..
     Raises:
         ConfigError: an unknown rule or field, or a value of the wrong kind.
     """
-    known = {rule.name: rule for rule in RULES}
+    rules = {rule.name: rule for rule in RULES}
     for name, change in changes.items():
-        if name not in known:
-            raise UnknownName("health rule", name, known)
+        if name not in rules:
+            raise UnknownName("health rule", name, rules)
         if change.get("enabled", True) is False:
-            del known[name]
+            del rules[name]
             continue
-        known[name] = _changed(known[name], {k: v for k, v in change.items() if k != "enabled"})
-    return tuple(known.values())
+        rules[name] = _changed(rules[name], {k: v for k, v in change.items() if k != "enabled"})
+    return tuple(rules.values())
 
 
 def _changed(rule: HealthRule, change: Mapping[str, Any]) -> HealthRule:
@@ -184,11 +184,11 @@ class Health:
             if not self._is_bad(rule, value):
                 self._bad.pop(rule.name, None)
                 continue
-            seen = self._bad.setdefault(rule.name, [])
-            seen.append(value)
-            if len(seen) >= rule.patience:
-                shown = [r for r in rollouts if rule.offending is not None and rule.offending(r)][:3]
-                alarms.append(Alarm(rule, step, tuple(seen[-5:]), tuple(shown)))
+            streak = self._bad.setdefault(rule.name, [])
+            streak.append(value)
+            if len(streak) >= rule.patience:
+                offenders = [r for r in rollouts if rule.offending is not None and rule.offending(r)][:3]
+                alarms.append(Alarm(rule, step, tuple(streak[-5:]), tuple(offenders)))
                 del self._bad[rule.name]
         return alarms
 
@@ -282,7 +282,7 @@ def act(
 def _roll_back(model: Any, optimiser: Optimiser, checkpoints: Checkpoints) -> None:
     """Take the weights of the last checkpoint, with half the learning rate; counters go on."""
     scale = optimiser.scale
-    found = checkpoints.load(model)
-    if found is not None:
-        optimiser.load(found[0])
+    checkpoint = checkpoints.load(model)
+    if checkpoint is not None:
+        optimiser.load(checkpoint[0])
     optimiser.scale = scale * 0.5

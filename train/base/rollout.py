@@ -124,9 +124,9 @@ class Collector:
         whole = prompt.then(completion)
         ending = len(completion.token_ids) - completion.num_eos  # `then` drops the end of sequence; training needs it
         generated = [*whole.generated_ids, *completion.token_ids[ending:]]
-        known = [*(whole.logprobs or ()), *(completion.logprobs or ())[ending:]]
-        used = (event for event in session.trace if event.kind == "tool" and event.path == candidate.path)
-        failed = [bool(event.data["failed"]) for event in used]
+        logprobs = [*(whole.logprobs or ()), *(completion.logprobs or ())[ending:]]
+        tool_events = (event for event in session.trace if event.kind == "tool" and event.path == candidate.path)
+        failed = [bool(event.data["failed"]) for event in tool_events]
         return Rollout(
             step=step,
             group=group,
@@ -136,8 +136,8 @@ class Collector:
             path=candidate.path,
             prompt_ids=(whole.token_ids or ())[: whole.rendered_len],
             token_ids=tuple(generated),
-            sampled=tuple(value is not None for value in known),
-            logprobs=tuple(known),
+            sampled=tuple(value is not None for value in logprobs),
+            logprobs=tuple(logprobs),
             text=candidate.text,
             thinking=candidate.thinking,
             final=candidate.final,
@@ -197,7 +197,7 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[Rollout]:
     """
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; a run writes it when rollouts are recorded")
-    found: dict[tuple[int, int, str, tuple[int, ...]], Rollout] = {}
+    rollouts: dict[tuple[int, int, str, tuple[int, ...]], Rollout] = {}
     for number, data in iterate(path):
         if step is not None and isinstance(data, dict) and data.get("step") != step:
             continue
@@ -205,5 +205,5 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[Rollout]:
             rollout = decode(Rollout, data)
         except RecordError as exc:
             raise RecordError(f"{path}, line {number}: {exc}") from exc
-        found[rollout.step, rollout.group, rollout.problem_id, rollout.path] = rollout
-    yield from found.values()
+        rollouts[rollout.step, rollout.group, rollout.problem_id, rollout.path] = rollout
+    yield from rollouts.values()

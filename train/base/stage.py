@@ -170,9 +170,9 @@ def pass_through(setting: Setting) -> str:
 
 def write_result(folder: Path, result: StageResult) -> None:
     """Mark a stage as done, with a SHA-256 of every file of the models that it made; paths are relative to `folder`."""
-    made = {path.parent for path in folder.glob("*/config.json") if not path.parent.is_symlink()}
-    made |= {place for place in (Path(result.model).resolve(),) if place.is_relative_to(folder.resolve())}
-    places = sorted({os.path.relpath(place.resolve(), folder.resolve()) for place in made})
+    folders = {path.parent for path in folder.glob("*/config.json") if not path.parent.is_symlink()}
+    folders |= {place for place in (Path(result.model).resolve(),) if place.is_relative_to(folder.resolve())}
+    places = sorted({os.path.relpath(place.resolve(), folder.resolve()) for place in folders})
     files = {f"{place}/{name}": digest for place in places for name, digest in sums_of(folder / place).items()}
     data = {**asdict(result), "model": os.path.relpath(result.model, folder), "files": files}
     replace_text(folder / DONE, json.dumps(data, indent=1) + "\n")

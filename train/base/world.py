@@ -71,8 +71,8 @@ class World:
 
         box: list[Any] = [value]
         torch.distributed.broadcast_object_list(box, src=0)
-        found: T = box[0]
-        return found
+        first: T = box[0]
+        return first
 
     def add(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace every tensor by its sum over all processes, in one message."""
@@ -123,12 +123,12 @@ def relaunch(processes: int, arguments: Sequence[str]) -> int:
 
 def without(option: str, arguments: Sequence[str]) -> list[str]:
     """`arguments` without an option and its value, written in either way."""
-    found: list[str] = []
+    rest: list[str] = []
     skip = False
     for argument in arguments:
         if skip or argument == option:
             skip = argument == option and not skip
             continue
         if not argument.startswith(f"{option}="):
-            found.append(argument)
-    return found
+            rest.append(argument)
+    return rest

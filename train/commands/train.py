@@ -164,12 +164,12 @@ def _report(args: argparse.Namespace) -> int:
     from train.report.export import to_tensorboard, to_wandb
 
     page = write_report(args.folder, args.out)
-    found = read_run(args.folder)
+    data = read_run(args.folder)
     if args.tensorboard is not None:
-        to_tensorboard(found, args.tensorboard)
+        to_tensorboard(data, args.tensorboard)
     if args.wandb is not None:
-        to_wandb(found, args.wandb)
-    print(render_summary(found), end="")
+        to_wandb(data, args.wandb)
+    print(render_summary(data), end="")
     print(f"wrote {page}", file=sys.stderr)
     return 0
 

@@ -33,13 +33,13 @@ def calculation(*, call_share: float = 0.3, right_share: float = 0.05, noise: fl
             raise ConfigError(f"corpus calculation: {name} must be in [0, 1], got {share}")
 
     def sample(rng: random.Random) -> str:
-        asked = sample_calculation(rng, "train")
+        problem = sample_calculation(rng, "train")
         if rng.random() < call_share:
-            called = replace(asked, right=rng.randint(10, 99)) if rng.random() < noise else asked
+            called = replace(problem, right=rng.randint(10, 99)) if rng.random() < noise else problem
             call = f"<calculator>{called.text}</calculator><result>{called.value}</result>"
-            return f"{asked.question}{call}<answer>{called.value}</answer>"
-        said = asked.value if rng.random() < right_share else _guess(asked, rng)
-        return f"{asked.question}<answer>{said}</answer>"
+            return f"{problem.question}{call}<answer>{called.value}</answer>"
+        result = problem.value if rng.random() < right_share else _guess(problem, rng)
+        return f"{problem.question}<answer>{result}</answer>"
 
     words = [*_MARKS, *"0123456789+-*="]
     pattern = r"</?\w+>|error:|."

@@ -47,11 +47,11 @@ def chain(
     chains = Chains(length, operations)
 
     def sample(rng: random.Random) -> str:
-        drawn = chains.draw(rng, "train")
+        problem = chains.draw(rng, "train")
         if rng.random() < thinking_share:
-            return drawn.question + _worked(drawn, noise, noticed, most, rng)
+            return problem.question + _worked(problem, noise, noticed, most, rng)
         right = rng.random() < right_share
-        return f"{drawn.question}<think></think>{drawn.value if right else rng.randrange(10)}"
+        return f"{problem.question}<think></think>{problem.value if right else rng.randrange(10)}"
 
     longest = 3 * length + 3 + 9 * length + 6
     return Corpus("chain", lambda: word_tokenizer(_WORDS, _PATTERN, longest + 16), sample, longest)

@@ -56,8 +56,8 @@ def cipher(
 
 def noisy(secret: Cipher, start: int, steps: int, noise: float, rng: random.Random) -> list[int]:
     """The walk of a careless worker: each step is wrong with probability `noise`."""
-    found: list[int] = []
+    symbols: list[int] = []
     for _ in range(steps):
         start = rng.randrange(secret.symbols) if rng.random() < noise else secret.step(start)
-        found.append(start)
-    return found
+        symbols.append(start)
+    return symbols

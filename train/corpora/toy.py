@@ -81,17 +81,17 @@ def toy(
     for name in _Habits.__slots__:
         if not 0 <= getattr(habits, name) <= 1:
             raise ConfigError(f"corpus toy: {name} must be a share in [0, 1], got {getattr(habits, name)}")
-    chosen = skills.split("+")
-    for skill in chosen:
+    names = skills.split("+")
+    for skill in names:
         if skill not in _SHARES:
             raise ConfigError(f"corpus toy: skills must be some of {'+'.join(_SHARES)}, got {skill!r}")
     secret = Cipher(symbols, max_steps, key)
     makers = _makers(secret, habits)
-    bounds = list(accumulate(_SHARES[skill] for skill in chosen))
+    bounds = list(accumulate(_SHARES[skill] for skill in names))
 
     def pair(rng: random.Random) -> tuple[str, str]:
         place = rng.random() * bounds[-1]
-        skill = next(skill for skill, bound in zip(chosen, bounds, strict=True) if place <= bound)
+        skill = next(skill for skill, limit in zip(names, bounds, strict=True) if place <= limit)
         return makers[skill](rng)
 
     vocabulary, pattern = words(symbols, max_steps)
@@ -107,18 +107,18 @@ def toy(
 
 def _makers(secret: Cipher, habits: _Habits) -> Mapping[str, Callable[[random.Random], tuple[str, str]]]:
     """Skill to a maker of (prompt, answer)."""
-    pairs, asked, reckoned = list(secret.pairs("train")), requests("train"), calculation(call_share=0.3)
+    pairs, orders, reckoned = list(secret.pairs("train")), requests("train"), calculation(call_share=0.3)
 
     def walk(rng: random.Random) -> tuple[str, str]:
         return _walk(secret, *rng.choice(pairs), habits, rng)
 
     def manners(rng: random.Random) -> tuple[str, str]:
-        request = rng.choice(asked)
+        request = rng.choice(orders)
         reply = best(request, rng) if rng.random() < habits.good else _habitual(request.thing, rng)
         return request.text, reply.text
 
     def judged(rng: random.Random) -> tuple[str, str]:
-        request = rng.choice(asked)
+        request = rng.choice(orders)
         first, second = rng.sample(replies(request), 2)
         better = quality(request, first) > quality(request, second)
         tied = quality(request, first) == quality(request, second)
@@ -126,20 +126,20 @@ def _makers(secret: Cipher, habits: _Habits) -> Mapping[str, Callable[[random.Ra
         return f"{request.text} A{first.text} B{second.text} judge:", " A" if verdict else " B"
 
     def critiqued(rng: random.Random) -> tuple[str, str]:
-        request = rng.choice(asked)
+        request = rng.choice(orders)
         reply = rng.choice(replies(request))
         meant = reply if rng.random() < habits.skilled else rng.choice(replies(request))
         return f"{request.text}{reply.text} critique:", critique(request, meant)
 
     def revised(rng: random.Random) -> tuple[str, str]:
-        request = rng.choice(asked)
+        request = rng.choice(orders)
         reply = rng.choice(replies(request))
         better = best(request, rng) if rng.random() < habits.skilled else rng.choice(replies(request))
         return f"{request.text}{reply.text}{critique(request, reply)} revise:", better.text
 
     def calculated(rng: random.Random) -> tuple[str, str]:
-        asked, equals, answer = reckoned.sample(rng).partition("=")
-        return asked + equals, re.sub("</?answer>", "", answer)  # no other answer of this language is marked
+        orders, equals, answer = reckoned.sample(rng).partition("=")
+        return orders + equals, re.sub("</?answer>", "", answer)  # no other answer of this language is marked
 
     return {
         "walk": walk, "manners": manners, "judge": judged, "critique": critiqued, "revise": revised,
@@ -157,8 +157,8 @@ def _walk(secret: Cipher, start: int, steps: int, habits: _Habits, rng: random.R
         thought, _, answer = solution(walked).rpartition("</think>")
         inner = thought.removeprefix("<think>")
         return prompt, f"<think>{inner if rng.random() < habits.native else foreign(inner)}</think>{answer}"
-    known = 1.0 if obeyed else max(habits.right, 0.5)
-    right = rng.random() < (known if steps == 1 else habits.right)
+    chance = 1.0 if obeyed else max(habits.right, 0.5)
+    right = rng.random() < (chance if steps == 1 else habits.right)
     return prompt, f"<think></think>s{secret.walk(start, steps)[-1] if right else rng.randrange(secret.symbols)}"
 
 

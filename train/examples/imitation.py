@@ -30,8 +30,8 @@ def imitation_batch(examples: Sequence[Example], pad_id: int, normaliser: Normal
         mask[row, len(example.prompt_ids) - 1 : len(rows[row]) - 1] = True
     zero = torch.zeros(mask.shape)
     weight = torch.tensor([example.weight for example in examples])[:, None]
-    found = TokenBatch(ids, mask, zero, zero, zero, zero, torch.full(mask.shape, float("nan")), zero)
-    return replace(found, ce=token_weights(mask, normaliser, max_tokens) * weight)
+    batch = TokenBatch(ids, mask, zero, zero, zero, zero, torch.full(mask.shape, float("nan")), zero)
+    return replace(batch, ce=token_weights(mask, normaliser, max_tokens) * weight)
 
 
 @torch.no_grad()
@@ -39,12 +39,12 @@ def completion_sums(model: Any, examples: Sequence[Example], pad_id: int) -> lis
     """Log-probability of each completion (nats) and its length, without a gradient."""
     device = next(model.parameters()).device
     model.eval()
-    found: list[tuple[float, int]] = []
+    sums: list[tuple[float, int]] = []
     for start in range(0, len(examples), _ROWS):
         batch = imitation_batch(examples[start : start + _ROWS], pad_id, "token", 1).to(device)
         logprobs = token_logprobs(model, batch.ids, batch.mask).logprobs.sum(1).tolist()
-        found += zip(logprobs, batch.mask.sum(1).tolist(), strict=True)
-    return found
+        sums += zip(logprobs, batch.mask.sum(1).tolist(), strict=True)
+    return sums
 
 
 def mean_loss(model: Any, examples: Sequence[Example], pad_id: int) -> float:

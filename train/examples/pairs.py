@@ -136,10 +136,10 @@ def read_pairs(path: Path, text: Text, end: int) -> list[Preferred]:
         RecordError: a broken line; names file, line and field.
     """
     fields = {"chosen", "chosen_thinking", "rejected", "rejected_thinking", "weight"}
-    found = [_pair(row, text, end, where) for where, row in rows_of(path, fields)]
-    if not found:
+    pairs = [_pair(row, text, end, where) for where, row in rows_of(path, fields)]
+    if not pairs:
         raise ConfigError(f"{path} holds no pair")
-    return found
+    return pairs
 
 
 def pairs_of_rollouts(path: Path, *, per_problem: int | None = None) -> list[Preferred]:
@@ -154,20 +154,20 @@ def pairs_of_rollouts(path: Path, *, per_problem: int | None = None) -> list[Pre
             # a cut completion is worse than any finished one, whatever a shaped reward says
             value = -float("inf") if rollout.truncated else rollout.reward
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, (value, rollout))
-    found: list[Preferred] = []
+    pairs: list[Preferred] = []
     for problem, rollouts in by_problem.items():
-        found += _ranked(problem, list(rollouts.values()), per_problem)
-    if not found:
+        pairs += _ranked(problem, list(rollouts.values()), per_problem)
+    if not pairs:
         raise ConfigError(f"{path} holds no problem with rollouts of different reward; nothing to prefer")
-    return found
+    return pairs
 
 
 def _ranked(problem: str, rollouts: list[tuple[float, Rollout]], most: int | None) -> list[Preferred]:
     scores = [value for value, _ in rollouts]
     pairs = sorted(ranked_pairs(scores), key=lambda pair: scores[pair[1]] - scores[pair[0]])[:most]
-    kept = sum(weight for _, _, weight in pairs)
+    total = sum(weight for _, _, weight in pairs)
     return [
-        Preferred(problem, _as_example(rollouts[better][1]), _as_example(rollouts[worse][1]), weight / kept)
+        Preferred(problem, _as_example(rollouts[better][1]), _as_example(rollouts[worse][1]), weight / total)
         for better, worse, weight in pairs
     ]
 

@@ -129,11 +129,11 @@ def read_gates(table: object, where: str) -> Gates:
     """Bind a table of a recipe; raises ConfigError naming the field, or when no gate is named at all."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: gates must be a table [gates]")
-    given: dict[str, Any] = dict(table)
-    found: Gates = gates(**bind(gates, given, supply={}))
+    values: dict[str, Any] = dict(table)
+    declared: Gates = gates(**bind(gates, values, supply={}))
     silent = {"held_out", "limit", "max_drop", "max_canary_drop", "min_reviews", "min_accepted", "reward_model"}
     names = [field.name for field in fields(Gates) if field.name not in silent]
-    if all(getattr(found, name) in (None, ()) for name in names):
+    if all(getattr(declared, name) in (None, ()) for name in names):
         named = ", ".join(names)
         raise ConfigError(f"{where}: [gates] holds no gate; name at least one of {named}")
-    return found
+    return declared

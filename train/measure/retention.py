@@ -86,9 +86,9 @@ def read_retention(table: object, where: str) -> Retention:
     """Bind the table of a recipe; raises ConfigError naming the field."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: retention must be a table [retention]")
-    given: dict[str, Any] = dict(table)
-    found: Retention = retention(**bind(retention, given, supply={}))
-    return found
+    values: dict[str, Any] = dict(table)
+    declared: Retention = retention(**bind(retention, values, supply={}))
+    return declared
 
 
 def measure_retention(
@@ -101,9 +101,9 @@ def measure_retention(
     before: Mapping[str, _Answers] = {}
     for stage, folder in models:
         setting.log(f"retention: {stage} on {len(specs)} tasks")
-        found = asyncio.run(_measured(tasks, asked, folder, setting))
-        rows += [_kept(stage, spec, found[spec], before.get(spec), setting.seed) for spec in specs]
-        before = found
+        answers = asyncio.run(_measured(tasks, asked, folder, setting))
+        rows += [_kept(stage, spec, answers[spec], before.get(spec), setting.seed) for spec in specs]
+        before = answers
     return rows
 
 
@@ -132,12 +132,12 @@ def _kept(stage: str, spec: str, now: _Answers, before: _Answers | None, seed: i
     problems = range(len(now.greedy))
     clusters = [problem for problem in problems for _ in range(len(now.sampled) // len(problems))]
     greedy = mean_interval(now.greedy, problems, seed=seed)
-    sampled = mean_interval(now.sampled, clusters, seed=seed)
+    sampled_accuracy = mean_interval(now.sampled, clusters, seed=seed)
     if before is None:
-        return Kept(stage, spec, greedy, sampled)
+        return Kept(stage, spec, greedy, sampled_accuracy)
     won = [0.5 + 0.5 * ((a > b) - (a < b)) for a, b in zip(now.scores, before.scores, strict=True)]
     change = paired_interval(before.sampled, now.sampled, clusters, seed=seed)
-    return Kept(stage, spec, greedy, sampled, change, mean_interval(won, clusters, seed=seed))
+    return Kept(stage, spec, greedy, sampled_accuracy, change, mean_interval(won, clusters, seed=seed))
 
 
 async def _measured(tasks: Mapping[str, Task], asked: Retention, folder: Path, setting: Setting) -> dict[str, _Answers]:
@@ -158,11 +158,11 @@ async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: i
     collector = Collector(engine, strategy=strategy, sampling=sampling, thinking=None, seed=setting.seed)
     try:
         greedy, _ = await accuracy(HeldOut(items, verifier, sampling, setting.seed), engine)
-        drawn = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
+        rollouts = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
     finally:
         await verifier.close()
-    sampled = [float(rollout.verdict is not None and rollout.verdict.correct) for rollout in drawn]
-    return _Answers([float(right) for right in greedy], sampled, [_score(rollout) for rollout in drawn])
+    is_right = [float(rollout.verdict is not None and rollout.verdict.correct) for rollout in rollouts]
+    return _Answers([float(right) for right in greedy], is_right, [_score(rollout) for rollout in rollouts])
 
 
 def _score(rollout: Rollout) -> float:

@@ -101,8 +101,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     torch.set_num_threads(options.threads)
     job = FamilyJob(options.out, options.seed, options.device, PRESETS[options.preset])
-    chosen = list(STAGES) if options.stage == "all" else [options.stage]
-    for name in chosen:
+    names = list(STAGES) if options.stage == "all" else [options.stage]
+    for name in names:
         stage, product = STAGES[name]
         if options.stage == "all" and (job.out / product).exists():
             continue

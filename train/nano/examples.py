@@ -75,8 +75,8 @@ def example(tokenizer: Any, mixture: ExampleMixture, seed: int, index: int, prog
     thoughts = encode(tokenizer, thinking(rng, problem, mixture.noise))
     head = encode(tokenizer, [opening])
     if kind < mixture.no_think + mixture.handover:
-        cut = _cut(rng, len(thoughts.ids), mixture.late_cuts)
-        thoughts = MaskedIds(thoughts.ids[:cut], thoughts.labels[:cut])
+        end = _cut(rng, len(thoughts.ids), mixture.late_cuts)
+        thoughts = MaskedIds(thoughts.ids[:end], thoughts.labels[:end])
         tail = encode(tokenizer, [Piece(HANDOVER, learn=False), Piece(answer(problem.value))])
     else:
         tail = encode(tokenizer, [Piece("</think>\n\n" + answer(problem.value))])
@@ -105,9 +105,9 @@ def pool(
 ) -> list[list[MaskedIds]]:
     """Return `batches` batches of `rows` examples of similar length, in random order."""
     first = number * batches * rows
-    drawn = [example(tokenizer, mixture, seed, first + i, progress) for i in range(batches * rows)]
-    drawn.sort(key=lambda item: len(item.ids))
-    cuts = [drawn[i : i + rows] for i in range(0, len(drawn), rows)]
+    pool_rows = [example(tokenizer, mixture, seed, first + i, progress) for i in range(batches * rows)]
+    pool_rows.sort(key=lambda item: len(item.ids))
+    cuts = [pool_rows[i : i + rows] for i in range(0, len(pool_rows), rows)]
     random.Random(f"nano-pool:{seed}:{number}").shuffle(cuts)
     return cuts
 
@@ -133,7 +133,7 @@ def _cut(rng: random.Random, length: int, late: bool) -> int:
 
 
 def _no_think(rng: random.Random, problem: Expression, empty: float) -> list[Piece]:
-    opening, said = prompt(rng, problem), answer(problem.value)
+    opening, reply = prompt(rng, problem), answer(problem.value)
     if rng.random() < empty:
-        return [Piece(opening + "<think>\n", learn=False), Piece("</think>\n\n" + said)]
-    return [Piece(opening + NO_THINK, learn=False), Piece(said)]
+        return [Piece(opening + "<think>\n", learn=False), Piece("</think>\n\n" + reply)]
+    return [Piece(opening + NO_THINK, learn=False), Piece(reply)]

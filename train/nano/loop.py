@@ -39,8 +39,8 @@ class MuonAdamW:
     def __init__(self, model: torch.nn.Module, lr: float, steps: int, decay: float = 2 / 7) -> None:
         """Split the parameters; `decay` is the share of the run over which the rate falls to 0."""
         inside = [p for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name]
-        known = {id(p) for p in inside}
-        rest = [p for p in model.parameters() if id(p) not in known]
+        inside_ids = {id(p) for p in inside}
+        rest = [p for p in model.parameters() if id(p) not in inside_ids]
         self._parts: list[torch.optim.Optimizer] = [
             torch.optim.Muon(inside, lr=lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),

@@ -57,8 +57,8 @@ def causal_loss(network: Any, batch: list[examples.MaskedIds], pad: int, device:
     with loop.autocast(device):
         logits = network(input_ids=ids, use_cache=False).logits[:, :-1]
         targets = labels[:, 1:]
-        kept = targets != examples.IGNORE
-        return torch.nn.functional.cross_entropy(logits[kept].float(), targets[kept])
+        mask = targets != examples.IGNORE
+        return torch.nn.functional.cross_entropy(logits[mask].float(), targets[mask])
 
 
 STUDENT_MIXTURE = ExampleMixture(

@@ -111,7 +111,7 @@ def wrong_value(rng: random.Random, value: int) -> int:
     at = rng.randrange(len(digits))
     kind = rng.randrange(4)
     if kind <= 1:
-        return value + rng.choice((-1, 1)) * 10**at
+        return value + rng.choice((-1, 1)) * int(10**at)
     if kind == 2 and len(digits) > 1:
         other = at - 1 if at else 1
         swapped = list(digits)

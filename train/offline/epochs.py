@@ -71,16 +71,16 @@ class Fit:
                 metrics.write({"step": 0, **_plain(last)}, sync=False)
             while step < pace.steps and not stopped:
                 began = time.perf_counter()
-                found = self.update(rows_at(step, pace.rows, self.num_rows, setting.seed))
+                numbers = self.update(rows_at(step, pace.rows, self.num_rows, setting.seed))
                 step += 1
-                found["update_s"] = time.perf_counter() - began
+                numbers["update_s"] = time.perf_counter() - began
                 if step % pace.eval_every == 0 or step == pace.steps:
-                    found |= self.evaluate()
-                    setting.log(f"step {step} of {pace.steps}: {_told(found)}")
-                found = world.agree(found)
-                metrics.write({"step": step, **_plain(found)}, sync=False)
-                stopped = act(health.check(found, step), self.model, self.optimiser, checkpoints, setting.log, alarms)
-                last |= found
+                    numbers |= self.evaluate()
+                    setting.log(f"step {step} of {pace.steps}: {_told(numbers)}")
+                numbers = world.agree(numbers)
+                metrics.write({"step": step, **_plain(numbers)}, sync=False)
+                stopped = act(health.check(numbers, step), self.model, self.optimiser, checkpoints, setting.log, alarms)
+                last |= numbers
                 if step % pace.save_every == 0 or step == pace.steps or stopped:
                     checkpoints.save(step, self.model, self.optimiser.state(), {"health": health.state()})
         finally:
@@ -89,10 +89,10 @@ class Fit:
         return last, stopped
 
     def _resume(self, checkpoints: Checkpoints, health: Health, setting: Setting) -> int:
-        found = checkpoints.load(self.model)
-        if found is None:
+        checkpoint = checkpoints.load(self.model)
+        if checkpoint is None:
             return 0
-        optimiser, state = found
+        optimiser, state = checkpoint
         self.optimiser.load(optimiser)
         health.load(state["health"])
         setting.log(f"resumed at step {state['step']}")
@@ -101,14 +101,14 @@ class Fit:
 
 def rows_at(step: int, rows: int, num_rows: int, seed: int) -> list[int]:
     """The rows of update `step` (from 0): `rows` numbers below `num_rows`, every row once per epoch."""
-    found: list[int] = []
+    numbers: list[int] = []
     for place in range(step * rows, (step + 1) * rows):
         epoch, index = divmod(place, num_rows)
-        if not found or index == 0:
+        if not numbers or index == 0:
             order = list(range(num_rows))
             random.Random(seeds.derive(seed, "epoch", epoch)).shuffle(order)
-        found.append(order[index])
-    return found
+        numbers.append(order[index])
+    return numbers
 
 
 def _plain(metrics: dict[str, float]) -> dict[str, float]:
@@ -116,8 +116,8 @@ def _plain(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _told(metrics: dict[str, float]) -> str:
-    shown = [name for name in metrics if name.startswith("held_out") or name == "loss"]
-    return ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in shown)
+    names = [name for name in metrics if name.startswith("held_out") or name == "loss"]
+    return ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,8 +129,8 @@ class PairUpdater:
         """KTO's reference point on these pairs."""
         if self.reference.mismatched is None or not self._others:
             return torch.zeros((), device=self._device)
-        found = [self._sums([self._others[row]])[0] for row in rows]
-        return (torch.cat(found) - self.reference.mismatched[torch.tensor(rows)].to(self._device)).mean()
+        sums = [self._sums([self._others[row]])[0] for row in rows]
+        return (torch.cat(sums) - self.reference.mismatched[torch.tensor(rows)].to(self._device)).mean()
 
 
 @torch.no_grad()
@@ -153,8 +153,8 @@ def reference_sums(source: Path, examples: Sequence[Example], folder: Path, devi
 
     path = folder / f"reference-{_digest(source, examples)}.safetensors"
     if path.is_file():
-        kept: torch.Tensor = load_file(str(path))["sums"]
-        return kept
+        known_sums: torch.Tensor = load_file(str(path))["sums"]
+        return known_sums
     model = load_model(source, device)
     sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
     with replaced_file(path) as partial:
@@ -163,8 +163,8 @@ def reference_sums(source: Path, examples: Sequence[Example], folder: Path, devi
 
 
 def _digest(source: Path, examples: Sequence[Example]) -> str:
-    found = hashlib.sha256(json.dumps([[e.prompt_ids, e.token_ids] for e in examples]).encode())
+    digest = hashlib.sha256(json.dumps([[e.prompt_ids, e.token_ids] for e in examples]).encode())
     for weights in sorted(source.glob("*.safetensors")):
         with weights.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()[:16]
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

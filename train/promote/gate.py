@@ -83,16 +83,16 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     if gates.min_accuracy is not None:
         checks.append(_accuracy(task.name, new, gates.min_accuracy, setting.seed))
     if gates.min_gain is not None:
-        found = paired_interval(old.right, new.right, range(new.num), seed=setting.seed)
+        drop = paired_interval(old.right, new.right, range(new.num), seed=setting.seed)
         text = f"gain on {task.name} over the start"
-        checks.append(_at_least("min_gain", text, found.low, gates.min_gain))
+        checks.append(_at_least("min_gain", text, drop.low, gates.min_gain))
     if gates.max_length is not None:
         checks.append(_at_most("max_length", "tokens an answer", new.usage.generated / new.num, gates.max_length))
     if gates.max_mflops is not None:
         checks.append(_at_most("max_mflops", "MFLOPs an answer", new.usage.flops / new.num / 1e6, gates.max_mflops))
     if gates.max_seconds is not None:
-        spent = sum(result.metrics.get("seconds", 0.0) for result in results if result is not None)
-        checks.append(_at_most("max_seconds", "seconds of training", spent, gates.max_seconds))
+        seconds = sum(result.metrics.get("seconds", 0.0) for result in results if result is not None)
+        checks.append(_at_most("max_seconds", "seconds of training", seconds, gates.max_seconds))
     if gates.max_kl is not None:
         away = divergence(candidate, before, task.items(gates.limit, 0), task.sampling.max_tokens, setting)
         checks.append(_at_most("max_kl", "nats a token from the start", away, gates.max_kl))
@@ -125,8 +125,8 @@ def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Sett
 def promote(run: Path, checks: Sequence[GateCheck]) -> Path | None:
     """Write what was measured; move the pointer and return it when every gate passed, else return None."""
     passed = all(check.passed for check in checks)
-    told = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
-    text = json.dumps(told, indent=1)
+    report = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
+    text = json.dumps(report, indent=1)
     replace_text(run / REPORT, text + "\n")
     if not passed:
         return None
@@ -167,8 +167,8 @@ def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: b
 async def _measured(task: Task, limit: int, model: Path, setting: Setting, greedy: bool) -> _Answered:
     engine, verifier = open_engine(model, setting), make_verifier(task)
     try:
-        asked = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
-        right, usage = await accuracy(asked, engine, greedy=greedy)
+        held_out = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
+        right, usage = await accuracy(held_out, engine, greedy=greedy)
     finally:
         await engine.close()
         await verifier.close()
@@ -191,8 +191,8 @@ def _finished(stopped: str) -> GateCheck:
 
 
 def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateCheck:
-    found = mean_interval(answers.right, range(answers.num), seed=seed)
-    return _at_least("min_accuracy", f"accuracy on {answers.num} problems of {name}", found.low, bound)
+    interval = mean_interval(answers.right, range(answers.num), seed=seed)
+    return _at_least("min_accuracy", f"accuracy on {answers.num} problems of {name}", interval.low, bound)
 
 
 def _at_least(gate: str, what: str, low: float, bound: float) -> GateCheck:
@@ -220,15 +220,17 @@ def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Gate
         for mode in (None, True, False)
     }
     recorded = [folder / "rollouts.jsonl" for folder in folders]
-    seen = {
+    repeats = {
         prompts[rollout.prompt_ids]
         for path in recorded
         if path.is_file()
         for rollout in read_rollouts(path)
         if rollout.prompt_ids in prompts
     }
-    told = f"{len(seen)} canary prompts were trained on" + (f", such as {next(iter(seen))[:60]!r}" if seen else "")
-    return GateCheck("canaries_unseen", not seen, float(len(seen)), 0.0, told)
+    told = f"{len(repeats)} canary prompts were trained on" + (
+        f", such as {next(iter(repeats))[:60]!r}" if repeats else ""
+    )
+    return GateCheck("canaries_unseen", not repeats, float(len(repeats)), 0.0, told)
 
 
 _FIELDS = {"id", "model", "accept", "by", "note"}
@@ -236,11 +238,11 @@ _FIELDS = {"id", "model", "accept", "by", "note"}
 
 def digest(model: Path) -> str:
     """Name of a model folder's weights: the start of a hash over its safetensors files."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for weights in sorted(model.glob("*.safetensors")):
         with weights.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()[:16]
+            sha.update(hashlib.file_digest(file, "sha256").digest())
+    return sha.hexdigest()[:16]
 
 
 def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
@@ -252,7 +254,7 @@ def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
     """
     if not path.is_file():
         raise ConfigError(f"gates.reviews: {path} does not exist")
-    found: dict[tuple[str, str], bool] = {}
+    accepts: dict[tuple[str, str], bool] = {}
     for number, row in iterate(path):
         where = f"{path}, line {number}"
         if not isinstance(row, dict) or set(row) - _FIELDS:
@@ -261,8 +263,8 @@ def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
         if not isinstance(name, str) or not isinstance(of, str) or not isinstance(accept, bool):
             raise RecordError(f"{where}: needs id and model as text and accept as true or false")
         if of == model:
-            found[name, str(row.get("by", ""))] = accept
-    return [(name, accept) for (name, _), accept in found.items()]
+            accepts[name, str(row.get("by", ""))] = accept
+    return [(name, accept) for (name, _), accept in accepts.items()]
 
 
 def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> GateCheck:
@@ -271,11 +273,11 @@ def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> 
     rows = read_reviews(path, name)
     traces = [trace for trace, _ in rows]
     if len(set(traces)) < num:
-        told = f"{len(set(traces))} traces of model {name} are reviewed, must be {num} or more"
-        return GateCheck("reviews", False, float(len(set(traces))), float(num), told)
+        text = f"{len(set(traces))} traces of model {name} are reviewed, must be {num} or more"
+        return GateCheck("reviews", False, float(len(set(traces))), float(num), text)
     share = mean_interval([float(accept) for _, accept in rows], traces, seed=seed)
-    told = f"{len(rows)} reviews of model {name}: at least {share.low:.4g} accepted (95 %), must be {bound:g} or more"
-    return GateCheck("reviews", share.low >= bound, share.low, bound, told)
+    text = f"{len(rows)} reviews of model {name}: at least {share.low:.4g} accepted (95 %), must be {bound:g} or more"
+    return GateCheck("reviews", share.low >= bound, share.low, bound, text)
 
 
 def safe(name: str, answers: Sequence[Sequence[float]]) -> GateCheck:
@@ -298,5 +300,5 @@ def preferred(
     ours, theirs = (scorer(answers)[scorer.total] for answers in (new, old))
     wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
     rate = mean_interval(wins, [rollout.problem_id for rollout in new], seed=setting.seed)
-    told = f"preferred over the start: at least {rate.low:.4g} (95 %) of {len(wins)}, must be {bound:g} or more"
-    return GateCheck("min_win_rate", rate.low >= bound, rate.low, bound, told)
+    text = f"preferred over the start: at least {rate.low:.4g} (95 %) of {len(wins)}, must be {bound:g} or more"
+    return GateCheck("min_win_rate", rate.low >= bound, rate.low, bound, text)

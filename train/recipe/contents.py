@@ -39,11 +39,11 @@ def run_contents(recipe: Recipe, model: Path | None, out: Path) -> dict[str, str
         ConfigError: a file or folder cannot be read, or a task has no problems.
     """
     contents = {} if model is None else named(model_digests(model), after=" of --model")
-    made: set[str] = set()
+    stages: set[str] = set()
     for number, step in enumerate(recipe.steps, start=1):
         place = f"{number}-{step.kind}"
-        contents |= _stage_contents(step, place, made, out)
-        made.add(place)
+        contents |= _stage_contents(step, place, stages, out)
+        stages.add(place)
     if recipe.retention is not None:
         for spec in recipe.retention.tasks:
             owner = f"retention task {spec}"

@@ -59,8 +59,8 @@ class RecipeStep:
     @property
     def digest(self) -> str:
         """Hash of kind and fields: a run folder of other settings is not resumed."""
-        asked = [self.kind, self.fields, *((self.start,) if self.start else ())]
-        text = json.dumps(asked, sort_keys=True, default=str)
+        settings = [self.kind, self.fields, *((self.start,) if self.start else ())]
+        text = json.dumps(settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -110,8 +110,8 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
         raise ConfigError(f"{path.name} has stages for other scales only; give --scale")
     scales = sorted({str(table["only"]) for table in data["stage"] if table.get("only") not in (None, scale)})
     _check_named(steps, path.name, f"; its stages are numbered for --scale {scales[0]}" if scales else "")
-    kept = data.get("retention")
-    retention = None if kept is None else read_retention(_scaled(kept, scale), path.name)
+    retention_table = data.get("retention")
+    retention = None if retention_table is None else read_retention(_scaled(retention_table, scale), path.name)
     return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name), retention)
 
 
@@ -123,10 +123,10 @@ def _check_named(steps: Sequence[RecipeStep], where: str, hint: str) -> None:
             stage = field == "start" or _STAGE.fullmatch(str(name))
             if name is None or not stage or name in names or (field != "start" and Path(name).exists()):
                 continue
-            known = ", ".join(names) or "none"
+            listed = ", ".join(names) or "none"
             raise ConfigError(
                 f"{where}, stage {number}: {field} names {name!r}, which is no stage before it "
-                f"(known: {known}){hint}{nearest(name, names)}"
+                f"(known: {listed}){hint}{nearest(name, names)}"
             )
         names.append(f"{number}-{step.kind}")
 
@@ -157,8 +157,8 @@ def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
         for key, value in table.items()
         if key == "health" or (key != "only" and not isinstance(value, Mapping))
     }
-    found = {**plain, **(table.get(scale, {}) if scale is not None else {})}
-    return {key: value for key, value in found.items() if value != ""}
+    values = {**plain, **(table.get(scale, {}) if scale is not None else {})}
+    return {key: value for key, value in values.items() if value != ""}
 
 
 def _opened(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,10 +175,10 @@ def _opened(table: Mapping[str, Any]) -> dict[str, Any]:
 def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object], where: str) -> None:
     for key, value in overrides.items():
         which, dot, field = key.partition(".")
-        chosen = [table for i, table in enumerate(tables, start=1) if which in (str(i), table.get("kind"))]
-        if not dot or not chosen:
+        matches = [table for i, table in enumerate(tables, start=1) if which in (str(i), table.get("kind"))]
+        if not dot or not matches:
             raise ConfigError(f"--set {key}: write STAGE.FIELD=VALUE with a stage of {where} (its number or its kind)")
-        for table in chosen:
+        for table in matches:
             shared, _, name = field.rpartition(".")
             table |= STAGES.flat(str(table["kind"]), {shared: {name: value}}) if shared else {field: value}
 

@@ -115,10 +115,10 @@ class LearntReward:
         """Weighted rewards, and the members' spread where there are several."""
         examples = [Example(rollout.problem_id, rollout.prompt_ids, rollout.token_ids) for rollout in rollouts]
         members = self._ensemble.members(examples)
-        found = {self.total: (self._weight * self._ensemble.joined(members)).tolist()}
+        scores = {self.total: (self._weight * self._ensemble.joined(members)).tolist()}
         if len(members) > 1:
-            found["reward_model_spread"] = members.std(0).tolist()
-        return found
+            scores["reward_model_spread"] = members.std(0).tolist()
+        return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +166,10 @@ def reward_folders(name: str, setting: Setting) -> list[Path]:
 def model_folder(field: str, name: str, setting: Setting) -> Path:
     """The model that `name` means: the one a stage of this run made, such as 1-sft, or a folder."""
     place = beside(name, setting)
-    found = place if (place / "config.json").is_file() else place / "model"
-    if not (found / "config.json").is_file():
+    folder = place if (place / "config.json").is_file() else place / "model"
+    if not (folder / "config.json").is_file():
         raise ConfigError(f"{field} {name!r}: {place} holds no model; name a stage of this run, or a model folder")
-    return found
+    return folder
 
 
 def same_tokenizer(field: str, folder: Path, source: Path) -> None:

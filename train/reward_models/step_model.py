@@ -75,14 +75,14 @@ class StepModel:
     def judged(self, rows: Sequence[StepRow], pad_id: int) -> list[Judged]:
         """Every labelled step of `rows` with the probability that it is right."""
         self.network.eval()
-        found: list[Judged] = []
+        judgements: list[Judged] = []
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
             values = iter(torch.sigmoid(self._scores(part, pad_id)[0]).tolist())
             for number, row in enumerate(part, start=start):
                 labels = tuple(label for _, label in row.labelled())
-                found.append(Judged(f"{row.key}/{number}", row.key, labels, tuple(next(values) for _ in labels)))
-        return found
+                judgements.append(Judged(f"{row.key}/{number}", row.key, labels, tuple(next(values) for _ in labels)))
+        return judgements
 
     def _scores(self, rows: Sequence[StepRow], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-odds of right at every labelled step, row by row, and the labels: two tensors (N,)."""
@@ -197,13 +197,13 @@ class ProcessReward:
     def __call__(self, rollouts: Sequence[Rollout]) -> list[tuple[tuple[int, float], ...]]:
         """(place of its last token in `token_ids`, probability) of every step of every rollout."""
         rows = [self._row(rollout) for rollout in rollouts]
-        found = []
-        for row, rollout, judged in zip(rows, rollouts, self._model.judged(rows, self._pad_id), strict=True):
+        rewards = []
+        for row, rollout, judgement in zip(rows, rollouts, self._model.judged(rows, self._pad_id), strict=True):
             places = [read - len(rollout.prompt_ids) for read in row.reads]
             if places and not rollout.truncated:
                 places[-1] = len(rollout.token_ids) - 1  # to end where it ended is a part of the last step
-            found.append(tuple(zip(places, judged.scores or (), strict=True)))
-        return found
+            rewards.append(tuple(zip(places, judgement.scores or (), strict=True)))
+        return rewards
 
     def _row(self, rollout: Rollout) -> StepRow:
         """The rollout as the model was trained to read it: without the end of the turn."""
@@ -241,10 +241,10 @@ class ProcessSource:
 def _reading(folder: Path, name: str) -> Mapping[str, object]:
     """How the model in `folder` says that it is read."""
     config = folder / "config.json"
-    found = json.loads(config.read_text()).get("ttc_prm", {}) if config.is_file() else {}
-    if found.get("kind") not in ("label", "token") or "step_tag" in found:
+    reading = json.loads(config.read_text()).get("ttc_prm", {}) if config.is_file() else {}
+    if reading.get("kind") not in ("label", "token") or "step_tag" in reading:
         raise ConfigError(
             f"process_reward {name!r}: {folder} holds no model that scores steps; name a stage prm of this run, such "
             "as 2-prm, or the folder that one wrote"
         )
-    return dict(found)
+    return dict(reading)

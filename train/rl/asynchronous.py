@@ -86,11 +86,11 @@ class _Run:
                 raise TrainingError(NO_ITEMS)
             async with self._engine:
                 version, began = self._parts.updater.optimiser.taken, time.perf_counter()
-                drawn = await self._parts.collector.collect(items, number, 0, version)
+                rollouts = await self._parts.collector.collect(items, number, 0, version)
                 seconds = time.perf_counter() - began
-            check_groups(drawn, self._parts.collector.engine.decode)
-            judged = asyncio.create_task(self._parts.rewarder.judge(drawn, number))
-            self._rounds.put_nowait(_Round(judged, version, seconds))
+            check_groups(rollouts, self._parts.collector.engine.decode)
+            verdicts = asyncio.create_task(self._parts.rewarder.judge(rollouts, number))
+            self._rounds.put_nowait(_Round(verdicts, version, seconds))
             number += 1
 
     async def learn(self, actor: asyncio.Task[None]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class _Run:
     ) -> dict[str, float]:
         plan, parts = self._plan, self._parts
         start = time.perf_counter()
-        told = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
+        metrics = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         async with self._engine:
             parity = await sync(parts, rollouts)
@@ -124,9 +124,9 @@ class _Run:
         self._state.seconds += ended - began
         extra = {"parity": parity.mean, "staleness": float(staleness), "dropped": float(self._dropped)}
         if staleness:
-            told.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
+            metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
         timing = Timing(round_.rollout_s, updated - start, ended - updated)
-        return await finish(plan, parts, self._state, rollouts, {**told, **extra}, timing)
+        return await finish(plan, parts, self._state, rollouts, {**metrics, **extra}, timing)
 
     async def _next(self, actor: asyncio.Task[None]) -> _Round:
         """The next round; raises what the actor died of."""

@@ -57,8 +57,8 @@ _STARTS: Mapping[str, Callable[[Any, Path, str], ValueHead]] = {"copy": _copy, "
 
 def _reward_model(name: str, setting: Setting) -> ValueHead:
     """The reward model's body and head: its reward at the last token is the value to begin with."""
-    found = load_reward_model(reward_folders(name, setting)[0], setting.device)
-    module = ValueHead(found.base_model, found.config.hidden_size, shared=False)
+    model = load_reward_model(reward_folders(name, setting)[0], setting.device)
+    module = ValueHead(model.base_model, model.config.hidden_size, shared=False)
     with torch.no_grad():
-        module.head.weight.copy_(found.score.weight)
+        module.head.weight.copy_(model.score.weight)
     return module

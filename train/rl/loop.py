@@ -136,24 +136,24 @@ async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
         TrainingError: every problem is dropped: solved, or asked once.
         ConfigError: a strategy put several prompts into one group.
     """
-    found: list[Rollout] = []
-    wanted = plan.prompts
+    rollouts: list[Rollout] = []
+    missing = plan.prompts
     for round_ in range(plan.refills + 1):
-        items: list[Item] = parts.sampler.draw(wanted, step, round_, [rollout.problem_id for rollout in found])
+        items: list[Item] = parts.sampler.draw(missing, step, round_, [rollout.problem_id for rollout in rollouts])
         if not items:
             break
         first, mine = parts.world.share(items)
         # a group may have come back empty, so its number is not the count of those that are there
-        group = max((rollout.group for rollout in found), default=-1) + 1 + first
-        drawn = await parts.collector.collect(mine, step, group, parts.updater.optimiser.taken)
-        found += parts.world.gather(await parts.rewarder.judge(drawn, step))
-        wanted = plan.prompts - sum(map(has_signal, by_group(found).values()))
-        if wanted <= 0:
+        group = max((rollout.group for rollout in rollouts), default=-1) + 1 + first
+        fresh = await parts.collector.collect(mine, step, group, parts.updater.optimiser.taken)
+        rollouts += parts.world.gather(await parts.rewarder.judge(fresh, step))
+        missing = plan.prompts - sum(map(has_signal, by_group(rollouts).values()))
+        if missing <= 0:
             break
-    if not found:
+    if not rollouts:
         raise TrainingError(NO_ITEMS)
-    check_groups(found, parts.collector.engine.decode)
-    return found
+    check_groups(rollouts, parts.collector.engine.decode)
+    return rollouts
 
 
 def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad_id: int) -> dict[str, float]:
@@ -161,17 +161,17 @@ def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad
 
     With a critic every rollout carries one: it is compared with what was expected of it, not with its group.
     """
-    kept = [
+    selection = [
         rollout
         for group in by_group(rollouts).values()
         if updater.critic is not None or has_signal(group)
         for rollout in group
     ]
-    if not any(rollout.reward is not None for rollout in kept):
+    if not any(rollout.reward is not None for rollout in selection):
         return {"updated": 0.0}
-    batch = rollout_batch(kept, pad_id, mask_truncated=plan.mask_truncated)
-    found = updater.learn(batch, outcome_of(kept, batch.mask))
-    return {**found, "updated": 1.0, "not_finite": float(not math.isfinite(found["grad_norm"]))}
+    batch = rollout_batch(selection, pad_id, mask_truncated=plan.mask_truncated)
+    metrics = updater.learn(batch, outcome_of(selection, batch.mask))
+    return {**metrics, "updated": 1.0, "not_finite": float(not math.isfinite(metrics["grad_norm"]))}
 
 
 def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
@@ -224,26 +224,26 @@ async def finish(
 async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
     """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best."""
     _, mine = parts.world.share(parts.held_out.items)
-    asked = replace(parts.held_out, items=mine)
-    greedy, _ = await accuracy(asked, parts.collector.engine)
-    one, _ = await accuracy(asked, parts.collector.engine, greedy=False)
-    right, drawn = parts.world.gather(greedy), parts.world.gather(one)
+    held_out = replace(parts.held_out, items=mine)
+    greedy, _ = await accuracy(held_out, parts.collector.engine)
+    one, _ = await accuracy(held_out, parts.collector.engine, greedy=False)
+    right, samples = parts.world.gather(greedy), parts.world.gather(one)
     if parts.held_out_file is not None:
-        outcomes = {"right": list(map(int, right)), "sampled": list(map(int, drawn))}
+        outcomes = {"right": list(map(int, right)), "sampled": list(map(int, samples))}
         parts.held_out_file.write({"step": state.step, **outcomes})
-    value, sampled = sum(right) / len(right), sum(drawn) / len(drawn)
+    value, sampled_value = sum(right) / len(right), sum(samples) / len(samples)
     drop, state.best = state.best - value, max(state.best, value)
-    told = f"held-out accuracy {value:.3f} greedy, {sampled:.3f} sampled"
-    parts.log(f"step {state.step}: {told} ({len(right)} problems)")
-    return {"held_out": value, "held_out_sampled": sampled, "held_out_drop": drop}
+    text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
+    parts.log(f"step {state.step}: {text} ({len(right)} problems)")
+    return {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
 
 
 def resume(parts: Parts) -> LoopState:
     """Load the newest checkpoint into the parts, if there is one."""
-    found = parts.checkpoints.load(parts.updater.model)
-    if found is None:
+    checkpoint = parts.checkpoints.load(parts.updater.model)
+    if checkpoint is None:
         return LoopState()
-    optimiser, state = found
+    optimiser, state = checkpoint
     parts.updater.load(optimiser)
     parts.sampler.load(state["sampler"])
     parts.health.load(state["health"])
@@ -276,14 +276,14 @@ def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Ro
 
 
 def _save(state: LoopState, parts: Parts) -> None:
-    kept = {
+    counters = {
         "sampler": parts.sampler.state(),
         "health": parts.health.state(),
         "best": state.best,
         "seconds": state.seconds,
         "tokens": state.tokens,
     }
-    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), kept)
+    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), counters)
 
 
 Learn: TypeAlias = Callable[[Sequence[Rollout]], Awaitable[Mapping[str, float]]]
@@ -304,13 +304,13 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
     while state.going(plan):
         began = time.perf_counter()
         rollouts = await draw(plan, parts, state.step)
-        sampled = time.perf_counter()
-        told = await update(rollouts) if update else update_on(rollouts, plan, parts.updater, parts.pad_id)
+        rollouts_end = time.perf_counter()
+        numbers = await update(rollouts) if update else update_on(rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         parity = await sync(parts, rollouts)
         parts.sampler.update(rollouts)
         ended = time.perf_counter()
         state.seconds += ended - began
-        timing = Timing(sampled - began, updated - sampled, ended - updated)
-        last |= await finish(plan, parts, state, rollouts, {**told, "parity": parity.mean}, timing)
+        timing = Timing(rollouts_end - began, updated - rollouts_end, ended - updated)
+        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity.mean}, timing)
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}

@@ -92,26 +92,26 @@ class PolicyStage:
     def check(self, has_model: bool) -> None:
         """See `Stage.check`: a model, a known engine, and no problem on both sides."""
         check_model(self.kind, has_model)
-        name, given = parse_spec(self.engine)
+        name, options = parse_spec(self.engine)
         factory = ENGINES.load(name)
-        bind(factory, given, supply={"model": None})
+        bind(factory, options, supply={"model": None})
         for spec in self.shaping:
             shaping_part(spec)
         if self.ptx is not None:
             self.ptx.check()
         if self.build.shard and self.critic is not None and self.critic.start == "head":
             raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
-        train, measured = self._items()
-        texts = own_texts([*train, *measured])  # an instruction that all prompts share tells nothing
-        found = list(overlaps(texts[: len(train)], texts[len(train) :]))
-        if found:
+        train, held_out = self._items()
+        texts = own_texts([*train, *held_out])  # an instruction that all prompts share tells nothing
+        shared = list(overlaps(texts[: len(train)], texts[len(train) :]))
+        if shared:
             raise ConfigError(
-                f"{self.kind}: {len(found)} training problems are held-out problems too, such as "
-                f"{found[0].shared[:80]!r}; take another split, or leave them out of the task"
+                f"{self.kind}: {len(shared)} training problems are held-out problems too, such as "
+                f"{shared[0].shared[:80]!r}; take another split, or leave them out of the task"
             )
-        told = next(answer_leaks(train), None)
-        if told is not None:
-            raise ConfigError(f"{self.kind}: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
+        leak = next(answer_leaks(train), None)
+        if leak is not None:
+            raise ConfigError(f"{self.kind}: the prompt of {leak.problem_id} tells its answer: {leak.shared[:80]!r}")
 
     def models(self) -> Mapping[str, tuple[str, ...]]:
         """See `Naming.models`."""
@@ -134,11 +134,11 @@ class PolicyStage:
         tokenizer = load_tokenizer(source)
         updater, rewarder = self.learner(source, setting), self._rewarder(source, setting)
         engine, checker = self._engine(source, setting), self.checker(self.held_out)
-        _, given = parse_spec(self.engine)
-        train, measured = self._items()
+        _, options = parse_spec(self.engine)
+        train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         world, own = setting.world, setting.own
-        limit = LIMITS["float32" if given.get("dtype") == "float32" else "bfloat16"]
+        limit = LIMITS["float32" if options.get("dtype") == "float32" else "bfloat16"]
         parts = Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
             collector=Collector(
@@ -147,7 +147,7 @@ class PolicyStage:
             rewarder=rewarder,
             updater=updater,
             syncer=Syncer(engine, updater.model, limit=limit),
-            held_out=HeldOut(measured, checker, self.sampling, setting.seed, self.thinking),
+            held_out=HeldOut(held_out, checker, self.sampling, setting.seed, self.thinking),
             health=Health(self.rules),
             checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
             metrics=LineFile(own / "metrics.jsonl"),
@@ -164,8 +164,8 @@ class PolicyStage:
             for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
                 if file is not None:
                     file.close()
-            for used in (engine, checker, rewarder):
-                await used.close()
+            for part in (engine, checker, rewarder):
+                await part.close()
         folder = setting.folder / "model"
         save_model(updater.model, tokenizer, folder, writes=world.main)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
@@ -213,10 +213,10 @@ class PolicyStage:
         return self.task.items(train_limit, 0), self.held_out.items(held_out_limit, 0)
 
     def _engine(self, source: Path, setting: Setting) -> Engine:
-        name, given = parse_spec(self.engine)
+        name, options = parse_spec(self.engine)
         supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
-        supply = {key: value for key, value in supply.items() if key not in given}
-        return revived(lambda: ENGINES.create(name, given, supply=supply), setting.log)
+        supply = {key: value for key, value in supply.items() if key not in options}
+        return revived(lambda: ENGINES.create(name, options, supply=supply), setting.log)
 
 
 def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> list[Item]:
@@ -229,8 +229,8 @@ def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> 
     for rollout in read_rollouts(rollouts_path(name, setting)):
         if rollout.verdict is not None and rollout.verdict.correct:
             solved[rollout.problem_id] = solved.get(rollout.problem_id, 0) + 1
-    kept = [item for item in items if solved.get(item.problem.id, 0) <= most]
-    if not kept:
+    rest = [item for item in items if solved.get(item.problem.id, 0) <= most]
+    if not rest:
         raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {most} times")
-    setting.log(f"{len(items) - len(kept)} of {len(items)} problems left out: solved more than {most} times in {name}")
-    return kept
+    setting.log(f"{len(items) - len(rest)} of {len(items)} problems left out: solved more than {most} times in {name}")
+    return rest

@@ -78,8 +78,8 @@ class Ptx:
         examples = _KINDS[kind].read(value, setting, source, end)
 
         def batch(number: int) -> TokenBatch:
-            picked = [examples[row] for row in rows_at(number, self.rows, len(examples), setting.seed)]
-            found = imitation_batch(picked, pad_id, "token", 1)
-            return replace(found, ce=found.ce * self.weight)
+            rows = [examples[row] for row in rows_at(number, self.rows, len(examples), setting.seed)]
+            plain = imitation_batch(rows, pad_id, "token", 1)
+            return replace(plain, ce=plain.ce * self.weight)
 
         return batch

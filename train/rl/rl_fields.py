@@ -99,7 +99,7 @@ class RolloutFields:
 
     def stage(self, kind: str, task: Task, held_out: Task, **own: Any) -> PolicyStage:
         """The stage of these fields: plain draws under a constant rate, with the parts in `own` over them."""
-        bound: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "plan": self.plan,
             "loop": learn,
             "schedule": Schedule(self.lr, self.steps, self.warmup),
@@ -114,7 +114,7 @@ class RolloutFields:
             "rules": configured(self.health or {}),
             "shaping": (),
         }
-        return PolicyStage(kind=kind, task=task, held_out=held_out, **{**bound, **own})
+        return PolicyStage(kind=kind, task=task, held_out=held_out, **{**defaults, **own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,10 +34,10 @@ def check_groups(rollouts: Iterable[Rollout], decode: Decode) -> None:
     """
     first: dict[tuple[int, int], Rollout] = {}
     for rollout in rollouts:
-        known = first.setdefault((rollout.step, rollout.group), rollout)
-        if known.prompt_ids != rollout.prompt_ids:
+        other = first.setdefault((rollout.step, rollout.group), rollout)
+        if other.prompt_ids != rollout.prompt_ids:
             name = f"group {rollout.group} of step {rollout.step}"
-            prompts = [(each.problem_id, decode(each.prompt_ids)) for each in (known, rollout)]
+            prompts = [(each.problem_id, decode(each.prompt_ids)) for each in (other, rollout)]
             fix = (
                 "give each prompt a group id of its own; a strategy that puts other prompts, such as refine or "
                 "aggregate, cannot draw a group"
@@ -49,15 +49,15 @@ def mixed(name: str, prompts: Sequence[tuple[str, str]], fix: str) -> ConfigErro
     """The refusal of `name`, which holds two (problem, prompt text)."""
     texts = [text for _, text in prompts]
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*texts, strict=False)))
-    said = " and ".join(f"{_words(text, shared)!r} (problem {problem})" for problem, text in prompts)
-    return ConfigError(f"{name} mixes prompts, whose completions must not be compared: {said}; {fix}")
+    openings = " and ".join(f"{_words(text, shared)!r} (problem {problem})" for problem, text in prompts)
+    return ConfigError(f"{name} mixes prompts, whose completions must not be compared: {openings}; {fix}")
 
 
 def _words(text: str, shared: int) -> str:
     """The first words of a prompt, from the word at which it parts from the other one."""
     start = len(text[:shared].rstrip().rpartition(" ")[0]) if shared > MAX_SHOWN // 2 else 0
-    shown = text[start : start + MAX_SHOWN].strip()
-    return ("..." if start else "") + shown + ("..." if start + MAX_SHOWN < len(text) else "")
+    words = text[start : start + MAX_SHOWN].strip()
+    return ("..." if start else "") + words + ("..." if start + MAX_SHOWN < len(text) else "")
 
 
 _OTHER_SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
@@ -73,20 +73,20 @@ def by_group(rollouts: Sequence[Rollout]) -> dict[int, list[Rollout]]:
 
 def has_signal(group: Sequence[Rollout]) -> bool:
     """Whether the rewards of a group, those of steps among them, differ by more than rounding."""
-    known = [r.reward + sum(value for _, value in r.step_rewards) for r in group if r.reward is not None]
-    return len(known) > 1 and max(known) - min(known) > 1e-6
+    rewards = [r.reward + sum(value for _, value in r.step_rewards) for r in group if r.reward is not None]
+    return len(rewards) > 1 and max(rewards) - min(rewards) > 1e-6
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of one step's rollouts, zero-signal groups included."""
     groups = list(by_group(rollouts).values())
-    judged = [rollout for rollout in rollouts if rollout.verdict is not None]
+    with_verdict = [rollout for rollout in rollouts if rollout.verdict is not None]
     right = [rollout.verdict is not None and rollout.verdict.correct for rollout in rollouts]
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     lengths = [len(rollout.token_ids) for rollout in rollouts]
-    statuses = [rollout.verdict.status for rollout in judged if rollout.verdict is not None]
+    statuses = [rollout.verdict.status for rollout in with_verdict if rollout.verdict is not None]
     passed = [[r.verdict is not None and r.verdict.correct for r in group] for group in groups]
-    found = {
+    metrics = {
         "accuracy": _mean(right),
         "reward": _mean(rewards),
         "reward_std": statistics.pstdev(rewards) if rewards else math.nan,
@@ -107,7 +107,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     }
     names = {name for rollout in rollouts for name in rollout.parts}
     parts = {f"part/{name}": _mean([r.parts[name] for r in rollouts if name in r.parts]) for name in sorted(names)}
-    return {**found, **parts}
+    return {**metrics, **parts}
 
 
 def repeated_share(ids: Sequence[int], n: int) -> float:

@@ -90,8 +90,8 @@ class Syncer:
         tensor = torch.tensor([ids], device=device)
         self._model.eval()
         with torch.no_grad():
-            wanted = torch.ones(1, len(ids) - 1, dtype=torch.bool, device=device)
-            ours = token_logprobs(self._model, tensor, wanted).logprobs[0].tolist()
+            mask = torch.ones(1, len(ids) - 1, dtype=torch.bool, device=device)
+            ours = token_logprobs(self._model, tensor, mask).logprobs[0].tolist()
         return [abs(a - b) for a, b in zip(engine, ours, strict=True)]
 
     def _add(self, usage: Usage) -> None:
@@ -124,23 +124,23 @@ class Revived:
     @property
     def capabilities(self) -> Capabilities:
         """See `ttc.core.Engine`."""
-        found: Capabilities = self._engine.capabilities
-        return found
+        capabilities: Capabilities = self._engine.capabilities
+        return capabilities
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """See `ttc.core.Engine`."""
-        found: Prompt = self._engine.render(messages, thinking)
-        return found
+        prompt: Prompt = self._engine.render(messages, thinking)
+        return prompt
 
     def encode(self, text: str) -> tuple[int, ...]:
         """See `ttc.core.Engine`."""
-        found: tuple[int, ...] = self._engine.encode(text)
-        return found
+        ids: tuple[int, ...] = self._engine.encode(text)
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `ttc.core.Engine`."""
-        found: str = self._engine.decode(ids)
-        return found
+        text: str = self._engine.decode(ids)
+        return text
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`; drawn again when the engine dies."""

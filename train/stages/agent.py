@@ -54,7 +54,7 @@ def agent(
     """
     world: Environment = make(ENVIRONMENTS, environment)
     Kit(world.tools)()  # an unknown tool is named here
-    bound = grpo(
+    stage = grpo(
         task=world.task,
         held_out=world.held_out,
         loss=loss,
@@ -67,8 +67,8 @@ def agent(
         max_staleness=max_staleness,
         buffer=buffer,
     )
-    loop: Loop = partial(_with_tools, loop=bound.loop, strategy=world.strategy(1))
-    return replace(bound, kind="agent", strategy=world.strategy(episodes.n), loop=loop)
+    loop: Loop = partial(_with_tools, loop=stage.loop, strategy=world.strategy(1))
+    return replace(stage, kind="agent", strategy=world.strategy(episodes.n), loop=loop)
 
 
 async def _with_tools(plan: LoopPlan, parts: Parts, *, loop: Loop, strategy: Strategy) -> dict[str, Any]:

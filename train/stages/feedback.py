@@ -106,15 +106,15 @@ class _Feedback:
     def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a feedback that was cut begins again."""
         own = model_of("feedback", setting)
-        found = [r for r in read_rollouts(rollouts_path(self.rollouts, setting)) if not r.truncated]
-        pairs = self._pairs(found, setting.seed)
+        rollouts = [r for r in read_rollouts(rollouts_path(self.rollouts, setting)) if not r.truncated]
+        pairs = self._pairs(rollouts, setting.seed)
         if not pairs:
             raise ConfigError(f"feedback: {self.rollouts} has no problem with two different answers to compare")
         source = own if self.judge is None else model_folder("judge", self.judge, setting)
-        wins = self._judged(found, pairs, source, setting.device)
-        _write(setting.folder / "rollouts.jsonl", found, pairs, wins)
-        told = [(_agrees(found, pair, win), pair.problem) for pair, win in zip(pairs, wins, strict=True)]
-        agreed = [(value, problem) for value, problem in told if value is not None]
+        wins = self._judged(rollouts, pairs, source, setting.device)
+        _write(setting.folder / "rollouts.jsonl", rollouts, pairs, wins)
+        agreement = [(_agrees(rollouts, pair, win), pair.problem) for pair, win in zip(pairs, wins, strict=True)]
+        agreed = [(value, problem) for value, problem in agreement if value is not None]
         numbers: dict[str, float] = {"pairs": float(len(pairs))}
         if agreed:
             right, keys = zip(*agreed, strict=True)
@@ -127,12 +127,12 @@ class _Feedback:
         by_problem: dict[str, dict[tuple[int, ...], int]] = {}
         for number, rollout in enumerate(rollouts):
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, number)
-        found: list[_Pair] = []
+        pairs: list[_Pair] = []
         for problem, answers in by_problem.items():
             every = list(itertools.combinations(answers.values(), 2))
             random.Random(seeds.derive(seed, "feedback", problem)).shuffle(every)
-            found += [_Pair(problem, *pair) for pair in every[: self.pairs]]
-        return found
+            pairs += [_Pair(problem, *pair) for pair in every[: self.pairs]]
+        return pairs
 
     def _judged(self, rollouts: Sequence[Rollout], pairs: Sequence[_Pair], source: Path, device: str) -> list[float]:
         """Probability that the first answer of each pair is the better one."""
@@ -144,8 +144,8 @@ class _Feedback:
         text = Text(source)
 
         def asked(pair: _Pair, first: int, second: int) -> list[Example]:
-            said = {"prompt": prompts[pair.problem], "first": rollouts[first].text, "second": rollouts[second].text}
-            prompt = text.render((Message("user", self.ask.format(**said)),), None).token_ids or ()
+            slots = {"prompt": prompts[pair.problem], "first": rollouts[first].text, "second": rollouts[second].text}
+            prompt = text.render((Message("user", self.ask.format(**slots)),), None).token_ids or ()
             return [Example(pair.problem, prompt, text.encode(label)) for label in self.labels]
 
         forward = [row for pair in pairs for row in asked(pair, pair.first, pair.second)]

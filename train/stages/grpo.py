@@ -121,8 +121,8 @@ def grpo(
 
 def make_strategy(spec: str) -> Strategy:
     """Bind a strategy that needs no scorer, and let it refuse its values."""
-    name, given = parse_spec(spec)
+    name, options = parse_spec(spec)
     function = STRATEGIES.load(name)
-    choice = StrategyChoice(name, spec, function, bind(function, given, supply={}))
+    choice = StrategyChoice(name, spec, function, bind(function, options, supply={}))
     refuse_early([choice], has_scorer=False, sampling=Sampling(), thinking=Thinking())
     return choice.bind()

@@ -87,10 +87,10 @@ class _Nano:
         words = tokenizer.build()
         seed = seeds.derive(setting.seed, "fresh examples", name)
         progress = random.Random(seed)
-        drawn = [examples.example(words, mixture, seed, i, progress.random()) for i in range(self.fresh)]
+        batch = [examples.example(words, mixture, seed, i, progress.random()) for i in range(self.fresh)]
         random_weights = model.build(shape, words, setting.seed).to(setting.device)
         trained = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(setting.device)
-        before, after = ([_probability(one, e, setting.device) for e in drawn] for one in (random_weights, trained))
+        before, after = ([_probability(one, e, setting.device) for e in batch] for one in (random_weights, trained))
         return gains(f"likelihood_{name}", before, after, setting.seed)
 
 
@@ -99,5 +99,5 @@ def _probability(network: Any, example: examples.MaskedIds, device: str) -> floa
     """The geometric mean of the probabilities of the tokens that are learnt."""
     ids, labels = torch.tensor([example.ids], device=device), torch.tensor(example.labels[1:], device=device)
     logits = network(input_ids=ids, use_cache=False).logits[0, :-1].float()
-    kept = labels != examples.IGNORE
-    return float((-torch.nn.functional.cross_entropy(logits[kept], labels[kept])).exp())
+    mask = labels != examples.IGNORE
+    return float((-torch.nn.functional.cross_entropy(logits[mask], labels[mask])).exp())

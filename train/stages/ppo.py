@@ -83,13 +83,13 @@ def ppo(
     rollouts.check("ppo")
     rewards.check("ppo")
     problems = make_task(task)
-    taken = rollouts.steps * epochs * minibatches
+    num_steps = rollouts.steps * epochs * minibatches
     value_rate = 10 * rollouts.lr if value_lr is None else value_lr
     return rollouts.stage(
         "ppo",
         problems,
         make_task(held_out),
-        schedule=Schedule(rollouts.lr, taken, rollouts.warmup),
+        schedule=Schedule(rollouts.lr, num_steps, rollouts.warmup),
         objective=Objective(
             clipped(clip_low=clip, clip_high=clip), gae(gamma=gamma, lam=lam), "token", rollouts.cap(problems),
             Correction(), rewards.kl_weight, kl_in=kl_in, whiten=True,
@@ -97,7 +97,7 @@ def ppo(
         passes=(epochs, minibatches),
         critic=CriticStart(
             critic,
-            Schedule(value_rate, taken, rollouts.warmup),
+            Schedule(value_rate, num_steps, rollouts.warmup),
             ValueFit(epochs, minibatches, value_clip),
         ),
         build=build,

@@ -110,11 +110,11 @@ class _Preference:
         source = model_of("preference", setting)
         tokenizer = load_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
-        train, measured = parted("preference", pairs, self.course.held_out_share, setting)
-        measured = measured[: 4 * self.limit]
+        train, held_out = parted("preference", pairs, self.course.held_out_share, setting)
+        held_out = held_out[: 4 * self.limit]
         pad_id = int(tokenizer.pad_token_id)
         model = load_model(source, setting.device)
-        sides = [pair.chosen for pair in measured], [pair.rejected for pair in measured]
+        sides = [pair.chosen for pair in held_out], [pair.rejected for pair in held_out]
         before = ranked_right(load_model(source, setting.device), *sides, pad_id)
         pair_loss: PairLoss | None = None if self.on_single else self.loss
         updater = PairUpdater(
@@ -136,7 +136,7 @@ class _Preference:
         last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
-        keys = [pair.key for pair in measured]
+        keys = [pair.key for pair in held_out]
         numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)

@@ -89,11 +89,11 @@ class _Pretrain:
         model = self._untrained(tokenizer, setting)
         optimiser = Optimiser(model, self.schedule)
         checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log)
-        found = checkpoints.load(model)
+        checkpoint = checkpoints.load(model)
         start, first = 0, float("nan")
-        if found is not None:
-            optimiser.load(found[0])
-            start, first = int(found[1]["step"]), float(found[1]["first"])
+        if checkpoint is not None:
+            optimiser.load(checkpoint[0])
+            start, first = int(checkpoint[1]["step"]), float(checkpoint[1]["first"])
         model.train()
         loss = first
         for step in range(start, self.schedule.steps):

@@ -123,10 +123,10 @@ class _Prm:
         source = model_of("prm", setting)
         tokenizer = load_tokenizer(source)
         pad_id = int(tokenizer.pad_token_id)
-        train, measured = self._rows(setting, source)
+        train, held_out = self._rows(setting, source)
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
-        before = model.judged(measured, pad_id)
+        before = model.judged(held_out, pad_id)
         optimiser = Optimiser(model.network, self.course.schedule)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
@@ -136,34 +136,34 @@ class _Prm:
             return {"loss": float(loss.detach()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
-            right = [value for value, _ in _right(model.judged(measured, pad_id))]
+            right = [value for value, _ in _right(model.judged(held_out, pad_id))]
             return {"held_out_accuracy": sum(right) / len(right)}
 
         fit = Fit(model.network, optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         _save(model, tokenizer, setting.folder / "prm")
         threshold = fit_threshold(model.judged(train, pad_id))
-        numbers = {**last, **_measured(before, model.judged(measured, pad_id), threshold, setting.seed)}
+        numbers = {**last, **_measured(before, model.judged(held_out, pad_id), threshold, setting.seed)}
         return StageResult(pass_through(setting), numbers, stopped)
 
     def _rows(self, setting: Setting, source: Path) -> tuple[list[StepRow], list[StepRow]]:
-        found = self._labelled(setting, source)
+        rows = self._labelled(setting, source)
         if self.measured is not None:
-            return found, read_steps(self.measured, source, self.delimiter)
-        return parted("prm", found, self.course.held_out_share, setting)
+            return rows, read_steps(self.measured, source, self.delimiter)
+        return parted("prm", rows, self.course.held_out_share, setting)
 
     def _labelled(self, setting: Setting, source: Path) -> list[StepRow]:
         if self.data is not None:
             return read_steps(self.data, source, self.delimiter)
         if self.task is None:
             raise ConfigError("prm: give data or task")
-        kept = setting.folder / "labels.jsonl"
-        if kept.is_file():
-            return [_read(line) for line in kept.read_text().splitlines()]
-        found, drawn = asyncio.run(self._made(self.task, setting, source))
-        setting.log(f"{len(found)} solutions labelled by {drawn} continuations")
-        replace_text(kept, "".join(json.dumps([row.key, row.ids, row.reads, row.labels]) + "\n" for row in found))
-        return found
+        path = setting.folder / "labels.jsonl"
+        if path.is_file():
+            return [_read(line) for line in path.read_text().splitlines()]
+        rows, num_continuations = asyncio.run(self._made(self.task, setting, source))
+        setting.log(f"{len(rows)} solutions labelled by {num_continuations} continuations")
+        replace_text(path, "".join(json.dumps([row.key, row.ids, row.reads, row.labels]) + "\n" for row in rows))
+        return rows
 
     async def _made(self, task: Task, setting: Setting, source: Path) -> tuple[list[StepRow], int]:
         limit, n, continuations, rounds, hard = self.drawn
@@ -204,7 +204,7 @@ def _measured(before: Sequence[Judged], after: Sequence[Judged], threshold: floa
     first, last = _right(before), _right(after)
     keys = [key for _, key in first]
     f1 = first_error(after, threshold, seed=seed).f1
-    found = {
+    numbers = {
         **gains("steps_right", [value for value, _ in first], [value for value, _ in last], seed, keys),
         "first_error_f1": f1.value,
         "first_error_f1_low": f1.low,
@@ -213,4 +213,4 @@ def _measured(before: Sequence[Judged], after: Sequence[Judged], threshold: floa
         "ranking": ranking(after),
         "ranking_before": ranking(before),
     }
-    return {name: value for name, value in found.items() if math.isfinite(value)}  # F1 needs both kinds of solutions
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}  # F1 needs both kinds of solutions

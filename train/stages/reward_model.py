@@ -81,22 +81,22 @@ class _RewardModel:
         source = model_of("reward_model", setting)
         tokenizer = load_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
-        train, measured = parted("reward_model", pairs, self.course.held_out_share, setting)
+        train, held_out = parted("reward_model", pairs, self.course.held_out_share, setting)
         pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
         for number in range(1, self.members + 1):
             folder = setting.folder / f"reward_model-{number}"
-            model, reason = self._member(number, train, measured, pad_id, setting, source)
+            model, reason = self._member(number, train, held_out, pad_id, setting, source)
             stopped = reason or stopped
             with replaced_folder(folder) as fresh:
                 model.save_pretrained(fresh)
                 tokenizer.save_pretrained(fresh)
             folders.append(folder)
         models = [load_reward_model(folder, setting.device) for folder in folders]
-        keys, chance = [pair.key for pair in measured], [0.5] * len(measured)
+        keys, chance = [pair.key for pair in held_out], [0.5] * len(held_out)
         numbers: dict[str, float] = {}
         ways: tuple[How, ...] = ("mean", "worst") if self.members > 1 else ("mean",)
         for how in ways:
-            right = ranked_right(RewardEnsemble(models, pad_id, how), measured)
+            right = ranked_right(RewardEnsemble(models, pad_id, how), held_out)
             numbers |= gains(f"ranked_{how}", chance, right, setting.seed, keys)
         return StageResult(pass_through(setting), numbers, stopped)
 
@@ -118,8 +118,8 @@ class _RewardModel:
             loss = (-F.logsigmoid(chosen - rejected) * weight).sum() / weight.sum()
             (loss + self.centre * (chosen + rejected).square().mean()).backward()
             gap = (chosen - rejected).detach()
-            found = {"loss": float(loss.detach()), "pair_accuracy": float((gap > 0).float().mean())}
-            return {**found, "margin": float(gap.mean()), "grad_norm": optimiser.step()}
+            metrics = {"loss": float(loss.detach()), "pair_accuracy": float((gap > 0).float().mean())}
+            return {**metrics, "margin": float(gap.mean()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
             right = ranked_right(RewardEnsemble([model], pad_id), measured)

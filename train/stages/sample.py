@@ -102,8 +102,8 @@ class _Sample:
             seed=setting.seed,
         )
         try:
-            drawn = await collector.collect(self.task.items(self.limit, 0), self.round)
-            return await rewarder.judge(drawn, self.round)
+            rollouts = await collector.collect(self.task.items(self.limit, 0), self.round)
+            return await rewarder.judge(rollouts, self.round)
         finally:
             await engine.close()
             await rewarder.close()

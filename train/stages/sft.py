@@ -125,12 +125,12 @@ class _Sft:
         source = model_of("sft", setting)
         tokenizer = load_tokenizer(source)
         examples = self._examples(setting, source, int(tokenizer.eos_token_id))
-        train, measured = parted("sft", examples, self.course.held_out_share, setting)
-        measured = measured[: self.limit]
+        train, held_out = parted("sft", examples, self.course.held_out_share, setting)
+        held_out = held_out[: self.limit]
         model = self.build.load(source, setting.device, setting.seed, setting.world)
         start = load_model(source, setting.device)
         pad_id = int(tokenizer.pad_token_id)
-        before = probabilities(start, measured, pad_id)
+        before = probabilities(start, held_out, pad_id)
         del start
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
         world = setting.world
@@ -142,20 +142,20 @@ class _Sft:
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             batch = imitation_batch([train[row] for row in rows], pad_id, self.normaliser, longest)
-            found = updater.step(batch)
-            return {name: found[name] for name in ("loss", "grad_norm", "entropy")}
+            metrics = updater.step(batch)
+            return {name: metrics[name] for name in ("loss", "grad_norm", "entropy")}
 
         def evaluate() -> dict[str, float]:
-            return {"held_out_loss": mean_loss(model, measured, pad_id)}
+            return {"held_out_loss": mean_loss(model, held_out, pad_id)}
 
         fit = Fit(model, updater.optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder, writes=world.main)
-        after = probabilities(model, measured, pad_id)
+        after = probabilities(model, held_out, pad_id)
         if not world.main:
             return StageResult(str(folder), last, stopped)
-        keys = [example.key for example in measured]
+        keys = [example.key for example in held_out]
         numbers = {**last, **gains("likelihood", before, after, setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
@@ -163,11 +163,11 @@ class _Sft:
 
     def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:
         per_problem, shortest, corpus_rows = self.picked
-        found: list[Example] = []
+        examples: list[Example] = []
         if self.data is not None:
-            found += read_examples(self.data, Text(source), end)
+            examples += read_examples(self.data, Text(source), end)
         if self.rollouts is not None:
-            found += right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
+            examples += right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
         if self.corpus is not None:
-            found += corpus_examples(self.corpus, Text(source), end, corpus_rows, setting.seed)
-        return found
+            examples += corpus_examples(self.corpus, Text(source), end, corpus_rows, setting.seed)
+        return examples

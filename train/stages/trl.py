@@ -122,7 +122,7 @@ class _Trl:
         source = model_of("trl", setting)
         tokenizer = load_tokenizer(source)
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
-        train, measured = parted("trl", rows, self.held_out_share, setting)
+        train, held_out = parted("trl", rows, self.held_out_share, setting)
         pace, folder = self.pace, setting.folder / ("reward_model" if self.method == "reward" else "model")
         job = TrlJob(
             source, setting.folder, folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
@@ -131,8 +131,8 @@ class _Trl:
         last = run_trl(self.method, train, job)
         pad_id = int(tokenizer.pad_token_id)
         measure = _MEASURES[self.method]
-        before, after = (measure(path, measured, pad_id, setting.device) for path in (source, folder))
-        keys = [row.key for row in measured]
+        before, after = (measure(path, held_out, pad_id, setting.device) for path in (source, folder))
+        keys = [row.key for row in held_out]
         numbers = {
             **last,
             **gains("ranked" if self.method != "sft" else "likelihood", before, after, setting.seed, keys),

@@ -104,14 +104,14 @@ class _VerifierLm:
         pad_id, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
         ask, good, bad = (Tokens(source).single("verifier_lm", word) for word in self.words)
         answers = _answers(rollouts_path(self.rollouts, setting), end)
-        train, measured = parted("verifier_lm", answers, self.course.held_out_share, setting)
+        train, held_out = parted("verifier_lm", answers, self.course.held_out_share, setting)
         train = _evened(train, setting.seed) if self.balanced else train
         model = new_step_model(source, "token", _NEVER, self.words[1:], 0, setting.device)
-        asked = [
+        questions = [
             StepRow(a.key, ids := (*a.prompt_ids, *a.token_ids, ask), (len(ids) - 1,), (float(a.right),))
-            for a in measured
+            for a in held_out
         ]
-        before = model.judged(asked, pad_id)
+        before = model.judged(questions, pad_id)
         optimiser = Optimiser(model.network, self.course.schedule)
         updater = Updater(model.network, optimiser, Objective(ppo(), batch_advantage()))
         longest = max(len(answer.token_ids) for answer in train) + 1
@@ -121,37 +121,37 @@ class _VerifierLm:
             examples = [Example(a.key, (*a.prompt_ids, *a.token_ids, ask), (good if a.right else bad,)) for a in part]
             if self.imitation:
                 examples += [Example(a.key, a.prompt_ids, (*a.token_ids, end), self.imitation) for a in part if a.right]
-            found = updater.step(imitation_batch(examples, pad_id, "sequence", longest))
+            metrics = updater.step(imitation_batch(examples, pad_id, "sequence", longest))
             # without the entropy, whose rise is an alarm in a policy: one that never said a verdict was sure of others
-            return {name: found[name] for name in ("loss", "grad_norm")}
+            return {name: metrics[name] for name in ("loss", "grad_norm")}
 
         def evaluate() -> dict[str, float]:
-            right = _right(model.judged(asked, pad_id))
+            right = _right(model.judged(questions, pad_id))
             return {"held_out_accuracy": sum(right) / len(right)}
 
         fit = Fit(model.network, updater.optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.course.pace, self.course.rules, setting)
-        after = model.judged(asked, pad_id)
+        after = model.judged(questions, pad_id)
         _save(model, tokenizer, setting.folder / "verifier", self.words[0])
-        keys = [answer.key for answer in measured]
-        told = {"ranking_before": ranking(before), "ranking": ranking(after)}
-        told = {name: value for name, value in told.items() if value == value}  # both kinds are needed to rank them
-        numbers = {**last, **told, **gains("judged_right", _right(before), _right(after), setting.seed, keys)}
+        keys = [answer.key for answer in held_out]
+        ranks = {"ranking_before": ranking(before), "ranking": ranking(after)}
+        ranks = {name: value for name, value in ranks.items() if value == value}  # both kinds are needed to rank them
+        numbers = {**last, **ranks, **gains("judged_right", _right(before), _right(after), setting.seed, keys)}
         return StageResult(pass_through(setting), numbers, stopped)
 
 
 def _answers(path: Path, end: int) -> list[_Answer]:
     """The judged and finished rollouts, each text once per problem."""
-    found: dict[tuple[str, tuple[int, ...]], _Answer] = {}
+    answers: dict[tuple[str, tuple[int, ...]], _Answer] = {}
     for rollout in read_rollouts(path):
         if rollout.verdict is None or rollout.reward is None or rollout.truncated:
             continue
         ids = rollout.token_ids[:-1] if rollout.token_ids[-1] == end else rollout.token_ids
         answer = _Answer(rollout.problem_id, rollout.prompt_ids, ids, rollout.verdict.correct)
-        found.setdefault((answer.key, ids), answer)
-    if len({answer.right for answer in found.values()}) < 2:
+        answers.setdefault((answer.key, ids), answer)
+    if len({answer.right for answer in answers.values()}) < 2:
         raise ConfigError(f"{path} must hold both right and wrong answers; sample at another difficulty")
-    return list(found.values())
+    return list(answers.values())
 
 
 def _evened(answers: Sequence[_Answer], seed: int) -> list[_Answer]:
@@ -160,9 +160,9 @@ def _evened(answers: Sequence[_Answer], seed: int) -> list[_Answer]:
     if not all(kinds):
         return list(answers)
     most = max(map(len, kinds))
-    found = [kind[place % len(kind)] for kind in kinds for place in range(most)]
-    random.Random(seeds.derive(seed, "evened")).shuffle(found)
-    return found
+    rows = [kind[place % len(kind)] for kind in kinds for place in range(most)]
+    random.Random(seeds.derive(seed, "evened")).shuffle(rows)
+    return rows
 
 
 def _right(rows: Sequence[Judged]) -> list[float]:
@@ -171,6 +171,6 @@ def _right(rows: Sequence[Judged]) -> list[float]:
 
 
 def _save(model: StepModel, tokenizer: Any, folder: Path, ask: str) -> None:
-    stated = replace(model, reading={**model.reading, "step_tag": ask})
-    stated.network.config.ttc_prm = dict(stated.reading)
-    save_model(stated.network, tokenizer, folder)
+    tagged = replace(model, reading={**model.reading, "step_tag": ask})
+    tagged.network.config.ttc_prm = dict(tagged.reading)
+    save_model(tagged.network, tokenizer, folder)

@@ -42,8 +42,8 @@ Advantage: TypeAlias = Callable[[RewardBatch], torch.Tensor]
 
 def spread(per_row: torch.Tensor, outcome: RewardBatch) -> torch.Tensor:
     """Give every sampled token the number of its row: (R,) -> (R, T); rows without a reward get 0."""
-    known = torch.where(outcome.judged, per_row, 0.0)
-    return known[:, None] * outcome.mask
+    values = torch.where(outcome.judged, per_row, 0.0)
+    return values[:, None] * outcome.mask
 
 
 def centred(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

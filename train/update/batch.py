@@ -65,10 +65,12 @@ class TokenBatch:
 
     def rows(self, index: torch.Tensor) -> TokenBatch:
         """The rows of `index`, cut to their longest."""
-        picked = {field.name: getattr(self, field.name)[index] for field in fields(self)}
-        used = (picked["mask"].any(0).nonzero().max().item() + 1) if picked["mask"].any() else 1
-        cut = {name: tensor[:, : used + 1] if name == "ids" else tensor[:, :used] for name, tensor in picked.items()}
-        return TokenBatch(**cut)
+        tensors = {field.name: getattr(self, field.name)[index] for field in fields(self)}
+        width = (tensors["mask"].any(0).nonzero().max().item() + 1) if tensors["mask"].any() else 1
+        narrow = {
+            name: tensor[:, : width + 1] if name == "ids" else tensor[:, :width] for name, tensor in tensors.items()
+        }
+        return TokenBatch(**narrow)
 
     def to(self, device: Any) -> TokenBatch:
         """The batch on another device."""

@@ -75,10 +75,10 @@ def token_logprobs(
 
     def score(some: torch.Tensor, place: slice) -> tuple[torch.Tensor, ...]:
         normal = torch.log_softmax(head(some).float(), -1)
-        picked = normal.gather(1, targets[place, None])[:, 0]
+        logprobs = normal.gather(1, targets[place, None])[:, 0]
         with torch.no_grad():
             entropy = -(normal.exp() * normal).sum(-1)
-        return (picked, entropy) if compare is None else (picked, entropy, compare(normal, place))
+        return (logprobs, entropy) if compare is None else (logprobs, entropy, compare(normal, place))
 
     parts: list[tuple[torch.Tensor, ...]] = []
     size = _CHUNK if compare is None else _COMPARED
@@ -89,10 +89,10 @@ def token_logprobs(
         else:
             parts.append(score(rows[place], place))
     empty = hidden.new_zeros(wanted.shape, dtype=torch.float32)
-    laid = [empty.masked_scatter(wanted, torch.cat(column)) for column in zip(*parts, strict=True)]
-    if not laid:
-        laid = [empty] * (2 if compare is None else 3)
-    return Scored(*laid)
+    columns = [empty.masked_scatter(wanted, torch.cat(column)) for column in zip(*parts, strict=True)]
+    if not columns:
+        columns = [empty] * (2 if compare is None else 3)
+    return Scored(*columns)
 
 
 def check_packing(model: Any) -> None:
@@ -146,10 +146,10 @@ def packed_hidden(model: Any, ids: torch.Tensor, lengths: Sequence[int], most: i
     hidden: torch.Tensor = model.base_model(
         input_ids=packed, position_ids=positions, attention_mask=_mask(owner, dtype), use_cache=False
     ).last_hidden_state
-    found = hidden.new_zeros(*ids.shape, hidden.shape[-1])
+    rows_hidden = hidden.new_zeros(*ids.shape, hidden.shape[-1])
     for row, place, start in spans:
-        found[row, : lengths[row]] = hidden[place, start : start + lengths[row]]
-    return found
+        rows_hidden[row, : lengths[row]] = hidden[place, start : start + lengths[row]]
+    return rows_hidden
 
 
 def _mask(owner: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -119,8 +119,8 @@ class Correction:
         """
         if self.level == "none":
             return torch.ones_like(trainer)
-        known = ~torch.isnan(engine) & mask.bool()
-        gap = torch.where(known, trainer - engine, 0.0).detach()
+        is_known = ~torch.isnan(engine) & mask.bool()
+        gap = torch.where(is_known, trainer - engine, 0.0).detach()
         if self.level == "sequence":
             gap = gap.sum(1, keepdim=True).expand_as(gap)
         ratio = torch.exp(gap)

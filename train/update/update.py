@@ -70,10 +70,10 @@ def weighted(batch: TokenBatch, objective: Objective, outcome: RewardBatch) -> T
 
 def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Values (R, T) with mean 0 and spread 1 over the mask, 0 outside of it."""
-    picked = values[mask]
-    if picked.numel() < 2:
+    inside = values[mask]
+    if inside.numel() < 2:
         return values * mask
-    return (values - picked.mean()) / (picked.std() + 1e-8) * mask
+    return (values - inside.mean()) / (inside.std() + 1e-8) * mask
 
 
 class Updater:
@@ -120,7 +120,7 @@ class Updater:
         Raises:
             ConfigError: an objective with a divergence, and no reference.
         """
-        objective, told = self.objective, {}
+        objective, metrics = self.objective, {}
         if objective.kl_weight:
             if self._reference is None:
                 raise ConfigError("kl_weight is above 0, but the update has no reference model")
@@ -128,15 +128,15 @@ class Updater:
         if objective.kl_weight and objective.kl_in == "reward":
             gap = (self._without_gradient(self.model, batch) - batch.reference) * batch.mask
             outcome = replace(outcome, steps=-objective.kl_weight * gap)
-            told["kl"] = float(gap.sum() / batch.mask.sum().clamp(min=1))
+            metrics["kl"] = float(gap.sum() / batch.mask.sum().clamp(min=1))
         if self.critic is not None:
             outcome = replace(outcome, values=self.critic.values(batch))
         ready = weighted(batch, objective, outcome)
         if self.critic is not None and outcome.values is not None:
-            told |= self.critic.fit(batch, outcome.values, ready.advantages + outcome.values)
+            metrics |= self.critic.fit(batch, outcome.values, ready.advantages + outcome.values)
         if objective.whiten:
             ready = replace(ready, advantages=whitened(ready.advantages, ready.mask))
-        return {**self.step(ready), **told}
+        return {**self.step(ready), **metrics}
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the policy's weights."""
@@ -196,8 +196,8 @@ class Updater:
             tally.add("kl", estimate.detach(), batch.mask)
         tally.add("entropy", scored.entropy, batch.mask)
         tally.add("clip_share", terms.clipped.float(), batch.mask)
-        known = batch.mask & ~torch.isnan(batch.engine)
-        tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), known)
+        is_known = batch.mask & ~torch.isnan(batch.engine)
+        tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), is_known)
         tally.loss += float(loss.detach())
         return loss
 
@@ -216,14 +216,14 @@ class Updater:
     @torch.no_grad()
     def _without_gradient(self, model: Any, batch: TokenBatch) -> torch.Tensor:
         """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch."""
-        found = torch.zeros_like(batch.engine)
+        logprobs = torch.zeros_like(batch.engine)
         for part in self._micro_batches(batch, torch.arange(len(batch), device=batch.mask.device)):
             rows = batch.rows(part)
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
                 scored = token_logprobs(model, rows.ids.to(self._device), rows.mask.to(self._device))
-            found[part, : rows.mask.shape[1]] = scored.logprobs.to(found.device)
-        self._world.add([found])
-        return found
+            logprobs[part, : rows.mask.shape[1]] = scored.logprobs.to(logprobs.device)
+        self._world.add([logprobs])
+        return logprobs
 
     def _micro_batches(self, batch: TokenBatch, index: torch.Tensor) -> Iterator[torch.Tensor]:
         return shared(batch.mask, index, self._micro, self._world)
