@@ -227,10 +227,9 @@ def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Gate
         for rollout in read_rollouts(path)
         if rollout.prompt_ids in prompts
     }
-    told = f"{len(repeats)} canary prompts were trained on" + (
-        f", such as {next(iter(repeats))[:60]!r}" if repeats else ""
-    )
-    return GateCheck("canaries_unseen", not repeats, float(len(repeats)), 0.0, told)
+    example = f", such as {next(iter(repeats))[:60]!r}" if repeats else ""
+    message = f"{len(repeats)} canary prompts were trained on{example}"
+    return GateCheck("canaries_unseen", not repeats, float(len(repeats)), 0.0, message)
 
 
 _FIELDS = {"id", "model", "accept", "by", "note"}

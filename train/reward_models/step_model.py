@@ -27,7 +27,6 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged
 from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout
@@ -39,7 +38,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import SameIds
 from ttc.scorers.reward_models.tokens import Tokens
-from ttc.verifiers.steps import prefixes
 
 __all__ = [
     "Form",
@@ -49,7 +47,6 @@ __all__ = [
     "StepRow",
     "Steps",
     "new_step_model",
-    "read_steps",
     "targets",
 ]
 
@@ -151,29 +148,6 @@ class Steps:
         return self._layout.lay(path).reads
 
 
-def read_steps(file: Path, folder: Path, delimiter: str) -> list[StepRow]:
-    """Read a file of labelled steps for the model in `folder`.
-
-    Raises:
-        RecordError: a broken line, by name.
-        ConfigError: no row, or steps that the delimiter does not keep apart.
-    """
-    text, steps = Text(folder), Steps(folder, delimiter)
-    return [_row(row, text, steps, delimiter, file) for row in read_labelled(file)]
-
-
-def _row(row: Labelled, text: Text, steps: Steps, delimiter: str, file: Path) -> StepRow:
-    root = text.render(row.problem.messages, None)
-    whole = prefixes(root, text.encode, row.steps, delimiter)[-1]
-    reads = steps.reads(whole)
-    if len(reads) != len(row.steps):
-        raise ConfigError(
-            f"{file}: solution {row.problem.id!r} has {len(row.steps)} steps, but step_delimiter {delimiter!r} ends "
-            f"{len(reads)}; set the delimiter that the steps were cut at"
-        )
-    return StepRow(row.cluster, whole.token_ids or (), reads, row.labels)
-
-
 def targets(rows: Sequence[StepRow], width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Labels (R, width) at the places where steps end, and a mask of where there is one."""
     labels = torch.zeros(len(rows), width)
@@ -207,8 +181,8 @@ class ProcessReward:
 
     def _row(self, rollout: Rollout) -> StepRow:
         """The rollout as the model was trained to read it: without the end of the turn."""
-        drawn = rollout.token_ids[:-1] if rollout.token_ids[-1:] == (self._end,) else rollout.token_ids
-        ids = (*rollout.prompt_ids, *drawn)
+        path_ids = rollout.token_ids[:-1] if rollout.token_ids[-1:] == (self._end,) else rollout.token_ids
+        ids = (*rollout.prompt_ids, *path_ids)
         reads = self._steps.reads(Prompt("", ids, rendered_len=len(rollout.prompt_ids)))
         if rollout.truncated and reads and reads[-1] == len(ids) - 1:
             reads = reads[:-1]

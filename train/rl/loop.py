@@ -195,14 +195,14 @@ async def finish(
     parts: Parts,
     state: LoopState,
     rollouts: Sequence[Rollout],
-    told: Mapping[str, float],
+    numbers: Mapping[str, float],
     timing: Timing,
 ) -> dict[str, float]:
     """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics."""
     state.step += 1
     state.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
-    told = parts.world.agree({**told, **_costs(timing, rollouts)})
-    metrics = {**rollout_metrics(rollouts), **told, "tokens": float(state.tokens)}
+    numbers = parts.world.agree({**numbers, **_costs(timing, rollouts)})
+    metrics = {**rollout_metrics(rollouts), **numbers, "tokens": float(state.tokens)}
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
         metrics.update(await evaluate(state, parts))
         metrics["gap"] = metrics["accuracy"] - metrics["held_out"]

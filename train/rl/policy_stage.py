@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from evals.data.decontamination import answer_leaks, overlaps, own_texts
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
@@ -23,10 +25,15 @@ from train.base.rollout import Collector, RolloutFile, Strategy, read_rollouts
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
 from train.measure.measure import held_out_gains
 from train.registries import make_verifier
-from train.reward_models.reward_models import RewardSource, model_folder, same_tokenizer
+from train.reward_models.reward_models import (
+    RewardSource,
+    load_reward_model,
+    model_folder,
+    reward_folders,
+    same_tokenizer,
+)
 from train.reward_models.step_model import ProcessSource
 from train.rl.asynchronous import learn_async
-from train.rl.critic_start import CriticStart
 from train.rl.loop import LoopPlan, Parts
 from train.rl.ptx import Ptx
 from train.rollouts.frontier import Frontier
@@ -34,6 +41,7 @@ from train.rollouts.held_out import HeldOut
 from train.rollouts.rewards import Rewarder, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.build import Build
+from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Objective, Updater
 from ttc.config.config import parse_spec
 from ttc.config.registry import ENGINES, bind
@@ -42,7 +50,7 @@ from ttc.errors import ConfigError
 from ttc.records import LineFile
 from ttc.session.thinking import Thinking
 
-__all__ = ["PolicyStage", "remaining"]
+__all__ = ["CriticStart", "PolicyStage", "remaining"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +228,10 @@ class PolicyStage:
 
 
 def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> list[Item]:
-    """The items with at most `most` right rollouts in the stage or file `name`.
+    """The items with at most `most` right rollouts in the stage or file `name`: the others are too easy to teach.
+
+    Kimi k1.5 (arXiv:2501.12599, section 2.1) lets a model guess without reasoning and drops what it guesses, since such
+    a problem rewards guessing. Sampled with thinking, the same filter drops what is already easy.
 
     Raises:
         ConfigError: the rollouts are not there, or no item is left.
@@ -234,3 +245,52 @@ def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> 
         raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {most} times")
     setting.log(f"{len(items) - len(rest)} of {len(items)} problems left out: solved more than {most} times in {name}")
     return rest
+
+
+@dataclass(frozen=True, slots=True)
+class CriticStart:
+    """Where PPO's critic starts: as a copy of the policy, as a head on it, or as a reward model (`train.update.critic`).
+
+    `start` is copy, head, or the reward model: a stage of the run, or a folder.
+    """
+
+    start: str
+    schedule: Schedule
+    fit: ValueFit
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The reward model that it starts from, if it does."""
+        return () if self.start in _STARTS else (self.start,)
+
+    def check(self, source: Path, setting: Setting) -> None:
+        """Raise ConfigError when it cannot start like this; `source` is the policy's folder."""
+        for name in self.names:
+            same_tokenizer("critic", reward_folders(name, setting)[0], source)
+
+    def make(self, model: Any, source: Path, setting: Setting) -> Critic:
+        """The critic of the policy `model`, loaded from `source`."""
+        make = _STARTS.get(self.start)
+        module = _reward_model(self.start, setting) if make is None else make(model, source, setting.device)
+        optimiser = Optimiser(module.to(setting.device), self.schedule, world=setting.world)
+        return Critic(module, optimiser, self.fit, setting.world)
+
+
+def _copy(model: Any, source: Path, device: str) -> ValueHead:
+    return ValueHead(load_model(source, device).base_model, model.config.hidden_size, shared=False)
+
+
+def _head(model: Any, source: Path, device: str) -> ValueHead:
+    return ValueHead(model.base_model, model.config.hidden_size, shared=True)
+
+
+_STARTS: Mapping[str, Callable[[Any, Path, str], ValueHead]] = {"copy": _copy, "head": _head}
+
+
+def _reward_model(name: str, setting: Setting) -> ValueHead:
+    """The reward model's body and head: its reward at the last token is the value to begin with."""
+    model = load_reward_model(reward_folders(name, setting)[0], setting.device)
+    module = ValueHead(model.base_model, model.config.hidden_size, shared=False)
+    with torch.no_grad():
+        module.head.weight.copy_(model.score.weight)
+    return module

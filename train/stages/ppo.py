@@ -17,8 +17,7 @@ from train.advantages.gae import gae
 from train.base.optimiser import Schedule
 from train.losses.ppo import ppo as clipped
 from train.registries import make_task
-from train.rl.critic_start import CriticStart
-from train.rl.policy_stage import PolicyStage
+from train.rl.policy_stage import CriticStart, PolicyStage
 from train.rl.rl_fields import RewardFields, RolloutFields
 from train.rollouts.frontier import Mode
 from train.update.build import Build

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Task
 from train.base.models import load_tokenizer
@@ -37,13 +38,15 @@ from train.measure.measure import gains, open_engine
 from train.offline.epochs import Fit, FitFields
 from train.registries import make_task, make_verifier
 from train.reward_models.monte_carlo import MonteCarlo
-from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model, read_steps
+from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from ttc import seeds
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
+from ttc.verifiers.steps import prefixes
 
-__all__ = ["prm"]
+__all__ = ["prm", "read_steps"]
 
 
 def prm(
@@ -176,6 +179,29 @@ class _Prm:
         finally:
             await engine.close()
             await verifier.close()
+
+
+def read_steps(file: Path, folder: Path, delimiter: str) -> list[StepRow]:
+    """Read a file of labelled steps for the model in `folder`.
+
+    Raises:
+        RecordError: a broken line, by name.
+        ConfigError: no row, or steps that the delimiter does not keep apart.
+    """
+    text, steps = Text(folder), Steps(folder, delimiter)
+    return [_step_row(row, text, steps, delimiter, file) for row in read_labelled(file)]
+
+
+def _step_row(row: Labelled, text: Text, steps: Steps, delimiter: str, file: Path) -> StepRow:
+    root = text.render(row.problem.messages, None)
+    whole = prefixes(root, text.encode, row.steps, delimiter)[-1]
+    reads = steps.reads(whole)
+    if len(reads) != len(row.steps):
+        raise ConfigError(
+            f"{file}: solution {row.problem.id!r} has {len(row.steps)} steps, but step_delimiter {delimiter!r} ends "
+            f"{len(reads)}; set the delimiter that the steps were cut at"
+        )
+    return StepRow(row.cluster, whole.token_ids or (), reads, row.labels)
 
 
 def _read(line: str) -> StepRow:
