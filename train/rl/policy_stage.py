@@ -57,10 +57,10 @@ __all__ = ["CriticStart", "PolicyStage", "remaining"]
 class PolicyStage:
     """What is trained on, how rollouts are drawn and judged, what an update minimises; see the module.
 
-    `rewarder` takes `learnt` where there are `rewards`, and `process` where steps are judged. `reference` names the
-    model of the divergence; None is the one that the stage starts from. `passes` are passes over a batch and optimiser
-    steps of each. `leave_out` names the rollouts of a stage, and the most right ones of a problem that is still trained
-    on.
+    `rewarder` makes the judge of rollouts; it is given the learnt reward (`learnt`) and the process reward (`process`)
+    where the stage has them. `reference` names the model of the divergence; None is the one that the stage starts from.
+    `passes` are (passes over a batch, optimiser steps per pass). `leave_out` is (a stage that sampled the problems, how
+    often it may have solved one that is still trained on).
     """
 
     task: Task
@@ -249,7 +249,7 @@ def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> 
 
 @dataclass(frozen=True, slots=True)
 class CriticStart:
-    """Where PPO's critic starts: as a copy of the policy, as a head on it, or as a reward model (`train.update.critic`).
+    """Where PPO's critic starts: as a copy of the policy, as a head on it, or as a reward model; see `Critic`.
 
     `start` is copy, head, or the reward model: a stage of the run, or a folder.
     """

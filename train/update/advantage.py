@@ -64,7 +64,7 @@ def group_mean(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) 
 
 def group_std(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Sample standard deviation (n - 1) over the valid rows of each row's group; 0 for a single one: (R,)."""
-    mean, number = group_mean(values, groups, valid)
+    mean, number = group_mean(values, groups, valid)  # (R,) each: every row knows its group's
     squares, _ = group_mean((values - mean) ** 2, groups, valid)
     return (squares * number / (number - 1).clamp(min=1)).sqrt()
 

@@ -84,12 +84,12 @@ def rollout_batch(rollouts: Sequence[Rollout], pad_id: int, *, mask_truncated: b
     in the means of its group.
     """
     rows = [(*rollout.prompt_ids, *rollout.token_ids) for rollout in rollouts]
-    ids = pad(rows, pad_id)
+    ids = pad(rows, pad_id)  # (R, L)
     width = ids.shape[1] - 1
     mask = torch.zeros(len(rows), width, dtype=torch.bool)
     engine = torch.full((len(rows), width), float("nan"))
     for i, rollout in enumerate(rollouts):
-        first = len(rollout.prompt_ids) - 1
+        first = len(rollout.prompt_ids) - 1  # target t is ids[t + 1], so the first sampled id is one place earlier
         span = slice(first, first + len(rollout.token_ids))
         if rollout.reward is not None and not (mask_truncated and rollout.truncated):
             mask[i, span] = torch.tensor(rollout.sampled, dtype=torch.bool)

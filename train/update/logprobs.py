@@ -69,12 +69,13 @@ def token_logprobs(
         hidden = packed_hidden(model, ids[:, :-1], (wanted * places).amax(1).tolist(), packed)
     else:
         hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-    rows = hidden[wanted]
-    targets = ids[:, 1:][wanted]
+    # hidden (R, L - 1, H): position t predicts ids[:, t + 1]. Only the W wanted positions go on, row by row.
+    rows = hidden[wanted]  # (W, H)
+    targets = ids[:, 1:][wanted]  # (W,)
     head = model.get_output_embeddings()
 
     def score(some: torch.Tensor, place: slice) -> tuple[torch.Tensor, ...]:
-        normal = torch.log_softmax(head(some).float(), -1)
+        normal = torch.log_softmax(head(some).float(), -1)  # (n, V): the only place where the vocabulary is written out
         logprobs = normal.gather(1, targets[place, None])[:, 0]
         with torch.no_grad():
             entropy = -(normal.exp() * normal).sum(-1)
@@ -131,7 +132,7 @@ def packed_hidden(model: Any, ids: torch.Tensor, lengths: Sequence[int], most: i
     width = max((sum(lengths[row] for row in rows) for rows in bins), default=0)
     packed = ids.new_zeros(len(bins), width)
     positions = torch.zeros_like(packed)
-    owner = torch.full_like(packed, -1)
+    owner = torch.full_like(packed, -1)  # (B, W): which row a token is of; a token sees its own row alone
     spans: list[tuple[int, int, int]] = []
     for place, rows in enumerate(bins):
         start = 0

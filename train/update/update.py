@@ -180,6 +180,7 @@ class Updater:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             scored = token_logprobs(self.model, batch.ids, batch.mask, compare, packed=self._packed)
         logprobs = scored.logprobs
+        # with a single optimiser step the policy that sampled is the one that is updated, so the ratio is exactly 1
         before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
         returned = objective.loss(logprobs, before, batch.advantages, batch.mask)
         terms = checked_return("loss", objective.loss, returned, PerToken)
