@@ -18,6 +18,8 @@ from train.recipe.run import RunOptions, run_recipe
 from train.rl.loop import LoopPlan, learn
 from ttc.errors import RecordError, TrainingError
 
+pytestmark = pytest.mark.numeric
+
 FILES = ("model.safetensors", "optimiser.pt", "state.json", SUMS)
 
 

@@ -14,6 +14,8 @@ from train.update.batch import NORMALISERS, token_weights
 from train.update.terms import KL_ESTIMATORS, Correction, exact_kl, k1, k2, with_ratio
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 ALL = {name: LOSSES.load(name)() for name in LOSSES.names()}
 
 

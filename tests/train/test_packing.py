@@ -15,6 +15,8 @@ from train.update.logprobs import check_packing, packed_hidden, placed, token_lo
 from train.update.update import Objective, Updater
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 
 def examples(vocabulary, lengths):
     rng = torch.Generator().manual_seed(3)
