@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from inspect import signature
 from typing import Any
 
 from distill.spec.measured import Measured
 from distill.spec.spec import JobSpec
 from train.measure.gates import GateCheck, Gates, read_gates
-from train.measure.gates import gates as train_gates
 from ttc.config.registry import bind
 from ttc.config.values import nearest
 from ttc.errors import ConfigError
@@ -78,7 +77,7 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
     if not spec.gates:
         return None
     table = dict(spec.gates)
-    own_names, train_names = list(signature(job_gates).parameters), list(signature(train_gates).parameters)
+    own_names, train_names = list(signature(job_gates).parameters), [item.name for item in fields(Gates)]
     measured = table.pop("measured", {})
     if not isinstance(measured, Mapping):
         raise ConfigError("gates.measured must be a table [gates.measured]")

@@ -28,7 +28,7 @@ from train.measure.measure import open_engine
 from train.registries import make_task, make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from train.rollouts.rewards import Rewarder
-from ttc.config.registry import bind
+from ttc.config.config import build
 from ttc.core import Engine, Sampling
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
@@ -40,11 +40,23 @@ FILE = "retention.json"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Further tasks beside the stages' own, the most problems of each, and sampled answers per problem."""
+    """What is measured after the run: the fields of a recipe's table [retention].
 
-    tasks: tuple[str, ...]
-    limit: int
-    samples: int
+    Args:
+        tasks: tasks beside those of the stages' `held_out`, each NAME or NAME:KEY=VALUE,...
+        limit: most problems of each.
+        samples: sampled answers per problem.
+    """
+
+    tasks: tuple[str, ...] = ()
+    limit: int = 128
+    samples: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse numbers below 1, and tasks that are not there."""
+        check_positive("retention", limit=self.limit, samples=self.samples)
+        for spec in self.tasks:
+            make_task(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +80,11 @@ class _Answers:
     scores: Sequence[float]
 
 
-def retention(*, tasks: tuple[str, ...] = (), limit: int = 128, samples: int = 4) -> Retention:
-    """Declare what is measured after the run.
-
-    Args:
-        tasks: tasks beside those of the stages' `held_out`, each NAME or NAME:KEY=VALUE,...
-        limit: most problems of each.
-        samples: sampled answers per problem.
-    """
-    check_positive("retention", limit=limit, samples=samples)
-    for spec in tasks:
-        make_task(spec)
-    return Retention(tasks, limit, samples)
-
-
 def read_retention(table: object, where: str) -> Retention:
     """Bind the table of a recipe; raises ConfigError naming the field."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: retention must be a table [retention]")
-    values: dict[str, Any] = dict(table)
-    declared: Retention = retention(**bind(retention, values, supply={}))
-    return declared
+    return build(Retention, table, where="retention.")
 
 
 def measure_retention(
