@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from train.registries import make_task
-from ttc.config.config import build
+from ttc.config.values import build
 from ttc.errors import ConfigError
 
 __all__ = ["GateCheck", "Gates", "read_gates"]

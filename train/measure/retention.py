@@ -28,7 +28,7 @@ from train.measure.measure import open_engine
 from train.registries import make_task, make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from train.rollouts.rewards import Rewarder
-from ttc.config.config import build
+from ttc.config.values import build
 from ttc.core import Engine, Sampling
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
