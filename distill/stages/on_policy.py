@@ -43,6 +43,7 @@ from train.update.batch import Normaliser
 from train.update.terms import Correction
 from train.update.update import Objective, Updater
 from ttc.config.registry import ENGINES, bind
+from ttc.config.signatures import call
 from ttc.config.specs import overrides, split_model
 from ttc.core import Engine
 from ttc.engines.shared.text import Text
@@ -194,12 +195,12 @@ class OnPolicy:
         folder = Path(spec).expanduser()
         if folder.is_dir():
             return LocalReader(name, folder, setting.device)
-        factory, given = self._bound(spec)
-        found: Engine = factory(**given)
+        factory, options, supply = self._bound(spec)
+        found: Engine = call(factory, options, supply=supply)
         return EngineReader(name, found, top_k=None if self.kind == "sampled" else self.top_k)
 
-    def _bound(self, spec: str) -> tuple[Any, dict[str, Any]]:
-        """Factory and options of an engine; its parameter `model` is written like any other."""
+    def _bound(self, spec: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Factory and checked options of an engine, and its `model`, which is written like any other option."""
         name, rest = split_model(spec)
         pieces: list[str] = []
         for piece in (rest or "").split(","):  # a value may hold commas: several servers
@@ -213,4 +214,5 @@ class OnPolicy:
         except UnknownName as exc:
             raise ConfigError(f"on_policy: teacher {spec!r} is neither a model folder nor an engine: {exc}") from exc
         model = {"model": given.pop("model")} if "model" in given else {}
-        return factory, bind(factory, given, supply=model)
+        bind(factory, given, supply=model)
+        return factory, given, model
