@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, claim, run_recipe
+from train.recipe.run import RunOptions, claim, run_recipe
 from ttc.core import Submission, Target, Verdict
 from ttc.verifiers.exact import exact
 
@@ -88,7 +88,7 @@ def cpu_seconds() -> float:
 def run(folder: Path, seed: int, changes: dict[str, str], base: Path | None) -> dict[str, float]:
     """Run the recipe, from the base model of the run in `base` if there is one; returns what the last stage told."""
     recipe = read_recipe("cipher-grpo", overrides=changes)
-    options = Options(folder, seed, None, "cpu", 1)
+    options = RunOptions(folder, seed, None, "cpu", 1)
     if base is not None:
         claim(recipe, options)
         shutil.copytree(base / PRETRAINED, folder / PRETRAINED)

@@ -26,7 +26,7 @@ import torch
 from evals.tasks.cipher import cipher
 from train.base.models import load_model, load_tokenizer
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
 from train.rollouts.held_out import HeldOut, accuracy
 from ttc.answers import extract
 from ttc.core import Sampling
@@ -133,7 +133,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             recipe = read_recipe("cipher-grpo", overrides={"grpo.steps": "1", "grpo.eval_every": "1"})
-            run_recipe(recipe, Options(folder / "base", seed, None, "cpu", options.threads), lambda text: None)
+            run_recipe(recipe, RunOptions(folder / "base", seed, None, "cpu", options.threads), lambda text: None)
             base = folder / "base" / "1-pretrain" / "model"
             row = {"seed": seed, "ttc": ours(base, folder / "ours", seed, options.steps)}
             row["trl"] = trl(base, folder / "trl", seed, options.steps)

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from train.base.specs import make_task
 from train.base.stage import Setting
 from train.measure.measure import task_gains
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
+from train.registries import make_task
 
 RETAINED = "arithmetic:level=4"
 RETAINED_LIMIT = 300
@@ -41,7 +41,7 @@ def run(folder: Path, seed: int, changes: dict[str, str]) -> dict[str, Any]:
     """One seed of the recipe."""
     before, began = cpu_seconds(), time.perf_counter()
     base, trained = run_recipe(
-        read_recipe("arithmetic-grpo", overrides=changes), Options(folder, seed, None, "cpu", 1), lambda text: None
+        read_recipe("arithmetic-grpo", overrides=changes), RunOptions(folder, seed, None, "cpu", 1), lambda text: None
     )
     training = {"cpu_s": cpu_seconds() - before, "wall_s": time.perf_counter() - began}
     setting = Setting(folder, None, seed, "cpu", 1, lambda text: None)

@@ -30,7 +30,7 @@ from transformers.utils import logging as transformers_logging
 from train.base.stage import DONE, Setting, read_result
 from train.measure.retention import Retention, measure_retention, read_kept
 from train.recipe.recipe import Recipe, packaged, read_recipe
-from train.recipe.run import Options, claim, run_recipe
+from train.recipe.run import RunOptions, claim, run_recipe
 
 BASE, ROW = "1-pretrain", "row.json"
 QUESTIONS, SAMPLES = 128, 8
@@ -48,7 +48,7 @@ def run(name: str, seed: int, out: Path) -> None:
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     recipe, folder = read(name), out / name
-    options = Options(folder, seed, None, "cpu", 1)
+    options = RunOptions(folder, seed, None, "cpu", 1)
     claim(recipe, options)
     bases = out / "bases" / f"{recipe.steps[0].digest}-{seed}"
     if (bases / DONE).is_file() and not (folder / BASE).exists():

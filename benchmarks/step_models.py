@@ -31,10 +31,10 @@ from transformers.utils import logging as transformers_logging
 
 from evals.numbers.step_metrics import Judged, first_error, ranking
 from evals.worlds.cipher import Cipher, noisy, question
-from train.base.stage import Result, Setting, Stage, read_result, write_result
-from train.examples.step_rows import StepRow
+from train.base.stage import Setting, Stage, StageResult, read_result, write_result
 from train.measure.measure import gains
-from train.reward_models.step_model import StepModel, new_step_model
+from train.offline.epochs import FitFields
+from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.stages.pretrain import pretrain
 from train.stages.prm import prm
 from train.stages.sample import sample
@@ -47,7 +47,7 @@ LANGUAGE = f"cipher:symbols={SYMBOLS},max_steps={STEPS},thinking_share=1,noise={
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS},split=train"
 DELIMITER = "n"
 """Every step ends at its counter; the marks of thinking hold the letter too, so each is a step that cannot be wrong."""
-FIT = {"steps": 400, "rows": 48, "lr": 2e-3, "warmup": 30, "eval_every": 100}
+FIT = FitFields(steps=400, rows=48, lr=2e-3, warmup=30, eval_every=100)
 ASK, GOOD, BAD = "=", "n1", "n2"
 WAYS = {"even": 1, "uncertain first": 4}
 """How continuations are spread, and in how many rounds."""
@@ -131,7 +131,7 @@ def step_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
     """Process reward models, by how the continuations of their labels were spread, and the two compared."""
     found = []
     for name, rounds in WAYS.items():
-        stage = prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=rounds, **FIT)
+        stage = prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=rounds, course=FIT)
         found.append(_trained(stage, out / f"2-prm-{rounds}", base, seed))
         yield {"model": f"process reward model, {name}", **found[-1].told}
     yield {"model": "uncertain first against even", **_compared(*found, seed)}
@@ -139,7 +139,7 @@ def step_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
 
 def hard_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
     """A process reward model of the even continuations, read as hard labels, and what that changes."""
-    stage = prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=1, **FIT)
+    stage = prm(task=TASK, step_delimiter=DELIMITER, n=4, continuations=4, rounds=1, course=FIT)
     soft, folder = _trained(stage, out / "2-prm-1", base, seed), out / "2-prm-hard"
     if not folder.is_dir():
         folder.mkdir()
@@ -177,7 +177,7 @@ def verifier_rows(seed: int, out: Path, base: Path) -> Iterator[Row]:
     """The generative verifier."""
     _run(sample(task=TASK, n=16), out / "2-sample", base, seed)
     folder = out / "3-verifier_lm"
-    _run(verifier_lm(rollouts="2-sample", ask=ASK, good=GOOD, bad=BAD, **FIT), folder, base, seed)
+    _run(verifier_lm(rollouts="2-sample", ask=ASK, good=GOOD, bad=BAD, course=FIT), folder, base, seed)
     answers = asked(held_out(seed), Text(base))
     before, after = (_read(place, (GOOD, BAD)).judged(answers, 0) for place in (base, folder / "verifier"))
     yield {"model": "generative verifier", **shown(before, after, seed)}
@@ -203,7 +203,7 @@ def _read(folder: Path, words: tuple[str, str] | None) -> StepModel:
     return new_step_model(folder, "label" if words is None else "token", DELIMITER, words, 0, "cpu")
 
 
-def _run(stage: Stage, folder: Path, model: Path | None, seed: int) -> Result:
+def _run(stage: Stage, folder: Path, model: Path | None, seed: int) -> StageResult:
     """Run a stage, or read what it came to."""
     done = read_result(folder)
     if done is None:

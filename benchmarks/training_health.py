@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.collapse_parts import HERE
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def run(case: Case, seed: int, folder: Path) -> dict[str, Any]:
     """Run one case; returns when each rule fired first, and how the run ended."""
     recipe = read_recipe("cipher-grpo", overrides={**case.changes, "grpo.steps": str(case.steps)})
     told: list[str] = []
-    results = run_recipe(recipe, Options(folder, seed, None, "cpu", 1), told.append)
+    results = run_recipe(recipe, RunOptions(folder, seed, None, "cpu", 1), told.append)
     rows = [json.loads(line) for line in (folder / "2-grpo" / "metrics.jsonl").read_text().splitlines()]
     fired: dict[str, int] = {}
     for text in told:

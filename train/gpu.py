@@ -27,11 +27,11 @@ import torch
 
 from evals.worlds.families import FAMILIES, LEVELS
 from train.base.models import load_model, num_parameters
-from train.base.specs import make_task, make_verifier
 from train.base.stage import read_result
 from train.measure.measure import gains
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe, stage_folders
+from train.recipe.run import RunOptions, run_recipe, stage_folders
+from train.registries import make_task, make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from ttc.config.registry import ENGINES
 from ttc.durable import replace_text
@@ -84,7 +84,7 @@ def _work(options: argparse.Namespace, preset: Preset) -> None:
     run = options.out / "run"
     torch.set_num_threads(options.threads)
     recipe = read_recipe(str(Path(__file__).with_suffix(".toml")), scale=preset.scale)
-    base, trained = run_recipe(recipe, Options(run, options.seed, None, preset.device, options.threads), _log.info)
+    base, trained = run_recipe(recipe, RunOptions(run, options.seed, None, preset.device, options.threads), _log.info)
     before, after = (
         asyncio.run(_answers(Path(result.model), options.out / f"{name}.json", preset, options.seed))
         for name, result in (("before", base), ("after", trained))
@@ -93,8 +93,8 @@ def _work(options: argparse.Namespace, preset: Preset) -> None:
     for kind in before:
         first, last = before[kind], after[kind]
         greedy = gains("held_out", first["greedy"], last["greedy"], options.seed)
-        sampled = gains("held_out_sampled", first["sampled"], last["sampled"], options.seed)
-        rows.append({"kind": kind, **greedy, **sampled})
+        sampled_gains = gains("held_out_sampled", first["sampled"], last["sampled"], options.seed)
+        rows.append({"kind": kind, **greedy, **sampled_gains})
         _log.info("%s: greedy %.3f -> %.3f", kind, greedy["held_out_before"], greedy["held_out_after"])
     facts = {**_facts(Path(base.model), preset), "seed": options.seed}
     replace_text(options.out / "families.json", json.dumps({**facts, "rows": rows}, indent=1) + "\n")
@@ -102,23 +102,25 @@ def _work(options: argparse.Namespace, preset: Preset) -> None:
 
 async def _answers(model: Path, path: Path, preset: Preset, seed: int) -> dict[str, dict[str, list[int]]]:
     """Per family and level 1 or 0 for each exercise, greedy and sampled; `path` keeps what is known already."""
-    found: dict[str, dict[str, list[int]]] = json.loads(path.read_text()) if path.is_file() else {}
-    left = [(family, level) for level in LEVELS for family in FAMILIES if f"{family} {level}" not in found]
+    answers: dict[str, dict[str, list[int]]] = json.loads(path.read_text()) if path.is_file() else {}
+    left = [(family, level) for level in LEVELS for family in FAMILIES if f"{family} {level}" not in answers]
     if not left:
-        return found
+        return answers
     engine = ENGINES.load("embedded")(str(model), dtype="float32", device=preset.device)
     try:
         for family, level in left:
             task = make_task(f"families:family={family},level={level}")
             verifier = make_verifier(task)
-            asked = HeldOut(task.items(preset.measured, 0), verifier, task.sampling, seed)
-            answered = {name: await accuracy(asked, engine, greedy=name == "greedy") for name in ("greedy", "sampled")}
+            held_out = HeldOut(task.items(preset.measured, 0), verifier, task.sampling, seed)
+            answered = {
+                name: await accuracy(held_out, engine, greedy=name == "greedy") for name in ("greedy", "sampled")
+            }
             await verifier.close()
-            found[f"{family} {level}"] = {name: list(map(int, right)) for name, (right, _) in answered.items()}
-            replace_text(path, json.dumps(found))
+            answers[f"{family} {level}"] = {name: list(map(int, right)) for name, (right, _) in answered.items()}
+            replace_text(path, json.dumps(answers))
     finally:
         await engine.close()
-    return found
+    return answers
 
 
 def _facts(model: Path, preset: Preset) -> dict[str, Any]:

@@ -1,22 +1,43 @@
 """What the training package can be extended with: one file, one function of its name.
 
-train/advantages/NAME.py     from the rewards of a batch to a weight per token
-train/losses/NAME.py         the policy-gradient term per token
-train/preferences/NAME.py    a loss over pairs or labelled completions
-train/shaping/NAME.py        one more part of the reward
-train/stages/NAME.py         one kind of step of a recipe
-train/environments/NAME.py   a task to be done with tools, and what it is rewarded for
+    train/advantages/NAME.py     from the rewards of a batch to a weight per token
+    train/losses/NAME.py         the policy-gradient term per token
+    train/preferences/NAME.py    a loss over pairs or labelled completions
+    train/shaping/NAME.py        one more part of the reward
+    train/stages/NAME.py         one kind of step of a recipe
+    train/environments/NAME.py   a task to be done with tools, and what it is rewarded for
+
+A recipe names one with its parameters on one line, `NAME:KEY=VALUE,...`; `make` reads it.
 """
 
 from __future__ import annotations
 
-from ttc.config.plugin_shape import PluginShape
-from ttc.config.registry import Registry
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["ADVANTAGES", "ENVIRONMENTS", "LOSSES", "PREFERENCES", "SHAPING", "STAGES"]
+from evals.task import Task
+from evals.tasks import TASKS, load_task
+from train.base.fields import StageRegistry
+from ttc.config.plugin_shape import PluginShape
+from ttc.config.registry import VERIFIERS, Registry, bind
+from ttc.config.specs import parse_spec
+from ttc.core import Verifier
+
+__all__ = [
+    "ADVANTAGES",
+    "ENVIRONMENTS",
+    "LOSSES",
+    "PREFERENCES",
+    "SHAPING",
+    "STAGES",
+    "make",
+    "make_task",
+    "make_verifier",
+]
+
 
 ADVANTAGES = Registry(
-    "advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.outcome:Advantage",))
+    "advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.advantage:Advantage",))
 )
 ENVIRONMENTS = Registry(
     "environment", "train.environments", "ttc.environments", PluginShape(("train.rollouts.environment:Environment",))
@@ -29,4 +50,27 @@ PREFERENCES = Registry(
     PluginShape(("train.examples.pairs:PairLoss", "train.examples.pairs:LabelledLoss")),
 )
 SHAPING = Registry("shaping", "train.shaping", "ttc.shaping", PluginShape(("train.rollouts.rewards:Shaping",)))
-STAGES = Registry("stage", "train.stages", "ttc.stages", PluginShape(("train.base.stage:Stage",), supplied=("health",)))
+STAGES = StageRegistry(
+    "stage", "train.stages", "ttc.stages", PluginShape(("train.base.stage:Stage",), supplied=("health",))
+)
+
+
+def make(registry: Registry, spec: str) -> Any:
+    """Return what the function named by `spec` makes; raises ConfigError for an unknown name or parameter."""
+    name, options = parse_spec(spec)
+    return registry.create(name, options, supply={})
+
+
+def make_task(spec: str) -> Task:
+    """Return the task named by `spec`, with its parameters."""
+    name, options = parse_spec(spec)
+    factory: Callable[..., Task] = load_task(name)
+    task: Task = TASKS.checked(name, factory(**bind(factory, options, supply={})))
+    return task
+
+
+def make_verifier(task: Task) -> Verifier:
+    """Return the verifier of a task."""
+    check = task.check
+    verifier: Verifier = VERIFIERS.create(check.verifier, check.params, supply={})
+    return verifier

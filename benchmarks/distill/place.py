@@ -14,9 +14,9 @@ from typing import Any
 from distill.job.job import run_job
 from distill.spec.spec import read_spec
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
-from train.base.specs import make_task, make_verifier
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
+from train.registries import make_task, make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from ttc.config.registry import ENGINES
 from ttc.session.thinking import Thinking
@@ -57,7 +57,7 @@ class Place:
         out = self.folder / name
         if not (out / "model").exists():
             found = read_recipe(str(EXAMPLES / f"{recipe}.toml"), overrides=changes or {})
-            self._spend(name, lambda: run_recipe(found, Options(out, self.seed, model, "cpu", 1), self.log))
+            self._spend(name, lambda: run_recipe(found, RunOptions(out, self.seed, model, "cpu", 1), self.log))
         return (out / "model").resolve()
 
     def distill(self, name: str, spec: str, settings: Mapping[str, object]) -> Path:

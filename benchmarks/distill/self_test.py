@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.distill.place import FEWER, Place
 from benchmarks.distill.stock import rejection_student
-from distill.stages.on_policy import on_policy
 from distill.supervision.divergence import Kind
 from train.base.stage import Setting
+from train.registries import STAGES
 
 __all__ = ["measure"]
 
@@ -28,10 +28,11 @@ def measure(place: Place) -> dict[str, Any]:
         folder = place.folder / f"self_test_{kind}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        stage = on_policy(
-            task="chain:split=train,count=512", held_out=FEWER, teacher=str(own), steps=1, lr=1e-3, divergence=kind,
-            held_out_limit=16, record=False,
-        )  # fmt: skip
+        fields = {
+            "task": "chain:split=train,count=512", "held_out": FEWER, "teacher": str(own), "steps": 1, "lr": 1e-3,
+            "divergence": kind, "held_out_limit": 16, "record": False,
+        }  # fmt: skip
+        stage = STAGES.create("on_policy", fields, supply={})
         stage.run(Setting(folder, own, place.seed, "cpu", 1, place.log))
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         found[kind] = next(row["divergence"] for row in rows if "divergence" in row)

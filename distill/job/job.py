@@ -41,10 +41,10 @@ from distill.spec.spec import JobSpec
 from distill.spec.teacher import name_of
 from evals.numbers.gates import GateCheck
 from train.base.models import load_tokenizer
-from train.base.stage import Result
+from train.base.stage import StageResult
 from train.promote.gate import judge, promote
-from train.recipe.recipe import Recipe, Step, bind_stage
-from train.recipe.run import Options, run_recipe
+from train.recipe.recipe import Recipe, RecipeStep, bind_stage
+from train.recipe.run import RunOptions, run_recipe
 from ttc.durable import replace_link
 from ttc.errors import ConfigError, UnknownName
 from ttc.identity.digests import file_digest
@@ -159,7 +159,7 @@ class Trained:
     """A run of `train`: its folder, what its stages reported, and its model; None when a health rule ended it."""
 
     folder: Path
-    results: Sequence[Result]
+    results: Sequence[StageResult]
     kinds: Sequence[str]
 
     @property
@@ -195,7 +195,7 @@ def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None]) 
     folder = job.folder / "train" / _digest(plan, named)
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(spec.threads)
-    options = Options(folder, spec.seed, job.student, spec.device, spec.threads)
+    options = RunOptions(folder, spec.seed, job.student, spec.device, spec.threads)
     results = run_recipe(Recipe(spec.method, plan.method.about(job), tuple(named)), options, log)
     return Trained(folder, results, [kind for kind, _ in tables])
 
@@ -209,7 +209,7 @@ def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
     }
 
 
-def _digest(plan: JobPlan, steps: Sequence[Step]) -> str:
+def _digest(plan: JobPlan, steps: Sequence[RecipeStep]) -> str:
     """Of what training depends on."""
     settings = [[step.kind, str(sorted(step.fields.items()))] for step in steps]
     return name_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])

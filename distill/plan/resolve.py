@@ -30,8 +30,8 @@ from distill.spec.teacher import Teacher, resolve_teacher
 from evals.data.decontamination import own_texts
 from evals.runs.contents import problems_digest
 from evals.task import Task
-from train.base.contents import path_contents
-from train.base.specs import make_task
+from train.recipe.contents import path_contents
+from train.registries import make_task
 from ttc.config.values import parse
 from ttc.errors import ConfigError
 from ttc.identity.contents import code_digests, part_contents, texts_in

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 from distill.spec.method import DistillJob, Method
 from distill.spec.registries import METHODS
 from evals.task import Item
-from train.base.specs import make_task
+from train.registries import make_task
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry
 from ttc.errors import TTCError

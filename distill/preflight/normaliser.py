@@ -11,7 +11,7 @@ import torch
 
 from distill.preflight import Finding, fine, refused
 from distill.spec.method import DistillJob
-from train.update.normalise import NORMALISERS
+from train.update.batch import NORMALISERS
 
 __all__ = ["normaliser"]
 

@@ -23,7 +23,7 @@ from train.base.models import load_model
 from train.base.rollout import Collector, Rollout, group_draws
 from train.measure.measure import open_engine
 from train.update.batch import rollout_batch
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc.core import Sampling
 from ttc.engines.shared.text import Text
 

@@ -6,12 +6,9 @@ first, those of `on_policy` for a student that writes while it trains.
 
 from __future__ import annotations
 
-import inspect
-
 from distill.preflight import Finding, fine, method_of, refused
 from distill.spec.method import DistillJob
 from train.registries import STAGES
-from ttc.config.registry import bind
 from ttc.errors import ConfigError
 
 __all__ = ["training"]
@@ -20,12 +17,10 @@ __all__ = ["training"]
 def training(job: DistillJob) -> Finding:
     """Bind the fields without running anything."""
     kind = "sft" if method_of(job).assignments(job) else "on_policy"
-    factory = STAGES.load(kind)
     # health is a table, as in a recipe; the stage itself checks the names of its rules
     fields = {key: value for key, value in job.spec.train.items() if key not in ("epochs", "packing", "health")}
-    needed = {name: None for name in inspect.signature(factory).parameters if name not in fields}
     try:
-        bind(factory, fields, supply=needed)
+        STAGES.check_fields(kind, fields)
     except ConfigError as exc:
         return refused(f"[train]: {exc}", f"see the fields by: ttc list stages {kind}")
     return fine(f"[train] has fields of the stage {kind}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from evals.task import Item, Task
-from train.base.specs import make_task, make_verifier
+from train.registries import make_task, make_verifier
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError
 

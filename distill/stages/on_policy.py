@@ -26,24 +26,22 @@ from distill.supervision.panel import TeacherPanel
 from distill.supervision.reader import EngineReader, LocalReader, TeacherReader
 from evals.task import Task
 from train.advantages.group import group
-from train.base.fields import flattened
 from train.base.health import configured
 from train.base.models import load_tokenizer
 from train.base.optimiser import Schedule
-from train.base.stage import Result, Setting, model_of
-from train.examples.sources import check_positive
+from train.base.stage import Setting, StageResult, check_positive, model_of
 from train.losses.ppo import ppo
 from train.replay.replay import Relearn
-from train.rl.loop import learn
-from train.rl.parts import Parts, Plan
+from train.rl.loop import LoopPlan, Parts, learn
 from train.rl.policy_stage import PolicyStage
 from train.rl.rl_fields import RolloutFields
 from train.rollouts.frontier import Mode
 from train.rollouts.rewards import Rewarder
-from train.update.correction import Correction
-from train.update.normalise import Normaliser
+from train.update.batch import Normaliser
+from train.update.terms import Correction
 from train.update.update import Objective, Updater
 from ttc.config.registry import ENGINES, bind
+from ttc.config.signatures import call
 from ttc.config.specs import overrides, split_model
 from ttc.core import Engine
 from ttc.engines.shared.text import Text
@@ -64,7 +62,6 @@ class _Completions(RolloutFields):
     mask_truncated: bool = True
 
 
-@flattened
 def on_policy(
     *,
     task: str | tuple[str, ...],
@@ -88,13 +85,7 @@ def on_policy(
         beta: of jsd, from 0 (forward) to 1 (reverse).
         top_k: tokens that a teacher behind an engine tells per place; the rest is one bucket.
         reward_weight: weight of the verifier's reward, as group-relative advantage, beside the teacher; 0 is none.
-        completions: the fields of `train.rl.rl_fields.RolloutFields`.
-        prompts: problems per update.
-        n: completions per problem.
-        thinking: on asks for it, off forbids it, auto leaves it to the models.
-        max_thinking: most thinking tokens of a completion; what the cap forces is not learnt.
-        train_limit: most training problems per domain.
-        held_out_limit: most held-out problems per domain.
+        completions: see `RolloutFields`.
         decay: let the rate fall to 0.
         normaliser: token, sequence, constant or rollout.
     """
@@ -163,7 +154,7 @@ class OnPolicy:
             for domain, task in tasks.items()
         }
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         return replace(self.inner, loop=partial(self._loop, setting)).run(setting)
 
@@ -173,7 +164,7 @@ class OnPolicy:
         learner = self._learner(setting, source, updater, int(load_tokenizer(source).pad_token_id))
         return lambda rollouts: asyncio.run(learner.learn(rollouts))
 
-    async def _loop(self, setting: Setting, plan: Plan, parts: Parts) -> dict[str, Any]:
+    async def _loop(self, setting: Setting, plan: LoopPlan, parts: Parts) -> dict[str, Any]:
         learner = self._learner(setting, model_of("on_policy", setting), parts.updater, parts.pad_id)
         try:
             setting.log(WORDS[self.kind])
@@ -202,12 +193,12 @@ class OnPolicy:
         folder = Path(spec).expanduser()
         if folder.is_dir():
             return LocalReader(name, folder, setting.device)
-        factory, options = self._bound(spec)
-        engine: Engine = factory(**options)
+        factory, options, supply = self._bound(spec)
+        engine: Engine = call(factory, options, supply=supply)
         return EngineReader(name, engine, top_k=None if self.kind == "sampled" else self.top_k)
 
-    def _bound(self, spec: str) -> tuple[Any, dict[str, Any]]:
-        """Factory and options of an engine; its parameter `model` is written like any other."""
+    def _bound(self, spec: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Factory and checked options of an engine, and its `model`, which is written like any other option."""
         name, rest = split_model(spec)
         pieces: list[str] = []
         for piece in (rest or "").split(","):  # a value may hold commas: several servers
@@ -221,4 +212,5 @@ class OnPolicy:
         except UnknownName as exc:
             raise ConfigError(f"on_policy: teacher {spec!r} is neither a model folder nor an engine: {exc}") from exc
         model = {"model": options.pop("model")} if "model" in options else {}
-        return factory, bind(factory, options, supply=model)
+        bind(factory, options, supply=model)
+        return factory, options, model

@@ -11,7 +11,7 @@ tokens only: `coarse` puts the rest of both vocabularies into one bucket, and a 
 bound of the whole one, never negative, whatever the student does with the rest (without the bucket, forward can be
 negative and reverse is least where the student leaves the k tokens). `sampled` is one number a token and must not be
 differentiated itself: its gradient does not contain the teacher. Chunks of tokens are the caller's
-(`train.update.policy`). Left out: discounted sums over later tokens, which were tried and did not help.
+(`train.update.logprobs`). Left out: discounted sums over later tokens, which were tried and did not help.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from train.update import kl
+from train.update.terms import exact_kl
 from ttc.errors import ConfigError
 
 __all__ = ["WORDS", "Divergence", "Kind", "advantage", "coarse", "forward", "jsd", "make_divergence", "reverse"]
@@ -44,19 +44,19 @@ _LEAST = 1e-7
 
 def forward(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """KL(teacher || student) per row, nats."""
-    return kl.exact(teacher, student)
+    return exact_kl(teacher, student)
 
 
 def reverse(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """KL(student || teacher) per row, nats."""
-    return kl.exact(student, teacher)
+    return exact_kl(student, teacher)
 
 
 def jsd(student: torch.Tensor, teacher: torch.Tensor, beta: float) -> torch.Tensor:
     """Generalised Jensen-Shannon divergence per row, nats; at most log 2 at beta one half."""
     weight = torch.tensor(beta, dtype=student.dtype, device=student.device)
     mixed = torch.logaddexp(student + torch.log1p(-weight), teacher + torch.log(weight))
-    return beta * kl.exact(teacher, mixed) + (1 - beta) * kl.exact(student, mixed)
+    return beta * exact_kl(teacher, mixed) + (1 - beta) * exact_kl(student, mixed)
 
 
 def make_divergence(kind: Kind, beta: float = 0.5) -> Divergence:

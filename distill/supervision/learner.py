@@ -20,9 +20,8 @@ from distill.supervision.divergence import Kind, advantage, make_divergence
 from distill.supervision.panel import TeacherPanel
 from distill.supervision.reader import LocalReader
 from train.base.rollout import Rollout
-from train.rl.step import outcome_of
-from train.update.batch import Batch, rollout_batch
-from train.update.normalise import token_weights
+from train.rl.loop import outcome_of
+from train.update.batch import TokenBatch, rollout_batch, token_weights
 from train.update.update import Updater
 from ttc.errors import TrainingError
 
@@ -71,7 +70,7 @@ class Learner:
         }
 
     async def _by_vocabulary(
-        self, rollouts: Sequence[Rollout], batch: Batch
+        self, rollouts: Sequence[Rollout], batch: TokenBatch
     ) -> tuple[dict[str, float], Mapping[str, float]]:
         weights = self._weights(batch)
         ready = replace(batch, kl=weights)
@@ -82,7 +81,7 @@ class Learner:
         return {**metrics, "overlap": verdicts.overlap()}, verdicts.distances()
 
     async def _by_score(
-        self, rollouts: Sequence[Rollout], batch: Batch
+        self, rollouts: Sequence[Rollout], batch: TokenBatch
     ) -> tuple[dict[str, float], Mapping[str, float]]:
         scores = await self.panel.scores(rollouts)  # a tensor (sampled tokens,) each
         # (R, T); the masked places are the sampled tokens in row order, as `scores` has them
@@ -97,11 +96,11 @@ class Learner:
         distances = {name: float(torch.cat(own).mean()) for name, own in gaps.items()}
         return {**metrics, "divergence": float(-gain.sum() / batch.mask.sum())}, distances
 
-    def _weights(self, batch: Batch) -> torch.Tensor:
+    def _weights(self, batch: TokenBatch) -> torch.Tensor:
         objective = self.updater.objective
         return token_weights(batch.mask, objective.normaliser, objective.max_tokens)
 
-    def _reward(self, rollouts: Sequence[Rollout], batch: Batch) -> torch.Tensor:
+    def _reward(self, rollouts: Sequence[Rollout], batch: TokenBatch) -> torch.Tensor:
         """Weighted advantages (R, T) of the verifier's rewards; 0 without them."""
         if not self.reward_weight:
             return torch.zeros(batch.mask.shape)

@@ -14,7 +14,7 @@ import torch
 from distill.supervision.divergence import Divergence
 from distill.supervision.reader import Opinion, Passage, TeacherReader
 from train.base.rollout import Rollout
-from train.update.policy import Compare
+from train.update.logprobs import Compare
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError

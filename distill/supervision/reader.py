@@ -29,7 +29,7 @@ import torch
 from distill.supervision.divergence import Divergence, coarse
 from train.base.models import load_model
 from train.update.batch import pad
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Usage, UsageSink
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError

@@ -14,7 +14,7 @@ from distill.spec.sample import Sample
 from distill.spec.spec import parse_spec
 from tests.distill.models import SYMBOLS, TASK
 from tests.distill.pieces import item, sample
-from train.base.specs import make_task
+from train.registries import make_task
 from ttc.errors import ConfigError
 
 TABLE = {"name": "b", "method": "budget", "seed": 1, "task": f"{TASK},split=train", "held_out": TASK}

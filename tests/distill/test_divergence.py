@@ -9,7 +9,7 @@ import torch
 from distill.supervision.divergence import WORDS, advantage, coarse, forward, jsd, make_divergence, reverse
 from train.base.models import Shape, new_model
 from train.corpora.cipher import cipher
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
@@ -135,7 +135,7 @@ def test_chunks_change_neither_the_value_nor_the_gradient(kind, monkeypatch):
         loss.backward()
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
-    monkeypatch.setattr("train.update.policy._COMPARED", 5)
+    monkeypatch.setattr("train.update.logprobs._COMPARED", 5)
     scored = token_logprobs(model, ids, mask, lambda student, part: divergence(student, told[part]))
     plain = divergence(torch.log_softmax(model(input_ids=ids[:, :-1]).logits[mask], -1), told)
     assert torch.allclose(scored.compared[mask], plain, atol=1e-6)

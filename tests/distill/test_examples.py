@@ -8,8 +8,8 @@ import pytest
 
 import distill
 from distill.spec.spec import read_spec
-from train.base.specs import make_task
 from train.recipe.recipe import read_recipe
+from train.registries import make_task
 from ttc.config.recipes import load_toml
 
 EXAMPLES = sorted((Path(distill.__file__).parent / "examples").glob("*.toml"))

@@ -16,9 +16,9 @@ from distill.spec.spec import parse_spec
 from tests.distill.models import TASK, setting
 from tests.distill.pieces import item, sample
 from train.base.models import Shape, new_model, save_model
-from train.base.specs import make_task
 from train.examples.examples import read_examples
 from train.nano import tokenizer as nano_tokenizer
+from train.registries import make_task
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError

@@ -11,22 +11,21 @@ import torch
 
 from distill.job.job import run_job
 from distill.spec.spec import parse_spec
-from distill.stages.on_policy import on_policy
 from distill.supervision.divergence import WORDS
 from distill.supervision.learner import SELF_TEST, Learner
 from distill.supervision.panel import TeacherPanel
 from distill.supervision.reader import EngineReader, LocalReader, Passage
 from evals.tasks.cipher import cipher
 from tests.distill.models import STEPS, SYMBOLS, TASK, make_model, setting
+from tests.train.stages import make_stage
 from tests.ttc.openai_server import OpenAIServer
 from train.advantages.group import group
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, group_draws
-from train.base.rollout_file import read_rollouts
+from train.base.rollout import Collector, group_draws, read_rollouts
 from train.losses.ppo import ppo
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
 from train.replay.replay import replay_step
 from train.update.update import Objective, Updater
 from ttc.core import Sampling, Verdict
@@ -51,7 +50,7 @@ def teacher(walker):
 def stage(teacher, /, **more):
     given = {"task": f"{TASK},split=train", "held_out": TASK, "teacher": str(teacher), "steps": 4, "lr": 2e-3,
              "prompts": 6, "n": 2, "held_out_limit": 12, "eval_every": 2, "save_every": 2}  # fmt: skip
-    return on_policy(**{**given, **more})
+    return make_stage("on_policy", **{**given, **more})
 
 
 def rows(folder):
@@ -260,7 +259,7 @@ def test_every_domain_has_its_own_teacher(student, teacher, tmp_path):
         "held_out": (f"short={TASK}", f"long={TASK}"),
         "teacher": (f"short={teacher}", f"long={other}"),
     }
-    result = on_policy(**given, steps=2, lr=1e-3, prompts=8, n=1, held_out_limit=6, eval_every=2).run(
+    result = make_stage("on_policy", **given, steps=2, lr=1e-3, prompts=8, n=1, held_out_limit=6, eval_every=2).run(
         setting(tmp_path / "run", student)
     )
     assert result.metrics["divergence/short"] != pytest.approx(result.metrics["divergence/long"])
@@ -280,7 +279,9 @@ def test_it_is_a_stage_of_a_recipe_whose_updates_can_be_computed_again(student, 
         f'[[stage]]\nkind = "on_policy"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nteacher = "{teacher}"\n'
         "steps = 2\nlr = 1e-3\nprompts = 2\nn = 1\nheld_out_limit = 4\n"
     )
-    (result,) = run_recipe(read_recipe(str(recipe)), Options(tmp_path / "run", 1, student, "cpu", 1), lambda text: None)
+    (result,) = run_recipe(
+        read_recipe(str(recipe)), RunOptions(tmp_path / "run", 1, student, "cpu", 1), lambda text: None
+    )
     assert (tmp_path / "run/model/config.json").is_file() and result.metrics["step"] == 2
     told = list(replay_step(tmp_path / "run", 1, model=student))
     assert [line.split()[0] for line in told] == ["loss", "grad_norm", "entropy", "clip_share", "divergence"]

@@ -16,7 +16,7 @@ from distill.spec.spec import parse_spec
 from evals.worlds.cipher import question
 from tests.distill.models import SYMBOLS, TASK, make_model
 from train.base.models import load_model, load_tokenizer, save_model
-from train.update.normalise import NORMALISERS
+from train.update.batch import NORMALISERS
 from ttc.errors import ConfigError
 
 ON_POLICY = {"name": "p", "method": "on_policy", "seed": 1, "task": f"{TASK},split=train", "held_out": TASK}

@@ -16,19 +16,18 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Health
 from train.base.models import Shape, load_model, load_tokenizer, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, group_draws
-from train.base.rollout_file import RolloutFile
+from train.base.rollout import Collector, RolloutFile, group_draws
 from train.corpora.cipher import cipher as corpus
 from train.losses.ppo import ppo
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
-from train.rl.parts import Parts
+from train.recipe.run import RunOptions, run_recipe
+from train.rl.loop import Parts
 from train.rollouts.frontier import Frontier
 from train.rollouts.held_out import HeldOut
 from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import Syncer
 from train.update.batch import pad
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from train.update.update import Objective, Updater
 from ttc.core import Sampling
 from ttc.engines.embedded.engine import embedded
@@ -112,5 +111,5 @@ def two_updates(folder: Path, model: Path, extra: str = "") -> Path:
         f'[[stage]]\nkind = "grpo"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nsteps = 2\nlr = 1e-3\n'
         f"prompts = 8\nn = 4\nheld_out_limit = 4\n{extra}"
     )
-    run_recipe(read_recipe(str(recipe)), Options(folder / "run", 1, model, "cpu", 1), lambda text: None)
+    run_recipe(read_recipe(str(recipe)), RunOptions(folder / "run", 1, model, "cpu", 1), lambda text: None)
     return folder / "run"

@@ -12,7 +12,7 @@ from train.advantages.leave_one_out import leave_one_out
 from train.advantages.reinforce_pp import reinforce_pp
 from train.advantages.steps import steps
 from train.registries import ADVANTAGES
-from train.update.outcome import Outcome
+from train.update.advantage import RewardBatch
 
 pytestmark = pytest.mark.numeric
 
@@ -21,7 +21,7 @@ NAN = float("nan")
 
 def outcome(rewards, groups, length=3, **more):
     mask = torch.ones(len(rewards), length, dtype=torch.bool)
-    return Outcome(torch.tensor(rewards), torch.tensor(groups), more.pop("mask", mask), **more)
+    return RewardBatch(torch.tensor(rewards), torch.tensor(groups), more.pop("mask", mask), **more)
 
 
 def rows(advantage, given_outcome):
@@ -94,7 +94,7 @@ def test_nothing_outside_the_mask_gets_an_advantage():
 
 def test_process_rewards_count_for_every_token_up_to_the_end_of_their_step():
     step_rewards = torch.tensor([[NAN, 1.0, NAN, 0.0], [NAN, NAN, NAN, 0.0]])
-    given_outcome = Outcome(
+    given_outcome = RewardBatch(
         torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), torch.ones(2, 4, dtype=torch.bool), steps=step_rewards
     )
     mean, std = 1 / 3, (1 / 3) ** 0.5
@@ -107,14 +107,16 @@ def test_process_rewards_count_for_every_token_up_to_the_end_of_their_step():
 def test_the_reward_of_the_whole_rollout_may_be_added_to_those_of_its_steps():
     step_rewards = torch.tensor([[NAN, 1.0, NAN, 0.0], [NAN, NAN, NAN, 0.0]])
     mask = torch.ones(2, 4, dtype=torch.bool)
-    both = Outcome(torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), mask, steps=step_rewards)
+    both = RewardBatch(torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), mask, steps=step_rewards)
     expected = steps()(both) + 0.5 * ADVANTAGES.load("group")()(both)
     assert torch.allclose(steps(outcome=0.5)(both), expected, atol=1e-6)
 
 
 def test_gae_with_lambda_one_is_reward_minus_value_and_with_zero_the_one_step_error():
     values = torch.tensor([[0.2, 0.5, 0.9]])
-    given_outcome = Outcome(torch.tensor([1.0]), torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool), values=values)
+    given_outcome = RewardBatch(
+        torch.tensor([1.0]), torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool), values=values
+    )
     assert torch.allclose(gae(lam=1.0)(given_outcome), 1.0 - values, atol=1e-6)
     assert torch.allclose(gae(lam=0.0)(given_outcome), torch.tensor([[0.3, 0.4, 0.1]]), atol=1e-6)
 
@@ -122,5 +124,5 @@ def test_gae_with_lambda_one_is_reward_minus_value_and_with_zero_the_one_step_er
 def test_gae_skips_tokens_that_were_injected():
     values = torch.tensor([[0.2, 9.0, 0.9]])
     mask = torch.tensor([[True, False, True]])
-    found = gae(lam=0.0)(Outcome(torch.tensor([1.0]), torch.tensor([0]), mask, values=values))
+    found = gae(lam=0.0)(RewardBatch(torch.tensor([1.0]), torch.tensor([0]), mask, values=values))
     assert torch.allclose(found, torch.tensor([[0.7, 0.0, 0.1]]), atol=1e-6)

@@ -8,14 +8,13 @@ import json
 import pytest
 
 from evals.tasks.calculation import calculation as task
-from train.base.rollout import Collector, Rollout
-from train.base.rollout_file import RolloutFile, read_rollouts
-from train.base.specs import make_verifier, shaping_part
+from tests.train.stages import make_stage
+from train.base.rollout import Collector, Rollout, RolloutFile, read_rollouts
 from train.environments.calculation import calculation
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
-from train.rollouts.rewards import Rewarder
-from train.stages.agent import agent
+from train.recipe.run import RunOptions, run_recipe
+from train.registries import make_verifier
+from train.rollouts.rewards import Rewarder, shaping_part
 from train.update.batch import rollout_batch
 from ttc.core import Sampling
 from ttc.engines.scripted import ScriptedEngine
@@ -83,15 +82,15 @@ def test_counts_survive_the_record_and_old_records_are_read(tmp_path) -> None:
 
 def test_what_cannot_work_is_refused_before_a_model_is_loaded() -> None:
     with pytest.raises(UnknownName, match="calculation"):
-        agent(environment="calculaton", steps=1, lr=1e-3)
+        make_stage("agent", environment="calculaton", steps=1, lr=1e-3)
     with pytest.raises(ConfigError, match="n must be at least 2"):
-        agent(environment="calculation", steps=1, lr=1e-3, n=1)
+        make_stage("agent", environment="calculation", steps=1, lr=1e-3, n=1)
 
 
 @pytest.mark.slow
 def test_the_recipe_learns_to_call_the_calculator(tmp_path) -> None:
     recipe = read_recipe("async-agentic", overrides={"agent.steps": "30", "agent.eval_every": "30"})
-    _, result = run_recipe(recipe, Options(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+    _, result = run_recipe(recipe, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
     assert result.metrics["held_out"] >= 0.9
     rows = [json.loads(line) for line in (tmp_path / "run" / "2-agent" / "metrics.jsonl").read_text().splitlines()]
     assert max(row["staleness"] for row in rows) <= 2

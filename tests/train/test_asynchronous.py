@@ -9,8 +9,7 @@ import pytest
 
 from tests.train.cipher_base import gained, make_parts
 from train.rl.asynchronous import learn_async
-from train.rl.loop import learn
-from train.rl.parts import Plan
+from train.rl.loop import LoopPlan, learn
 from train.rollouts.rewards import Rewarder
 from ttc.errors import ConfigError
 from ttc.verifiers.exact import exact
@@ -50,7 +49,7 @@ def rows(folder):
 
 def test_it_learns_what_the_synchronous_loop_learns_within_the_stated_staleness(cipher_model, tmp_path):
     parts = make_parts(cipher_model, tmp_path)
-    run(learn_async, Plan(steps=24, prompts=12, eval_every=12, buffer=3, max_staleness=2), parts)
+    run(learn_async, LoopPlan(steps=24, prompts=12, eval_every=12, buffer=3, max_staleness=2), parts)
     told = rows(tmp_path)
     assert gained(told, "accuracy") > 0.3 and gained(told, "thinking_share") > 0.3
     assert max(row["staleness"] for row in told) <= 2 and any(row["staleness"] > 0 for row in told)
@@ -59,7 +58,7 @@ def test_it_learns_what_the_synchronous_loop_learns_within_the_stated_staleness(
 
 def test_rollouts_that_are_too_old_are_dropped_and_counted(cipher_model, tmp_path):
     parts = make_parts(cipher_model, tmp_path)
-    run(learn_async, Plan(steps=6, prompts=4, eval_every=6, buffer=3, max_staleness=0), parts)
+    run(learn_async, LoopPlan(steps=6, prompts=4, eval_every=6, buffer=3, max_staleness=0), parts)
     told = rows(tmp_path)
     assert all(row["staleness"] == 0 for row in told) and told[-1]["dropped"] > 0
 
@@ -70,7 +69,7 @@ def test_a_slow_verifier_is_waited_for_less_than_by_the_synchronous_loop(cipher_
         parts = make_parts(cipher_model, tmp_path / name)
         parts = dataclasses.replace(parts, rewarder=Rewarder(Slow(0.4)))
         began = time.perf_counter()
-        run(loop, Plan(steps=6, prompts=4, eval_every=6, buffer=3, max_staleness=3), parts)
+        run(loop, LoopPlan(steps=6, prompts=4, eval_every=6, buffer=3, max_staleness=3), parts)
         seconds[name] = time.perf_counter() - began
     assert seconds["async"] < 0.85 * seconds["sync"]
 
@@ -84,22 +83,22 @@ def test_an_actor_that_dies_ends_the_run_with_its_error(cipher_model, tmp_path):
     parts = dataclasses.replace(parts, sampler=Frontier(items, seed=0, retire=1))
     parts.sampler.load({"items": {items[0].problem.id: [4.0, 4.0, 1]}, "difficulties": {}})
     with pytest.raises(TrainingError, match="no items left"):
-        run(learn_async, Plan(steps=2, prompts=1), parts)
+        run(learn_async, LoopPlan(steps=2, prompts=1), parts)
 
 
 def test_what_it_cannot_do_is_refused(cipher_model, tmp_path):
     parts = make_parts(cipher_model, tmp_path)
     with pytest.raises(ConfigError, match="refills"):
-        asyncio.run(learn_async(Plan(steps=1, prompts=1, refills=1), parts))
+        asyncio.run(learn_async(LoopPlan(steps=1, prompts=1, refills=1), parts))
     with pytest.raises(ConfigError, match="buffer"):
-        run(learn_async, Plan(steps=1, prompts=1, buffer=0), parts)
+        run(learn_async, LoopPlan(steps=1, prompts=1, buffer=0), parts)
 
 
 def test_with_a_buffer_of_one_it_is_the_synchronous_loop_bit_for_bit(cipher_model, tmp_path):
     found = {}
     for name, loop in (("sync", learn), ("async", learn_async)):
         parts = make_parts(cipher_model, tmp_path / name)
-        run(loop, Plan(steps=4, prompts=4, eval_every=2, buffer=1, max_staleness=0), parts)
+        run(loop, LoopPlan(steps=4, prompts=4, eval_every=2, buffer=1, max_staleness=0), parts)
         told = rows(tmp_path / name)
         weights = {key: tensor.clone() for key, tensor in parts.updater.model.state_dict().items()}
         found[name] = [(row["loss"], row["grad_norm"], row["reward"]) for row in told], weights
@@ -111,6 +110,6 @@ def test_with_a_buffer_of_one_it_is_the_synchronous_loop_bit_for_bit(cipher_mode
 def test_a_buffer_bounds_the_staleness(cipher_model, tmp_path):
     parts = make_parts(cipher_model, tmp_path)
     parts = dataclasses.replace(parts, rewarder=Rewarder(Slow(0.1)))
-    run(learn_async, Plan(steps=8, prompts=2, eval_every=8, buffer=2, max_staleness=5), parts)
+    run(learn_async, LoopPlan(steps=8, prompts=2, eval_every=8, buffer=2, max_staleness=5), parts)
     told = rows(tmp_path)
     assert max(row["staleness"] for row in told) == 1 and told[-1]["dropped"] == 0

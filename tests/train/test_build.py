@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.stages import make_stage
 from train.base.lora import LoraLinear, add_lora, merged_state
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.stage import Setting
-from train.stages.grpo import grpo
-from train.stages.sft import sft
 from train.update.batch import pad
 from train.update.build import Build
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
@@ -86,8 +85,15 @@ def test_a_run_with_adapters_checkpointing_and_bf16_pushes_merged_weights_and_le
 ):
     place = setting(tmp_path / "1-grpo", cipher_model)
     fields = {"steps": 3, "lr": 5e-3, "prompts": 12, "eval_every": 3, "held_out_limit": 4, "save_every": 2}
-    stage = grpo(
-        task=f"{TASK},split=train", held_out=TASK, lora=4, checkpointing=True, autocast=True, kl_weight=0.01, **fields
+    stage = make_stage(
+        "grpo",
+        task=f"{TASK},split=train",
+        held_out=TASK,
+        lora=4,
+        checkpointing=True,
+        autocast=True,
+        kl_weight=0.01,
+        **fields,
     )
     stage.run(place)
     rows = [json.loads(line) for line in (place.folder / "metrics.jsonl").read_text().splitlines()]
@@ -106,9 +112,9 @@ def test_fine_tuning_with_adapters_learns_and_resumes_bit_for_bit(cipher_model, 
     whole, halves = (setting(tmp_path / name, cipher_model) for name in ("whole", "halves"))
     fields = {"corpus": f"{TASK},thinking_share=1", "corpus_rows": 64, "lr": 1e-2, "rows": 8, "lora": 2}
     pace = {"eval_every": 10, "save_every": 5, "decay": False}
-    result = sft(**fields, **pace, steps=10).run(whole)
-    sft(**fields, **pace, steps=5).run(halves)
-    sft(**fields, **pace, steps=10).run(halves)
+    result = make_stage("sft", **fields, **pace, steps=10).run(whole)
+    make_stage("sft", **fields, **pace, steps=5).run(halves)
+    make_stage("sft", **fields, **pace, steps=10).run(halves)
     assert result.metrics["likelihood_gain"] > 0
     a, b = (load_model(place.folder / "model", "cpu").parameters() for place in (whole, halves))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
@@ -117,4 +123,4 @@ def test_fine_tuning_with_adapters_learns_and_resumes_bit_for_bit(cipher_model, 
 @pytest.mark.parametrize("given", [{"lora": -1}, {"lora_alpha": 2.0}, {"lora": 2, "lora_alpha": 0.0}])
 def test_adapters_that_cannot_be_are_refused(given):
     with pytest.raises(ConfigError, match="lora"):
-        grpo(task=TASK, held_out=TASK, steps=1, lr=1e-3, **given)
+        make_stage("grpo", task=TASK, held_out=TASK, steps=1, lr=1e-3, **given)

@@ -14,9 +14,8 @@ from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.checkpoint import Checkpoints
 from train.base.seal import SUMS
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
-from train.rl.loop import learn
-from train.rl.parts import Plan
+from train.recipe.run import RunOptions, run_recipe
+from train.rl.loop import LoopPlan, learn
 from ttc.errors import RecordError, TrainingError
 
 pytestmark = pytest.mark.numeric
@@ -148,9 +147,9 @@ def run(plan, parts):
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_a_run_with_a_damaged_checkpoint_ends_as_the_one_without(base, tmp_path, damage):
-    plan = Plan(steps=4, prompts=2, eval_every=9, save_every=1)
+    plan = LoopPlan(steps=4, prompts=2, eval_every=9, save_every=1)
     whole = run(plan, make_parts(base, tmp_path / "whole"))
-    run(Plan(steps=3, prompts=2, eval_every=9, save_every=1), make_parts(base, tmp_path / "hurt"))
+    run(LoopPlan(steps=3, prompts=2, eval_every=9, save_every=1), make_parts(base, tmp_path / "hurt"))
     DAMAGES[damage](tmp_path / "hurt" / "checkpoints" / "step-000003" / "model.safetensors")
     again = run(plan, make_parts(base, tmp_path / "hurt"))
     assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
@@ -158,7 +157,7 @@ def test_a_run_with_a_damaged_checkpoint_ends_as_the_one_without(base, tmp_path,
 
 def test_a_model_that_was_damaged_after_its_stage_is_refused_by_the_next_run(tmp_path):
     recipe = read_recipe(write(tmp_path, f'about = "x"\n{PRETRAIN}{GRPO}'))
-    options = Options(tmp_path / "run", 1, None, "cpu", 1)
+    options = RunOptions(tmp_path / "run", 1, None, "cpu", 1)
     run_recipe(recipe, options, lambda text: None)
     (tmp_path / "run" / "1-pretrain" / "model" / "README.md").write_text("added later")
     weights = tmp_path / "run" / "1-pretrain" / "model" / "model.safetensors"

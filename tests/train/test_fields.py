@@ -1,78 +1,76 @@
-"""Shared fields: a factory that takes them as one value is called, bound and listed as if it had written them out."""
+"""Shared fields: a stage takes them as one value, and is bound and listed as if it had written them out."""
 
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from train.base.fields import Fields, flattened
-from train.recipe.recipe import bind_stage
+from tests.train.stages import make_stage
+from train.offline.epochs import FitFields
+from train.recipe.recipe import bind_stage, read_recipe
 from train.registries import STAGES
-from ttc.config.signatures import bind, describe
+from train.stages.sft import sft
 from ttc.errors import ConfigError
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size(Fields):
-    """How large.
-
-    Args:
-        width: across.
-        height: upwards, which
-            may be nothing.
-    """
-
-    width: int
-    height: float | None = 2.0
+SFT = {"data": "rows.jsonl", "steps": "3", "lr": 1e-3}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flat(Size):
-    """Hardly upwards."""
-
-    height: float | None = 0.5
-
-
-@flattened
-def box(*, name: str, size: Flat, lid: bool = False) -> tuple[str, Flat, bool]:
-    """Make a box.
-
-    Args:
-        name: what stands on it.
-        width: across the lid.
-        lid: whether there is one.
-    """
-    return name, size, lid
-
-
-def test_fields_stand_in_the_signature_with_their_defaults_and_their_words() -> None:
-    found = {parameter.name: parameter for parameter in describe("box", "box", box).parameters}
-    assert list(found) == ["name", "width", "height", "lid"]
-    assert found["width"].required and found["width"].type == "int" and found["width"].doc == "across the lid."
-    assert found["height"].default == 0.5 and found["height"].type == "float | None"
-    assert found["height"].doc == "upwards, which may be nothing."
+def test_shared_fields_are_listed_with_their_defaults_and_their_words() -> None:
+    parameters = {parameter.name: parameter for parameter in STAGES.describe("sft").parameters}
+    assert "course" not in parameters and "build" not in parameters
+    assert parameters["steps"].required and parameters["steps"].type == "int"
+    assert parameters["steps"].doc == "updates."
+    assert parameters["lora_alpha"].type == "float | None" and parameters["lora_alpha"].default is None
+    assert parameters["save_every"].default == 100 and parameters["save_every"].doc == "steps between checkpoints."
+    engine = next(parameter for parameter in STAGES.describe("ppo").parameters if parameter.name == "engine")
+    assert "so that a run resumed on the same machine" in engine.doc
 
 
 def test_text_is_parsed_by_the_type_of_a_shared_field_and_comes_as_one_value() -> None:
-    given = bind(box, {"name": "a", "width": "3", "height": "none"}, supply={})
-    assert box(**given) == ("a", Flat(width=3, height=None), False)
-    assert box(name="a", width=3, lid=True) == ("a", Flat(width=3), True)
-    assert Flat(width=3).given() == {"width": 3, "height": 0.5}
+    stage = make_stage("sft", **SFT, held_out_limit="7", lora="2", lora_alpha="none", health={})
+    assert isinstance(stage.course, FitFields)
+    assert (stage.course.steps, stage.course.save_every, stage.course.health) == (3, 100, {})
+    assert (stage.limit, stage.build.lora, stage.build.lora_alpha) == (7, 2, None)
+
+
+def test_shared_fields_may_stand_in_a_table_of_their_own() -> None:
+    plain = {key: value for key, value in SFT.items() if key == "data"}
+    assert make_stage("sft", **plain, course={"steps": 3, "lr": 1e-3}) == make_stage("sft", **SFT)
+    with pytest.raises(ConfigError, match=r"course has no field 'stesp'; did you mean 'steps'"):
+        make_stage("sft", **plain, course={"stesp": 3})
+    with pytest.raises(ConfigError, match=r"steps is given twice"):
+        make_stage("sft", **SFT, course={"steps": 3})
+    with pytest.raises(ConfigError, match=r"course is a table of fields \(steps, lr"):
+        make_stage("sft", **SFT, course=3)
+
+
+def test_a_recipe_may_write_shared_fields_flat_or_as_tables_at_every_scale(tmp_path: Path) -> None:
+    flat, nested = tmp_path / "flat.toml", tmp_path / "nested.toml"
+    flat.write_text(
+        '[[stage]]\nkind = "sft"\ncorpus = "cipher"\nsteps = 9\nlr = 0.1\n[stage.nano]\nsteps = 2\nlora = 1\n'
+    )
+    nested.write_text(
+        '[[stage]]\nkind = "sft"\ncorpus = "cipher"\n[stage.course]\nsteps = 9\nlr = 0.1\n'
+        "[stage.nano.course]\nsteps = 2\n[stage.nano.build]\nlora = 1\n"
+    )
+    for scale in (None, "nano"):
+        first, second = (read_recipe(str(path), scale=scale).steps[0] for path in (flat, nested))
+        assert first.fields == second.fields and first.digest == second.digest
+    changed = [
+        read_recipe(str(nested), scale="nano", overrides={key: "4"}).steps[0].stage
+        for key in ("1.steps", "sft.course.steps")
+    ]
+    assert [stage.course.steps for stage in changed] == [4, 4]
 
 
 def test_a_shared_field_is_missed_and_misspelt_by_its_own_name() -> None:
-    with pytest.raises(ConfigError, match="box needs 'width'"):
-        bind(box, {"name": "a"}, supply={})
-    with pytest.raises(ConfigError, match="did you mean 'width'"):
-        bind(box, {"name": "a", "widht": 3}, supply={})
-    with pytest.raises(TypeError, match="depth"):
-        box(name="a", width=3, depth=1)
-
-
-def test_two_fields_of_one_name_are_refused_when_the_module_is_read() -> None:
-    def twice(*, width: str, size: Size) -> None: ...
-
-    with pytest.raises(ValueError, match="width"):
-        flattened(twice)
+    with pytest.raises(ConfigError, match="sft needs 'steps'"):
+        make_stage("sft", data="rows.jsonl", lr=1e-3)
+    with pytest.raises(ConfigError, match="did you mean 'warmup'"):
+        make_stage("sft", **SFT, wramup=3)
+    with pytest.raises(ConfigError, match=r"sft: lr must be float"):
+        make_stage("sft", **{**SFT, "lr": "fast"})
+    with pytest.raises(TypeError, match="steps"):
+        sft(data="rows.jsonl", steps=3)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,13 @@ import pytest
 
 from evals.numbers.gates import GateCheck
 from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.stages import make_stage
 from train.base.models import load_model, load_tokenizer, save_model
-from train.base.stage import Result, Setting, write_result
+from train.base.stage import Setting, StageResult, write_result
 from train.measure.gates import read_gates
-from train.promote.gate import judge, promote
-from train.promote.gate_cases import digest, safe
+from train.promote.gate import digest, judge, promote, safe
 from train.recipe.recipe import read_recipe
-from train.stages.reward_model import reward_model
 from train.stages.sample import sample
-from train.stages.sft import sft
 from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
 
@@ -29,8 +27,11 @@ def run(cipher_model, tmp_path_factory):
     first = root / "1-pretrain"
     first.mkdir()
     save_model(load_model(cipher_model, "cpu"), load_tokenizer(cipher_model), first / "model")
-    write_result(first, Result(str(first / "model"), {"seconds": 40.0}))
-    for name, stage in (("2-sample", sample(task=TRAIN, n=6)), ("3-sft", sft(rollouts="2-sample", steps=40, lr=3e-3))):
+    write_result(first, StageResult(str(first / "model"), {"seconds": 40.0}))
+    for name, stage in (
+        ("2-sample", sample(task=TRAIN, n=6)),
+        ("3-sft", make_stage("sft", rollouts="2-sample", steps=40, lr=3e-3)),
+    ):
         (root / name).mkdir()
         write_result(root / name, stage.run(Setting(root / name, first / "model", 1, "cpu", 1, lambda text: None)))
     (root / "model").symlink_to("3-sft/model")
@@ -74,7 +75,7 @@ def test_safety_cases_are_answered_by_the_candidate(run):
 
 def test_the_win_rate_is_that_of_a_trained_reward_model(run, tmp_path):
     rollouts = str(run / "2-sample" / "rollouts.jsonl")
-    stage = reward_model(rollouts=rollouts, steps=40, rows=16, lr=2e-3, eval_every=40)
+    stage = make_stage("reward_model", rollouts=rollouts, steps=40, rows=16, lr=2e-3, eval_every=40)
     stage.run(Setting(tmp_path, run / "1-pretrain" / "model", 1, "cpu", 1, lambda text: None))
     table = {"reward_model": [str(tmp_path)], "limit": 32}
     found = checked(run, min_win_rate=0.0, **table)["min_win_rate"]
@@ -202,6 +203,6 @@ def test_a_run_without_gates_or_with_an_outside_start_says_what_to_give(run, tmp
     assert main(["train", "gate", str(tmp_path), "--seed", "1"]) == 2
     assert "declares no gates" in capsys.readouterr().err
     (tmp_path / "1-sft").mkdir()
-    write_result(tmp_path / "1-sft", Result(str(run / "3-sft" / "model")))
+    write_result(tmp_path / "1-sft", StageResult(str(run / "3-sft" / "model")))
     with pytest.raises(ConfigError, match="give --model"):
         checked(tmp_path, min_gain=0.0)

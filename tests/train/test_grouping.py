@@ -10,13 +10,11 @@ import torch
 from tests.train.cipher_base import make_parts, two_updates
 from train.base.rollout import Collector, Rollout, group_draws
 from train.base.stage import Setting
-from train.examples.pair_data import PairSource
+from train.examples.pairs import PairSource
 from train.replay.replay import replay_step
 from train.rl.asynchronous import learn_async
-from train.rl.loop import learn
-from train.rl.parts import Plan
-from train.rl.step import draw
-from train.rollouts.grouping import check_groups
+from train.rl.loop import LoopPlan, draw, learn
+from train.rollouts.groups import check_groups
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError
 
@@ -93,7 +91,7 @@ def test_a_strategy_that_mixes_prompts_is_refused_before_any_update(cipher_model
     before = [parameter.detach().clone() for parameter in parts.updater.model.parameters()]
 
     with pytest.raises(ConfigError, match="group 0 of step 0 mixes prompts"):
-        run(loop(Plan(steps=1, prompts=2), parts), parts)
+        run(loop(LoopPlan(steps=1, prompts=2), parts), parts)
     after = parts.updater.model.parameters()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -108,7 +106,7 @@ def test_a_group_that_came_back_empty_gives_its_number_to_no_other_prompt(cipher
         return await group_draws(problem, session, n=2)
 
     parts = with_strategy(parts, strategy)
-    found = run(draw(Plan(steps=1, prompts=3, refills=3), parts, 0), parts)
+    found = run(draw(LoopPlan(steps=1, prompts=3, refills=3), parts, 0), parts)
     prompts = {(each.group, each.prompt_ids) for each in found}
     assert len(prompts) == len({group for group, _ in prompts}) > 2
 

@@ -9,9 +9,9 @@ import torch
 
 from tests.train.cipher_base import make_base, secret
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
-from train.base.contents import path_contents, run_contents
+from train.recipe.contents import path_contents, run_contents
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
 from ttc.errors import ConfigError
 
 TASK = """data = "{data}"
@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
 
 
 def run(folder, log=lambda text: None, out=None, model=None):
-    options = Options(out or folder / "run", 1, model or folder / "base", "cpu", 1)
+    options = RunOptions(out or folder / "run", 1, model or folder / "base", "cpu", 1)
     return run_recipe(read_recipe(str(folder / "recipe.toml")), options, log)
 
 
@@ -191,7 +191,7 @@ def test_stages_of_the_run_and_words_that_a_folder_shares_are_no_contents(tmp_pa
     monkeypatch.chdir(tmp_path)
     score = GRPO.replace("lr = 1e-3", 'lr = 1e-3\nreference = "1-pretrain"\nkl_weight = 0.1')
     recipe = read_recipe(write(tmp_path, f'about = "x"\n{PRETRAIN}{score}'))
-    options = Options(tmp_path / "cipher", 1, None, "cpu", 1)  # the folder has the name of the task
+    options = RunOptions(tmp_path / "cipher", 1, None, "cpu", 1)  # the folder has the name of the task
     run_recipe(recipe, options, lambda text: None)
     contents = json.loads((tmp_path / "cipher" / "run.json").read_text())["contents"]
     assert sorted(contents) == ["problems of held_out of 2-grpo", "problems of task of 2-grpo"]

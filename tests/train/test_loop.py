@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from tests.train.cipher_base import gained, make_parts
-from train.base.rollout_file import read_rollouts
-from train.rl.loop import learn
-from train.rl.parts import Plan
-from train.rl.step import outcome_of, update_on
+from train.base.rollout import read_rollouts
+from train.rl.loop import LoopPlan, learn, outcome_of, update_on
 from train.update.batch import rollout_batch
 from train.update.update import weighted
 from ttc.core import Verdict
@@ -52,7 +50,7 @@ def weights(parts):
 
 def test_reward_alone_makes_the_model_think_and_be_right(new_parts, tmp_path):
     parts = new_parts(tmp_path)
-    run(Plan(steps=24, prompts=12, eval_every=12), parts)
+    run(LoopPlan(steps=24, prompts=12, eval_every=12), parts)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert gained(rows, "accuracy") > 0.3 and gained(rows, "thinking_share") > 0.3
     assert [row["step"] for row in rows if "held_out" in row] == [12, 24]
@@ -70,17 +68,17 @@ class Content:
 def test_a_run_ends_once_its_held_out_accuracy_is_what_was_asked_for(new_parts, tmp_path):
     parts = new_parts(tmp_path)
     parts = dataclasses.replace(parts, held_out=dataclasses.replace(parts.held_out, verifier=Content()))
-    last = run(Plan(steps=6, prompts=4, eval_every=2, until=1.0), parts)
+    last = run(LoopPlan(steps=6, prompts=4, eval_every=2, until=1.0), parts)
     assert (last["step"], last["stopped"]) == (2, "held-out accuracy reached 1")
 
 
 def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(new_parts, tmp_path):
     whole = new_parts(tmp_path / "whole")
-    run(Plan(steps=6, prompts=4, eval_every=3, save_every=3), whole)
+    run(LoopPlan(steps=6, prompts=4, eval_every=3, save_every=3), whole)
     first = new_parts(tmp_path / "halves")
-    run(Plan(steps=3, prompts=4, eval_every=3, save_every=3), first)
+    run(LoopPlan(steps=3, prompts=4, eval_every=3, save_every=3), first)
     second = new_parts(tmp_path / "halves")
-    run(Plan(steps=6, prompts=4, eval_every=3, save_every=3), second)
+    run(LoopPlan(steps=6, prompts=4, eval_every=3, save_every=3), second)
     assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(second), strict=True))
     assert logged(tmp_path / "whole") == logged(tmp_path / "halves")
 
@@ -92,7 +90,7 @@ def logged(folder):
 
 def test_recorded_rollouts_give_the_logged_update_again(new_parts, tmp_path):
     parts = new_parts(tmp_path)
-    plan = Plan(steps=2, prompts=4, eval_every=2)
+    plan = LoopPlan(steps=2, prompts=4, eval_every=2)
     run(plan, parts)
     told = logged(tmp_path)
     fresh = new_parts(tmp_path / "again")
@@ -167,7 +165,7 @@ def test_groups_without_a_signal_change_nothing(new_parts, tmp_path):
     parts, rollouts = collect(new_parts, tmp_path)
     before = weights(parts)
     same = [dataclasses.replace(rollout, reward=1.0) for rollout in rollouts]
-    assert update_on(same, Plan(steps=1, prompts=3), parts.updater, 0) == {"updated": 0.0}
+    assert update_on(same, LoopPlan(steps=1, prompts=3), parts.updater, 0) == {"updated": 0.0}
     assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
 
 

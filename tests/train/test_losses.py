@@ -10,9 +10,8 @@ from train.losses.gspo import gspo
 from train.losses.ppo import ppo
 from train.losses.squared import squared
 from train.registries import LOSSES
-from train.update import kl
-from train.update.correction import Correction
-from train.update.normalise import NORMALISERS, token_weights
+from train.update.batch import NORMALISERS, token_weights
+from train.update.terms import KL_ESTIMATORS, Correction, exact_kl, k1, k2, with_ratio
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
@@ -159,19 +158,19 @@ def test_normalisers_weigh_tokens_as_they_say(name, weights):
 def test_kl_estimators_average_to_the_exact_divergence_and_only_the_weighted_ones_have_its_gradient():
     logits = torch.tensor([0.3, -0.2, 0.9, 0.0, -1.0], dtype=torch.double, requires_grad=True)
     reference = torch.tensor([0.0, 0.5, 0.1, -0.3, 0.4], dtype=torch.double)
-    exact = kl.exact(logits, reference)
+    exact = exact_kl(logits, reference)
     (true,) = torch.autograd.grad(exact, logits)
     logprobs, other = torch.log_softmax(logits, 0), torch.log_softmax(reference, 0)
     p = logprobs.detach().exp()
     for name in ("k1", "k3"):
-        estimate = kl.ESTIMATORS[name](logprobs, other)
+        estimate = KL_ESTIMATORS[name](logprobs, other)
         assert torch.allclose((p * estimate).sum(), exact, atol=1e-9)
-        fair = kl.with_ratio(estimate, logprobs, logprobs.detach())
+        fair = with_ratio(estimate, logprobs, logprobs.detach())
         (gradient,) = torch.autograd.grad((p * fair).sum(), logits, retain_graph=True)
         assert torch.allclose(gradient, true, atol=1e-9)
-    (plain,) = torch.autograd.grad((p * kl.k1(logprobs, other)).sum(), logits, retain_graph=True)
+    (plain,) = torch.autograd.grad((p * k1(logprobs, other)).sum(), logits, retain_graph=True)
     assert plain.abs().max() < 1e-9
-    (second,) = torch.autograd.grad((p * kl.k2(logprobs, other)).sum(), logits, retain_graph=True)
+    (second,) = torch.autograd.grad((p * k2(logprobs, other)).sum(), logits, retain_graph=True)
     assert torch.allclose(second, true, atol=1e-9)  # k2: a biased value, the right gradient
 
 

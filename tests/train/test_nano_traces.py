@@ -9,7 +9,7 @@ from evals.worlds.arithmetic import LEVELS, sample_expression
 from evals.worlds.expressions import STEP_DELIMITER, parse
 from evals.worlds.worked_steps import WorkedPath
 from train.nano import tokenizer, traces
-from train.nano.examples import IGNORE, Mixture, collate, encode, example, pool
+from train.nano.examples import IGNORE, ExampleMixture, collate, encode, example, pool
 from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece
 
 QUIET = Noise(slip=0.0, lapse=0.0, recheck=0.0)
@@ -91,28 +91,28 @@ def test_pieces_encode_like_their_joined_text(seed, level):
 
 
 def test_an_example_depends_on_seed_and_index_alone(nano):
-    first = [example(nano, Mixture(), 1, i, 0.5) for i in range(20)]
-    assert first == [example(nano, Mixture(), 1, i, 0.5) for i in range(20)]
-    assert first != [example(nano, Mixture(), 2, i, 0.5) for i in range(20)]
+    first = [example(nano, ExampleMixture(), 1, i, 0.5) for i in range(20)]
+    assert first == [example(nano, ExampleMixture(), 1, i, 0.5) for i in range(20)]
+    assert first != [example(nano, ExampleMixture(), 2, i, 0.5) for i in range(20)]
 
 
 def test_the_prompt_carries_no_loss_and_the_answer_does(nano):
     for i in range(50):
-        item = example(nano, Mixture(), 1, i, 0.9)
+        item = example(nano, ExampleMixture(), 1, i, 0.9)
         start = item.ids.index(nano.convert_tokens_to_ids("<think>"))
         assert set(item.labels[: start + 1]) == {IGNORE}
         assert item.labels[-1] == nano.eos_token_id
 
 
 def test_every_kind_of_example_is_drawn(nano):
-    texts = [nano.decode(example(nano, Mixture(), 1, i, 0.9).ids) for i in range(200)]
+    texts = [nano.decode(example(nano, ExampleMixture(), 1, i, 0.9).ids) for i in range(200)]
     assert any(NO_THINK in text for text in texts)
     assert any(HANDOVER in text for text in texts)
     assert any("Wait, " in text for text in texts)
 
 
 def test_the_hand_over_sentence_itself_is_not_learnt(nano):
-    mixture = Mixture(no_think=0.0, handover=1.0)
+    mixture = ExampleMixture(no_think=0.0, handover=1.0)
     for i in range(20):
         item = example(nano, mixture, 1, i, 0.9)
         close = len(item.ids) - 1 - item.ids[::-1].index(nano.convert_tokens_to_ids("</think>"))
@@ -124,14 +124,14 @@ def test_the_hand_over_sentence_itself_is_not_learnt(nano):
 def test_no_training_example_asks_a_held_out_problem(nano):
     held_out = {sample_expression(random.Random(seed), 1, "eval").text for seed in range(3000)}
     for i in range(300):
-        text = nano.decode(example(nano, Mixture(curriculum=((1.0, (1.0,)),)), 1, i, 0.9).ids)
+        text = nano.decode(example(nano, ExampleMixture(curriculum=((1.0, (1.0,)),)), 1, i, 0.9).ids)
         question = text.split("user\n")[1].split("<|im_end|>")[0]
         asked = question.removeprefix("Compute ").removeprefix("Calculate ")
         assert asked.removeprefix("What is ").rstrip(".?") not in held_out
 
 
 def test_batches_are_padded_on_the_right_to_a_multiple_of_eight(nano):
-    (batch,) = pool(nano, Mixture(), 1, 0, batches=1, rows=4, progress=0.5)
+    (batch,) = pool(nano, ExampleMixture(), 1, 0, batches=1, rows=4, progress=0.5)
     ids, labels = collate(batch, pad=7)
     assert ids.shape == labels.shape
     assert ids.shape[1] % 8 == 0

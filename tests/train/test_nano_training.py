@@ -4,16 +4,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from train.nano import loop, model, prm, student, teacher
-from train.nano.examples import POLISH, Mixture
+from train.nano import loop, model, prm, teacher
+from train.nano.examples import POLISH, ExampleMixture
 
-TINY = model.Shape(hidden=32, layers=2, heads=1, kv_heads=1, mlp=32)
-DEEPER = model.Shape(hidden=32, layers=4, heads=1, kv_heads=1, mlp=32)
+TINY = model.NetworkShape(hidden=32, layers=2, heads=1, kv_heads=1, mlp=32)
+DEEPER = model.NetworkShape(hidden=32, layers=4, heads=1, kv_heads=1, mlp=32)
 
 
 def recipe(steps, save_every=1000, mixture=None):
-    run = loop.Run(steps, lr=3e-3, save_every=save_every)
-    return teacher.Recipe(mixture or Mixture(), seed=1, run=run, rows=4)
+    run = loop.RunLength(steps, lr=3e-3, save_every=save_every)
+    return teacher.TrainingRun(mixture or ExampleMixture(), seed=1, run=run, rows=4)
 
 
 def trained_by(nano, steps, checkpoint, **options):
@@ -23,7 +23,7 @@ def trained_by(nano, steps, checkpoint, **options):
 
 
 def test_the_loss_falls(nano, tmp_path):
-    batch = [item for at in range(4) for item in teacher.examples.pool(nano, Mixture(), 9, at, 1, 8, 0.1)[0]]
+    batch = [item for at in range(4) for item in teacher.examples.pool(nano, ExampleMixture(), 9, at, 1, 8, 0.1)[0]]
     trained = trained_by(nano, 60, tmp_path / "a")
     fresh = model.build(TINY, nano, 1)
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_a_teacher_with_other_weights_is_refused(nano):
 
 def test_the_student_is_asked_to_answer_at_once(nano):
     for i in range(50):
-        text = nano.decode(teacher.examples.example(nano, student.MIXTURE, 1, i, 0.9).ids)
+        text = nano.decode(teacher.examples.example(nano, teacher.STUDENT_MIXTURE, 1, i, 0.9).ids)
         assert "\n\n</think>" in text or "<think>\n</think>" in text
 
 

@@ -11,8 +11,8 @@ from tests.train.cipher_base import WALKS
 from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
-from train.examples.offline import METHODS, Job, run_trl
-from train.examples.pair_data import Preferred, pairs_of_rollouts
+from train.examples.pairs import Preferred, pairs_of_rollouts
+from train.offline.trl_trainers import METHODS, TrlJob, run_trl
 from train.stages.sample import sample
 from train.stages.trl import trl
 from ttc.errors import ConfigError, UnknownName
@@ -37,7 +37,7 @@ def setting(folder, base):
 
 def job(folder, base, **more):
     folder.mkdir(parents=True, exist_ok=True)
-    plain = Job(base, folder, folder / "model", 2, 4, 1e-3, 1, "cpu", 100, {}, lambda text: None)
+    plain = TrlJob(base, folder, folder / "model", 2, 4, 1e-3, 1, "cpu", 100, {}, lambda text: None)
     return dataclasses.replace(plain, **more)
 
 

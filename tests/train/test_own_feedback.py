@@ -3,11 +3,11 @@
 import pytest
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.base.rollout_file import read_rollouts
-from train.base.specs import make_task
+from train.base.rollout import read_rollouts
 from train.base.stage import Setting
-from train.examples.pair_data import pairs_of_rollouts
-from train.rl.leave_out import remaining
+from train.examples.pairs import pairs_of_rollouts
+from train.registries import make_task
+from train.rl.policy_stage import remaining
 from train.shaping.language import language, script_share
 from train.stages.feedback import feedback
 from train.stages.revise import revise

@@ -11,8 +11,7 @@ from train.base.optimiser import Optimiser, Schedule
 from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo
-from train.update.packing import check_packing, packed_hidden, placed
-from train.update.policy import token_logprobs
+from train.update.logprobs import check_packing, packed_hidden, placed, token_logprobs
 from train.update.update import Objective, Updater
 from ttc.errors import ConfigError
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.stages import make_stage
 from train.advantages.gae import gae
 from train.advantages.group import group
 from train.base.models import load_model
@@ -15,14 +16,11 @@ from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo as clipped
-from train.stages.grpo import grpo
-from train.stages.ppo import ppo
-from train.stages.reward_model import reward_model
 from train.stages.sample import sample
-from train.update.batch import Batch, pad
+from train.update.advantage import RewardBatch
+from train.update.batch import TokenBatch, pad
 from train.update.critic import Critic, ValueFit, ValueHead, explained_variance, value_loss
-from train.update.outcome import Outcome
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from train.update.update import Objective, Updater, whitened
 from ttc.errors import ConfigError
 
@@ -44,11 +42,11 @@ def batch():
     for number, row in enumerate(ROWS):
         mask[number, 2 : len(row) - 1] = True
     zero = torch.zeros(mask.shape)
-    return Batch(ids, mask, zero, zero, zero, zero, zero + float("nan"), zero)
+    return TokenBatch(ids, mask, zero, zero, zero, zero, zero + float("nan"), zero)
 
 
 def outcome(mask, rewards=(1.0, 0.0, 0.5)):
-    return Outcome(torch.tensor(rewards), torch.arange(len(rewards)), mask)
+    return RewardBatch(torch.tensor(rewards), torch.arange(len(rewards)), mask)
 
 
 def moved(base, by):
@@ -89,7 +87,7 @@ def test_whitening_leaves_mean_zero_and_spread_one_over_the_mask_alone():
 def test_gae_over_per_token_rewards_equals_the_double_sum_of_its_definition():
     rewards, values = torch.tensor([0.1, -0.2, 0.4, 0.0]), torch.tensor([0.5, 0.1, -0.3, 0.8])
     mask = torch.ones(1, 4, dtype=torch.bool)
-    given = Outcome(torch.tensor([1.0]), torch.tensor([0]), mask, steps=rewards[None], values=values[None])
+    given = RewardBatch(torch.tensor([1.0]), torch.tensor([0]), mask, steps=rewards[None], values=values[None])
     total = rewards + torch.tensor([0.0, 0.0, 0.0, 1.0])
     deltas = [total[t] + 0.9 * (values[t + 1] if t < 3 else 0.0) - values[t] for t in range(4)]
     hand = [sum((0.9 * 0.8) ** (k - t) * deltas[k] for k in range(t, 4)) for t in range(4)]
@@ -150,7 +148,7 @@ def test_earlier_data_add_exactly_the_gradient_of_their_cross_entropy(cipher_mod
         optimiser = Optimiser(model, Schedule(1e-9, 1))
         optimiser.step = lambda model=model: kept.append(gradients(model)) or 0.0
         Updater(model, optimiser, Objective(clipped(), group()), replayed=replayed).learn(
-            batch(), Outcome(torch.tensor([1.0, 0.0, 0.5]), torch.zeros(3, dtype=torch.long), batch().mask)
+            batch(), RewardBatch(torch.tensor([1.0, 0.0, 0.5]), torch.zeros(3, dtype=torch.long), batch().mask)
         )
     model = load_model(cipher_model, "cpu").train()
     (-(token_logprobs(model, earlier.ids, earlier.mask).logprobs * earlier.ce).sum()).backward()
@@ -177,7 +175,7 @@ def rewards(cipher_model, tmp_path_factory):
     """A run with samples of the base and two reward models trained on them."""
     root = tmp_path_factory.mktemp("run")
     sample(task=f"{TASK},split=train", n=6).run(setting(root / "1-sample", cipher_model))
-    stage = reward_model(rollouts="1-sample", members=2, steps=30, rows=16, lr=1e-3, eval_every=30)
+    stage = make_stage("reward_model", rollouts="1-sample", members=2, steps=30, rows=16, lr=1e-3, eval_every=30)
     stage.run(setting(root / "2-reward_model", cipher_model))
     return root
 
@@ -190,7 +188,8 @@ def test_a_run_on_reward_models_alone_is_rewarded_by_their_worst_case_and_starts
     cipher_model, rewards
 ):
     place = setting(rewards / "3-ppo", cipher_model)
-    stage = ppo(
+    stage = make_stage(
+        "ppo",
         **PPO, steps=3, reward_model=("2-reward_model",), reward_how="worst", verifier_weight=0.0,
         critic="2-reward_model", eval_every=3, ptx="rollouts:1-sample", ptx_rows=4,
     )  # fmt: skip
@@ -205,9 +204,9 @@ def test_a_run_on_reward_models_alone_is_rewarded_by_their_worst_case_and_starts
 
 def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run_with_its_critic(cipher_model, tmp_path):
     whole, halves = (setting(tmp_path / name, cipher_model) for name in ("whole", "halves"))
-    ppo(**PPO, steps=4, save_every=2).run(whole)
-    ppo(**PPO, steps=2, save_every=2).run(halves)
-    ppo(**PPO, steps=4, save_every=2).run(halves)
+    make_stage("ppo", **PPO, steps=4, save_every=2).run(whole)
+    make_stage("ppo", **PPO, steps=2, save_every=2).run(halves)
+    make_stage("ppo", **PPO, steps=4, save_every=2).run(halves)
     keys = ("loss", "value_loss", "explained_variance", "kl", "reward")
     first, second = ([[row[key] for key in keys] for row in rows_of(place.folder)] for place in (whole, halves))
     assert first == second
@@ -230,7 +229,7 @@ def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run_with_its_critic(
 )
 def test_fields_that_cannot_be_are_refused_by_name(change, message):
     with pytest.raises(ConfigError, match=message):
-        ppo(**{**PPO, "steps": 1, **change}).check(True)
+        make_stage("ppo", **{**PPO, "steps": 1, **change}).check(True)
 
 
 def test_a_reference_or_reward_model_with_other_ids_is_refused_before_a_model_is_loaded(cipher_model, tmp_path):
@@ -239,10 +238,10 @@ def test_a_reference_or_reward_model_with_other_ids_is_refused_before_a_model_is
     place = setting(tmp_path / "1-grpo", cipher_model)
     fields = {**PPO, "steps": 1}
     with pytest.raises(ConfigError, match=r"reference .*tokenizer"):
-        grpo(**fields, kl_weight=0.1, reference=str(nano.path("teacher"))).run(place)
+        make_stage("grpo", **fields, kl_weight=0.1, reference=str(nano.path("teacher"))).run(place)
     with pytest.raises(ConfigError, match="holds no model"):
-        grpo(**fields, kl_weight=0.1, reference="7-sft").run(place)
+        make_stage("grpo", **fields, kl_weight=0.1, reference="7-sft").run(place)
     with pytest.raises(ConfigError, match="holds none"):
-        ppo(**fields, reward_model=("7-reward_model",)).run(place)
+        make_stage("ppo", **fields, reward_model=("7-reward_model",)).run(place)
     with pytest.raises(ConfigError, match="tokenizer"):
-        ppo(**fields, critic=str(nano.path("teacher"))).run(place)
+        make_stage("ppo", **fields, critic=str(nano.path("teacher"))).run(place)

@@ -8,20 +8,18 @@ import torch
 from safetensors.torch import save_file
 
 from tests.train.cipher_base import WALKS
+from tests.train.stages import make_stage
 from train.base.health import Health, configured
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Rollout
-from train.base.rollout_file import RolloutFile
+from train.base.rollout import Rollout, RolloutFile
 from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
-from train.examples.pair_data import Preferred, pairs_of_rollouts, read_pairs
-from train.examples.reference import reference_sums
-from train.offline.preference_update import PairUpdater, Reference, mismatched
+from train.examples.pairs import Preferred, pairs_of_rollouts, read_pairs
+from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
 from train.preferences.dpo import dpo
 from train.preferences.kto import kto
-from train.stages.preference import preference
 from train.stages.sample import sample
 from ttc.core import Verdict
 from ttc.engines.shared.text import Text
@@ -236,8 +234,8 @@ def test_the_reference_is_computed_once_and_never_taken_for_another_models(ciphe
 
 
 def test_pairs_of_its_own_rollouts_make_the_model_better(cipher_model, run):
-    stage = preference(rollouts="1-sample", loss="dpo:beta=0.1", likelihood=0.2, steps=50, rows=24, lr=1e-3,
-                       held_out=WALKS, eval_every=25)  # fmt: skip
+    stage = make_stage("preference", rollouts="1-sample", loss="dpo:beta=0.1", likelihood=0.2, steps=50, rows=24,
+                       lr=1e-3, held_out=WALKS, eval_every=25)  # fmt: skip
     stage.check(True)
     found = stage.run(setting(run / "2-preference", cipher_model)).metrics
     assert found["held_out_gain_low"] > 0.1
@@ -250,7 +248,7 @@ def test_pairs_of_its_own_rollouts_make_the_model_better(cipher_model, run):
 def test_a_killed_stage_goes_on_bit_for_bit(cipher_model, run, loss):
     def final(folder, *stops):
         for steps in stops:
-            made = preference(rollouts="1-sample", loss=loss, steps=steps, rows=8, lr=1e-3, save_every=3)
+            made = make_stage("preference", rollouts="1-sample", loss=loss, steps=steps, rows=8, lr=1e-3, save_every=3)
             made.run(setting(run / folder, cipher_model))
         return list(load_model(run / folder / "model", "cpu").parameters())
 
@@ -261,7 +259,8 @@ def test_a_killed_stage_goes_on_bit_for_bit(cipher_model, run, loss):
 def test_both_log_probabilities_falling_raises_its_alarm(cipher_model, run):
     """A rate far too high throws both completions down; the rule sees it and halves the rate."""
     told = []
-    stage = preference(
+    stage = make_stage(
+        "preference",
         rollouts="1-sample", loss="dpo:beta=1", steps=12, rows=16, lr=1e-2,
         health={"gradient_spike": {"enabled": False}},
     )  # fmt: skip
@@ -283,7 +282,7 @@ def test_what_cannot_work_is_refused_by_field(cipher_model, tmp_path):
         ({"rollouts": "x", "held_out_share": 0.0}, "held_out_share"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            preference(**{"steps": 2, "lr": 1e-3, **fields})
+            make_stage("preference", **{"steps": 2, "lr": 1e-3, **fields})
     same = write(tmp_path / "pairs.jsonl", [{**ROW, "id": "one"}] * 4)
     with pytest.raises(ConfigError, match="too few to hold some out"):
-        preference(data=str(same), steps=1, lr=1e-3).run(setting(tmp_path / "p", cipher_model))
+        make_stage("preference", data=str(same), steps=1, lr=1e-3).run(setting(tmp_path / "p", cipher_model))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from train.examples.pairs import Labelled, Pairs, ranked_pairs
+from train.examples.pairs import LabelledBatch, Pairs, ranked_pairs
 from train.preferences.dpo import dpo
 from train.preferences.ipo import ipo
 from train.preferences.kto import kto
@@ -61,7 +61,7 @@ def test_orpo_stays_finite_for_certain_and_for_hopeless_answers():
 
 
 def test_kto_weighs_gains_and_losses_against_the_reference_point():
-    labelled = Labelled(
+    labelled = LabelledBatch(
         torch.tensor([-3.0, -3.0]), torch.tensor([-4.0, -4.0]), torch.tensor([True, False]), torch.tensor(0.4)
     )
     good, bad = kto(beta=0.5, good_weight=1.0, bad_weight=2.0)(labelled).tolist()

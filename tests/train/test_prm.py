@@ -9,14 +9,14 @@ import pytest
 from evals.tasks.cipher import cipher as task
 from evals.worlds.chain import NAMES, Chains
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
+from tests.train.stages import make_stage
 from train.base.models import Shape, new_model, save_model
 from train.base.stage import Setting
 from train.corpora.chain import chain
-from train.examples.step_rows import StepRow, Steps, read_steps
 from train.measure.measure import open_engine
 from train.reward_models.monte_carlo import MonteCarlo, Tried, most_uncertain
-from train.reward_models.step_model import new_step_model
-from train.stages.prm import prm
+from train.reward_models.step_model import StepRow, Steps, new_step_model
+from train.stages.prm import read_steps
 from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling
 from ttc.engines.shared.text import Text
@@ -106,8 +106,15 @@ def language(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(language):
     place = setting(language / "1-prm", language / "base")
-    stage = prm(
-        data=str(language / "steps.jsonl"), step_delimiter=".", steps=100, lr=3e-3, rows=48, warmup=10, eval_every=100
+    stage = make_stage(
+        "prm",
+        data=str(language / "steps.jsonl"),
+        step_delimiter=".",
+        steps=100,
+        lr=3e-3,
+        rows=48,
+        warmup=10,
+        eval_every=100,
     )
     stage.check(True)
     return place, stage.run(place)
@@ -143,7 +150,7 @@ def _as_row(path, reads):
 def test_a_language_model_may_say_a_good_or_a_bad_token_instead(language):
     place = setting(language / "1-token", language / "base")
     fields = {"data": str(language / "steps.jsonl"), "step_delimiter": ".", "steps": 2, "lr": 1e-3, "eval_every": 2}
-    prm(**fields, form="token", good="+", bad="-").run(place)
+    make_stage("prm", **fields, form="token", good="+", bad="-").run(place)
     stated = json.loads((place.folder / "prm" / "config.json").read_text())["ttc_prm"]
     assert stated == {"kind": "token", "step_delimiter": ".", "good": "+", "bad": "-"}
     scorer = SCORERS.load("prm")(str(place.folder / "prm"), dtype="float32", device="cpu")
@@ -160,9 +167,9 @@ def test_labels_made_by_continuation_are_kept_and_a_run_on_them_resumes(cipher_m
         "task": f"cipher:symbols={SYMBOLS},max_steps={STEPS},split=train", "step_delimiter": "n", "limit": 20, "n": 2,
         "continuations": 2, "rounds": 2, "steps": 3, "lr": 1e-3, "rows": 8, "eval_every": 3, "held_out_share": 0.3,
     }  # fmt: skip
-    first = prm(**fields).run(place)
+    first = make_stage("prm", **fields).run(place)
     kept = (place.folder / "labels.jsonl").read_text()
-    again = prm(**fields).run(place)
+    again = make_stage("prm", **fields).run(place)
     assert (place.folder / "labels.jsonl").read_text() == kept
     assert again.metrics["steps_right_after"] == first.metrics["steps_right_after"]
     assert (place.folder / "model" / "config.json").is_file()
@@ -180,7 +187,7 @@ def test_labels_made_by_continuation_are_kept_and_a_run_on_them_resumes(cipher_m
 )
 def test_fields_that_cannot_be_are_refused_by_name(change, message):
     with pytest.raises(ConfigError, match=message):
-        prm(steps=1, lr=1e-3, **change).check(True)
+        make_stage("prm", steps=1, lr=1e-3, **change).check(True)
 
 
 def test_a_delimiter_that_does_not_keep_the_steps_apart_is_refused(language):

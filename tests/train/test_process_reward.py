@@ -7,18 +7,15 @@ import math
 import pytest
 import torch
 
+from tests.train.stages import make_stage
 from train.base.models import Shape, new_model, save_model
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.corpora.chain import chain
-from train.examples.step_rows import StepRow
-from train.reward_models.process_reward import ProcessSource
-from train.reward_models.step_model import new_step_model
-from train.rl.step import outcome_of
-from train.rollouts.metrics import has_signal
+from train.reward_models.step_model import ProcessSource, StepRow, new_step_model
+from train.rl.loop import outcome_of
+from train.rollouts.groups import has_signal
 from train.rollouts.rewards import Rewarder
-from train.stages.grpo import grpo
-from train.stages.prm import prm
 from ttc.core import Verdict
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -49,7 +46,7 @@ def run(tmp_path_factory):
         for n in range(40)
     ]
     (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    stage = prm(data=str(folder / "steps.jsonl"), step_delimiter=".", steps=3, lr=1e-3, eval_every=3)
+    stage = make_stage("prm", data=str(folder / "steps.jsonl"), step_delimiter=".", steps=3, lr=1e-3, eval_every=3)
     stage.run(setting(folder / "2-prm", folder / "1-base" / "model"))
     return folder
 
@@ -104,7 +101,8 @@ def test_step_rewards_reach_the_advantage_at_their_tokens_and_make_a_signal_wher
 
 
 def test_grpo_learns_from_step_rewards_alone_and_records_them(run):
-    stage = grpo(
+    stage = make_stage(
+        "grpo",
         **FIELDS,
         process_reward="2-prm",
         advantage="steps",
@@ -125,7 +123,7 @@ def test_grpo_learns_from_step_rewards_alone_and_records_them(run):
 @pytest.mark.parametrize("change", [{"process_reward": "2-prm"}, {"advantage": "steps"}])
 def test_process_rewards_and_the_advantage_that_reads_them_need_each_other(change):
     with pytest.raises(ConfigError, match="need each other"):
-        grpo(**FIELDS, **change)
+        make_stage("grpo", **FIELDS, **change)
 
 
 def test_a_folder_that_is_no_process_reward_model_is_refused_by_name(run):

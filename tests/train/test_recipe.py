@@ -6,9 +6,9 @@ import pytest
 
 from tests.fresh import heavy_modules_of
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
-from train.base.stage import Result, Setting, read_result, write_result
+from train.base.stage import Setting, StageResult, read_result, write_result
 from train.recipe.recipe import packaged, read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
 from ttc.errors import ConfigError, RecordError, UnknownName
 
 GOOD = f'about = "x"\n{PRETRAIN}{GRPO}'
@@ -29,7 +29,7 @@ def test_every_packaged_recipe_is_short_says_what_it_deviates_in_and_binds(name)
 def test_a_recipe_runs_from_nothing_to_a_model_and_resumes_without_doing_anything_twice(tmp_path):
     recipe = read_recipe(write(tmp_path, GOOD))
     told = []
-    options = Options(tmp_path / "run", 1, None, "cpu", 1)
+    options = RunOptions(tmp_path / "run", 1, None, "cpu", 1)
     first = run_recipe(recipe, options, told.append)
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     again = run_recipe(recipe, options, told.append)
@@ -38,16 +38,16 @@ def test_a_recipe_runs_from_nothing_to_a_model_and_resumes_without_doing_anythin
 
 def test_a_folder_of_another_run_is_refused_and_left_alone(tmp_path):
     recipe = read_recipe(write(tmp_path, GOOD))
-    options = Options(tmp_path / "run", 1, None, "cpu", 1)
+    options = RunOptions(tmp_path / "run", 1, None, "cpu", 1)
     run_recipe(recipe, options, lambda text: None)
     before = (tmp_path / "run" / "run.json").read_text()
     with pytest.raises(ConfigError, match="other settings: seed is 1 there and 2 here"):
-        run_recipe(recipe, Options(tmp_path / "run", 2, None, "cpu", 1), lambda text: None)
+        run_recipe(recipe, RunOptions(tmp_path / "run", 2, None, "cpu", 1), lambda text: None)
     assert (tmp_path / "run" / "run.json").read_text() == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious.txt").write_text("x")
     with pytest.raises(ConfigError, match="not empty"):
-        run_recipe(recipe, Options(tmp_path / "mine", 1, None, "cpu", 1), lambda text: None)
+        run_recipe(recipe, RunOptions(tmp_path / "mine", 1, None, "cpu", 1), lambda text: None)
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_a_stage_in_the_wrong_place_is_refused_before_work(tmp_path):
     head, first, second = GOOD.split("[[stage]]")
     alone = read_recipe(write(tmp_path, f"{head}[[stage]]{second}"))
     with pytest.raises(ConfigError, match="needs a model"):
-        run_recipe(alone, Options(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+        run_recipe(alone, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
     assert not (tmp_path / "run").exists()
     late = read_recipe(write(tmp_path, f"{head}[[stage]]{first}[[stage]]{first}"))
     with pytest.raises(ConfigError, match="starts from nothing"):
-        run_recipe(late, Options(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+        run_recipe(late, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
 
 
 def test_training_on_the_held_out_problems_is_refused_and_shows_one(tmp_path):
     recipe = read_recipe(write(tmp_path, GOOD.replace(",split=train", "")))
     with pytest.raises(ConfigError, match="training problems are held-out problems too, such as 's"):
-        run_recipe(recipe, Options(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+        run_recipe(recipe, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
 
 
 def test_the_command_line_and_a_scale_change_single_fields(tmp_path):
@@ -108,7 +108,7 @@ def test_a_stage_for_one_scale_is_left_out_of_the_others(tmp_path):
 
 
 def test_a_broken_result_file_says_what_to_delete(tmp_path):
-    write_result(tmp_path, Result(str(tmp_path / "model"), {"a": 1.0}))
+    write_result(tmp_path, StageResult(str(tmp_path / "model"), {"a": 1.0}))
     assert read_result(tmp_path).metrics == {"a": 1.0}
     (tmp_path / "done.json").write_text(json.dumps({"model": 3}))
     with pytest.raises(RecordError, match="delete its folder"):

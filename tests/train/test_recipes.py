@@ -5,7 +5,7 @@ import pytest
 from train.base.stage import read_result
 from train.measure.retention import read_kept
 from train.recipe.recipe import packaged, read_recipe
-from train.recipe.run import Options, run_recipe, stage_folders
+from train.recipe.run import RunOptions, run_recipe, stage_folders
 
 SCALES = {name: "nano" if "nano" in path.read_text() else None for name, path in packaged().items()}
 NAMED = {"r1-zero", "r1", "dapo", "dr-grpo", "kimi-k1.5", "qwen3-fusion", "tulu3", "qwen2.5", "instructgpt",
@@ -44,7 +44,7 @@ def test_stages_of_a_run_that_are_named_come_before_and_make_what_is_read(name):
 @pytest.mark.slow
 def test_constitutional_ai_makes_a_model_polite_and_harmless_without_a_label(tmp_path):
     recipe = read_recipe("constitutional", scale="nano")
-    run_recipe(recipe, Options(tmp_path / "run", 3, None, "cpu", 1), lambda text: None)
+    run_recipe(recipe, RunOptions(tmp_path / "run", 3, None, "cpu", 1), lambda text: None)
     results = {folder.name: read_result(folder) for folder in stage_folders(tmp_path / "run")}
     assert results["2-revise"].metrics["good_gain_low"] > 0.3
     assert results["5-feedback"].metrics["agreement_gain_low"] > 0.1
@@ -58,7 +58,7 @@ def test_constitutional_ai_makes_a_model_polite_and_harmless_without_a_label(tmp
 @pytest.mark.slow
 def test_the_family_is_made_by_its_own_training_and_every_member_learns(tmp_path):
     recipe = read_recipe("nano", scale="nano", overrides={"nano.teacher_steps": "12", "nano.student_steps": "12"})
-    (result,) = run_recipe(recipe, Options(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+    (result,) = run_recipe(recipe, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
     assert all(result.metrics[f"likelihood_{name}_gain_low"] > 0 for name in ("teacher", "prm", "student"))
     family = tmp_path / "run" / "1-nano" / "family"
     assert {path.name for path in family.iterdir()} >= {"teacher", "prm", "student"}

@@ -12,18 +12,18 @@ import pytest
 from evals.report.lines import Bar, Series, line_chart
 from tests.fresh import heavy_modules_of
 from tests.train.cipher_base import make_base, make_parts
-from train.base.alarm_file import AlarmFile
-from train.base.health import Health, Rule
-from train.base.stage import Result, write_result
+from train.base.health import AlarmFile, Health, HealthRule
+from train.base.stage import StageResult, write_result
 from train.report import read_run, render_summary, write_report
 from train.report.page import PANELS
-from train.rl.loop import learn
-from train.rl.parts import Plan
+from train.rl.loop import LoopPlan, learn
 from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile
 
-ALWAYS = Rule("always", "length", "above", 0.0, 2, "warn", "every <rollout> has a length", offending=lambda r: True)
+ALWAYS = HealthRule(
+    "always", "length", "above", 0.0, 2, "warn", "every <rollout> has a length", offending=lambda r: True
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def run(tmp_path_factory):
         held_out_file=LineFile(folder / "held_out.jsonl"),
     )
     try:
-        asyncio.run(learn(Plan(steps=4, prompts=3, eval_every=2), parts))
+        asyncio.run(learn(LoopPlan(steps=4, prompts=3, eval_every=2), parts))
     finally:
         for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
             file.close()
@@ -114,7 +114,7 @@ def test_the_summary_says_where_it_started_and_ended_and_which_alarms_there_were
 def test_what_a_stage_measured_of_itself_is_shown_with_its_intervals(copy):
     names = [f"held_out_{part}{end}" for part in ("before", "after", "gain") for end in ("", "_low", "_high")]
     numbers = dict(zip(names, (0.1, 0.05, 0.2, 0.6, 0.5, 0.7, 0.5, 0.4, 0.6), strict=True))
-    write_result(copy / "1-grpo", Result(str(copy / "1-grpo" / "model"), numbers, "held-out accuracy reached 1"))
+    write_result(copy / "1-grpo", StageResult(str(copy / "1-grpo" / "model"), numbers, "held-out accuracy reached 1"))
     text = render_summary(read_run(copy))
     assert re.search(r"10.0 % \(5.0 to 20.0\) -> 60.0 % \(50.0 to 70.0\), gain 50.0 % \(40.0 to 60.0\)", text)
     assert "done, 4 steps logged, held-out accuracy reached 1" in text

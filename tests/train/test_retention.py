@@ -21,7 +21,7 @@ from train.measure.retention import (
     write_kept,
 )
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
 from train.report import read_run, render_summary
 from train.report.page import render_page
 from train.report.summary import render_retention, retention_lines
@@ -69,11 +69,11 @@ def test_a_recipe_with_the_table_is_measured_at_its_end_and_reported(tmp_path):
     recipe = read_recipe(write(tmp_path, RECIPE))
     assert recipe.steps[2].start == "1-pretrain"
     run = tmp_path / "run"
-    run_recipe(recipe, Options(run, 1, None, "cpu", 1), lambda text: None)
+    run_recipe(recipe, RunOptions(run, 1, None, "cpu", 1), lambda text: None)
     rows = read_kept(run)
     assert [row.stage for row in rows] == ["1-pretrain", "3-grpo"]  # the stage that passes its model through has none
     before = (run / "retention.json").read_text()
-    run_recipe(recipe, Options(run, 1, None, "cpu", 1), lambda text: None)
+    run_recipe(recipe, RunOptions(run, 1, None, "cpu", 1), lambda text: None)
     assert (run / "retention.json").read_text() == before
     data = read_run(run)
     assert "retention: sampled accuracy" in render_summary(data) and "<h2>Retention</h2>" in render_page(data)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.stages import make_stage
 from train.base.stage import Setting
 from train.examples.examples import Example
-from train.examples.pair_data import pairs_of_rollouts
+from train.examples.pairs import pairs_of_rollouts
 from train.reward_models.reward_models import RewardEnsemble, load_reward_model, new_reward_model, rewards_of
-from train.stages.reward_model import reward_model
 from train.stages.sample import sample
 from ttc.config.registry import SCORERS
 from ttc.errors import ConfigError
@@ -60,7 +60,9 @@ def test_the_worst_case_is_the_lowest_member_and_the_mean_their_mean(cipher_mode
 
 
 def test_an_ensemble_ranks_pairs_of_prompts_that_it_never_saw(cipher_model, run):
-    stage = reward_model(rollouts="1-sample", members=2, steps=60, lr=2e-3, rows=24, held_out_share=0.25, centre=0.01)
+    stage = make_stage(
+        "reward_model", rollouts="1-sample", members=2, steps=60, lr=2e-3, rows=24, held_out_share=0.25, centre=0.01
+    )
     stage.check(True)
     folder = run / "2-reward_model"
     found = stage.run(setting(folder, cipher_model)).metrics
@@ -71,7 +73,7 @@ def test_an_ensemble_ranks_pairs_of_prompts_that_it_never_saw(cipher_model, run)
 
 
 def test_the_first_loss_is_that_of_bradley_and_terry_by_hand(cipher_model, run):
-    stage = reward_model(rollouts="1-sample", steps=1, lr=1e-3, rows=4, per_problem=1)
+    stage = make_stage("reward_model", rollouts="1-sample", steps=1, lr=1e-3, rows=4, per_problem=1)
     stage.run(setting(run / "3-reward_model", cipher_model))
     import json
 
@@ -93,7 +95,7 @@ def test_the_first_loss_is_that_of_bradley_and_terry_by_hand(cipher_model, run):
 
 
 def test_the_scorer_of_outcome_reward_models_reads_the_folder(cipher_model, run):
-    stage = reward_model(rollouts="1-sample", steps=1, lr=1e-3, rows=4)
+    stage = make_stage("reward_model", rollouts="1-sample", steps=1, lr=1e-3, rows=4)
     stage.run(setting(run / "4-reward_model", cipher_model))
     scorer = SCORERS.load("orm")(str(run / "4-reward_model" / "reward_model-1"), device="cpu", dtype="float32")
     assert scorer is not None
@@ -106,6 +108,6 @@ def test_what_cannot_work_is_refused_by_field(cipher_model):
         ({"rollouts": "x", "held_out_share": 1.0}, "held_out_share"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            reward_model(**{"steps": 2, "lr": 1e-3, **fields})
+            make_stage("reward_model", **{"steps": 2, "lr": 1e-3, **fields})
     with pytest.raises(ConfigError, match="no reward model"):
         load_reward_model(cipher_model, "cpu")

@@ -7,6 +7,7 @@ import torch
 
 from evals.worlds.cipher import Cipher, question
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
+from tests.train.stages import make_stage
 from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.corpus import Corpus
@@ -14,9 +15,8 @@ from train.examples.examples import Example, corpus_examples, held_apart, read_e
 from train.examples.imitation import completion_sums, imitation_batch
 from train.offline.epochs import rows_at
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
+from train.recipe.run import RunOptions, run_recipe
 from train.stages.sample import sample
-from train.stages.sft import sft
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
@@ -118,8 +118,15 @@ def test_whole_prompts_are_held_out_always_the_same_ones():
 
 
 def test_examples_of_walks_teach_walking(base, tmp_path):
-    stage = sft(
-        data=str(walks(tmp_path / "walks.jsonl")), steps=90, rows=24, lr=3e-3, eval_every=30, held_out=TASK, warmup=5
+    stage = make_stage(
+        "sft",
+        data=str(walks(tmp_path / "walks.jsonl")),
+        steps=90,
+        rows=24,
+        lr=3e-3,
+        eval_every=30,
+        held_out=TASK,
+        warmup=5,
     )
     stage.check(True)
     found = stage.run(setting(tmp_path / "1-sft", base)).metrics
@@ -135,7 +142,7 @@ def test_a_killed_stage_goes_on_bit_for_bit(base, tmp_path):
 
     def final(folder, *stops):
         for steps in stops:
-            made = sft(data=data, steps=steps, rows=8, lr=1e-3, save_every=4, decay=False)
+            made = make_stage("sft", data=data, steps=steps, rows=8, lr=1e-3, save_every=4, decay=False)
             made.run(setting(tmp_path / folder, base))
         return list(load_model(tmp_path / folder / "model", "cpu").parameters())
 
@@ -158,7 +165,7 @@ def test_right_rollouts_are_what_was_sampled_without_copies_and_a_model_learns_f
         assert text.decode(example.token_ids).endswith(f"s{cipher.walk(start, steps)[-1]}<|end|>")
     few = right_rollouts(path, most=1, shortest=True)
     assert len(few) == len({example.key for example in examples})
-    stage = sft(rollouts="1-sample", steps=40, rows=24, lr=3e-3, held_out=TASK)
+    stage = make_stage("sft", rollouts="1-sample", steps=40, rows=24, lr=3e-3, held_out=TASK)
     found = stage.run(setting(tmp_path / "2-sft", base)).metrics
     assert found["held_out_gain_low"] > 0
     assert (tmp_path / "1-sample" / "model" / "model.safetensors").is_file()
@@ -175,8 +182,8 @@ def test_sampling_again_gives_the_same_rollouts_and_another_round_others(base, t
 
 
 def test_a_corpus_is_learnt_as_whole_texts(base, tmp_path):
-    stage = sft(corpus=f"cipher:symbols={SYMBOLS},max_steps={STEPS},thinking_share=1,noise=0", corpus_rows=200,
-                steps=40, lr=1e-3, warmup=5)  # fmt: skip
+    stage = make_stage("sft", corpus=f"cipher:symbols={SYMBOLS},max_steps={STEPS},thinking_share=1,noise=0",
+                       corpus_rows=200, steps=40, lr=1e-3, warmup=5)  # fmt: skip
     assert stage.run(setting(tmp_path / "sft", base)).metrics["likelihood_gain_low"] > 0
 
 
@@ -196,13 +203,13 @@ def test_what_cannot_work_is_refused_by_field(base, tmp_path):
         ({"corpus": "cipher", "lr": -1.0}, "lr must be above 0"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            sft(**{"steps": 2, "lr": 1e-3, **fields})
+            make_stage("sft", **{"steps": 2, "lr": 1e-3, **fields})
     with pytest.raises(ConfigError, match="does not exist"):
-        sft(data=str(tmp_path / "none.jsonl"), steps=1, lr=1e-3).check(True)
+        make_stage("sft", data=str(tmp_path / "none.jsonl"), steps=1, lr=1e-3).check(True)
     with pytest.raises(ConfigError, match="needs a model"):
-        sft(corpus="cipher", steps=1, lr=1e-3).check(False)
+        make_stage("sft", corpus="cipher", steps=1, lr=1e-3).check(False)
     with pytest.raises(ConfigError, match="neither"):
-        sft(rollouts="2-sample", steps=1, lr=1e-3).run(setting(tmp_path / "s", base))
+        make_stage("sft", rollouts="2-sample", steps=1, lr=1e-3).run(setting(tmp_path / "s", base))
 
 
 def test_pretrain_sample_and_imitate_run_as_a_recipe(tmp_path):
@@ -230,5 +237,5 @@ rows = 8
 lr = 1e-3
 held_out_share = 0.2
 """)
-    results = run_recipe(read_recipe(str(path)), Options(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+    results = run_recipe(read_recipe(str(path)), RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
     assert len(results) == 3 and (tmp_path / "run" / "model" / "model.safetensors").is_file()

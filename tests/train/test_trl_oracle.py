@@ -16,7 +16,7 @@ from train.advantages.group import group
 from train.base.models import Shape, load_model, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
 from train.corpora.cipher import cipher
-from train.examples.pairs import Labelled, Pairs
+from train.examples.pairs import LabelledBatch, Pairs
 from train.losses.cispo import cispo
 from train.losses.gspo import gspo
 from train.losses.ppo import ppo
@@ -25,11 +25,9 @@ from train.preferences.ipo import ipo
 from train.preferences.kto import kto
 from train.preferences.orpo import orpo
 from train.preferences.simpo import simpo
-from train.update import kl
-from train.update.batch import Batch, pad
-from train.update.correction import Correction
-from train.update.normalise import token_weights
-from train.update.policy import token_logprobs
+from train.update.batch import TokenBatch, pad, token_weights
+from train.update.logprobs import token_logprobs
+from train.update.terms import Correction, k3
 from train.update.update import Objective, Updater, _Tally
 
 pytestmark = [
@@ -133,7 +131,7 @@ def our_batch():
     for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
         mask[row, len(prompt) - 1 : len(prompt) - 1 + len(completion)] = True
     zero = torch.zeros(mask.shape)
-    return Batch(ids, mask, ADVANTAGES[:, None] * mask, zero, zero, zero, zero + float("nan"), zero)
+    return TokenBatch(ids, mask, ADVANTAGES[:, None] * mask, zero, zero, zero, zero + float("nan"), zero)
 
 
 def aligned(values, mask):
@@ -201,7 +199,7 @@ def test_the_pull_of_a_reference_equals_that_of_trl(tmp_path, model, tokenizer, 
     else:
         batch = our_batch()
         logprobs = token_logprobs(model, batch.ids, batch.mask).logprobs
-        estimate = kl.k3(logprobs, aligned(inputs["ref_per_token_logps"], batch.mask))
+        estimate = k3(logprobs, aligned(inputs["ref_per_token_logps"], batch.mask))
         pull = 0.3 * (estimate * token_weights(batch.mask, normaliser, MOST)).sum()
         ours = our_loss(model, inputs, loss, normaliser) + pull
     same(ours, trainer._compute_loss(model, inputs), model)
@@ -269,7 +267,7 @@ def test_kto_equals_that_of_trl(tmp_path, model, tokenizer):
         now, _ = sums(model, batch["KL_input_ids"], batch["KL_completion_mask"])
         then, _ = sums(reference, batch["KL_input_ids"], batch["KL_completion_mask"])
     good = torch.as_tensor(batch["label"], dtype=torch.bool)
-    labelled = Labelled(policy, before, good, (now - then).mean())
+    labelled = LabelledBatch(policy, before, good, (now - then).mean())
     same(kto(beta=0.3, good_weight=1.0, bad_weight=1.5)(labelled).mean(), theirs, model)
 
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.base.rollout_file import RolloutFile, read_rollouts
+from tests.train.stages import make_stage
+from train.base.rollout import RolloutFile, read_rollouts
 from train.base.stage import Setting
-from train.examples.step_rows import StepRow
-from train.reward_models.step_model import new_step_model
+from train.reward_models.step_model import StepRow, new_step_model
 from train.stages.sample import sample
-from train.stages.verifier_lm import verifier_lm
 from ttc.config.registry import SCORERS
 from ttc.core import Completion, Prompt, Verdict
 from ttc.engines.shared.text import Text
@@ -40,7 +39,7 @@ def trained(cipher_model, tmp_path_factory):
     )
     relabelled.close()
     place = setting(root / "2-verifier_lm", cipher_model)
-    stage = verifier_lm(**FIELDS, steps=40, imitation=0.1, eval_every=40)
+    stage = make_stage("verifier_lm", **FIELDS, steps=40, imitation=0.1, eval_every=40)
     stage.check(True)
     return place, stage.run(place)
 
@@ -80,17 +79,17 @@ def test_the_scorer_reads_the_probability_of_the_good_word_behind_the_question(t
 )
 def test_fields_that_cannot_be_are_refused_by_name(change, message):
     with pytest.raises(ConfigError, match=message):
-        verifier_lm(**{**FIELDS, "steps": 1, **change})
+        make_stage("verifier_lm", **{**FIELDS, "steps": 1, **change})
 
 
 def test_a_word_that_is_several_tokens_and_answers_of_one_kind_are_refused(trained, cipher_model):
     place, _ = trained
     with pytest.raises(ConfigError, match="one token"):
-        verifier_lm(**{**FIELDS, "good": "s1n1"}, steps=1).run(place)
+        make_stage("verifier_lm", **{**FIELDS, "good": "s1n1"}, steps=1).run(place)
     alone = place.folder.parent / "one-kind.jsonl"
     file = RolloutFile(alone)
     rollouts = read_rollouts(place.folder.parent / "0-sample" / "rollouts.jsonl")
     file.append(replace(rollout, verdict=Verdict("incorrect"), reward=0.0) for rollout in rollouts)
     file.close()
     with pytest.raises(ConfigError, match="both right and wrong"):
-        verifier_lm(**{**FIELDS, "rollouts": str(alone)}, steps=1).run(place)
+        make_stage("verifier_lm", **{**FIELDS, "rollouts": str(alone)}, steps=1).run(place)

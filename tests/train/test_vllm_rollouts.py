@@ -11,10 +11,10 @@ import json
 import pytest
 import torch
 
+from tests.train.stages import make_stage
 from train.base.models import load_model
 from train.base.stage import Setting
 from train.rollouts.sync import LIMITS, Syncer
-from train.stages.grpo import grpo
 from ttc import nano
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
@@ -27,7 +27,8 @@ SPEC = "vllm:" + ",".join(f"{name}={value}" for name, value in OPTIONS.items())
 
 
 def test_grpo_updates_the_policy_and_vllm_samples_from_the_updated_one(tmp_path):
-    stage = grpo(
+    stage = make_stage(
+        "grpo",
         task="arithmetic:level=2,split=train,wording=spaced",
         held_out="arithmetic:level=2,wording=spaced",
         engine=SPEC,

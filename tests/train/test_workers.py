@@ -10,16 +10,14 @@ import pytest
 from tests.train.cipher_base import make_parts
 from train.base.rollout import Collector
 from train.rl.asynchronous import learn_async
-from train.rl.loop import learn
-from train.rl.parts import Plan
-from train.rollouts.revive import Revived, revived
-from train.rollouts.sync import Syncer
+from train.rl.loop import LoopPlan, learn
+from train.rollouts.sync import Revived, Syncer, revived
 from ttc.core import Message, Sampling, Usage
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import EngineError, PromptTooLong
 
-PLAN = Plan(steps=3, prompts=4, eval_every=3)
+PLAN = LoopPlan(steps=3, prompts=4, eval_every=3)
 
 
 def over(parts, engine):
@@ -57,7 +55,7 @@ def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model,
     alone = outcome(learn, make_parts(cipher_model, tmp_path / "one"))
     apart = outcome(learn, over(make_parts(cipher_model, tmp_path / "two"), local(cipher_model)))
     assert same(alone, apart)
-    one_ahead = Plan(steps=3, prompts=4, eval_every=3, buffer=1, max_staleness=0)
+    one_ahead = LoopPlan(steps=3, prompts=4, eval_every=3, buffer=1, max_staleness=0)
     queued = over(make_parts(cipher_model, tmp_path / "three"), local(cipher_model))
     assert same(alone, outcome(learn_async, queued, one_ahead))
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from train.base.launch import without
 from train.base.models import load_model
-from train.base.world import ALONE, World
+from train.base.world import ALONE, World, without
 from train.recipe.recipe import read_recipe
-from train.recipe.run import Options, run_recipe
-from train.update.micro import shared
+from train.recipe.run import RunOptions, run_recipe
+from train.update.batch import shared
 from ttc.errors import ConfigError
 
 RECIPE = f"""
@@ -55,7 +54,7 @@ def test_rows_are_dealt_out_by_length_to_every_process_once():
 def test_overlapping_rollouts_are_refused_in_several_processes_before_anything_is_written(tmp_path):
     path = tmp_path / "both.toml"
     path.write_text(RECIPE.replace("KIND", "grpo") + "asynchronous = true\n")
-    options = Options(tmp_path / "run", 1, tmp_path, "cpu", 1, World(0, 2))
+    options = RunOptions(tmp_path / "run", 1, tmp_path, "cpu", 1, World(0, 2))
     with pytest.raises(ConfigError, match="asynchronous = true is for one learner"):
         run_recipe(read_recipe(str(path)), options, print)
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.outcome import Advantage, Outcome, centred, group_std, spread
+from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
 
 __all__ = ["batch"]
 
@@ -20,7 +20,7 @@ def batch(*, eps: float = 1e-4) -> Advantage:
         eps: added to the spread.
     """
 
-    def advantage(outcome: Outcome) -> torch.Tensor:
+    def advantage(outcome: RewardBatch) -> torch.Tensor:
         one = torch.zeros_like(outcome.groups)
         std = group_std(outcome.rewards, one, outcome.judged)
         return spread(centred(outcome.rewards, one, outcome.judged) / (std + eps), outcome)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.outcome import Advantage, Outcome
+from train.update.advantage import Advantage, RewardBatch
 from ttc.errors import ConfigError
 
 __all__ = ["gae"]
@@ -29,7 +29,7 @@ def gae(*, gamma: float = 1.0, lam: float = 0.95) -> Advantage:
         if not 0 <= value <= 1:
             raise ConfigError(f"gae.{name} must be in [0, 1], got {value}")
 
-    def advantage(outcome: Outcome) -> torch.Tensor:
+    def advantage(outcome: RewardBatch) -> torch.Tensor:
         if outcome.values is None:
             raise ConfigError("advantage gae needs a value head: set update.value_head")
         mask = outcome.mask.bool() & outcome.judged[:, None]
@@ -49,13 +49,13 @@ def gae(*, gamma: float = 1.0, lam: float = 0.95) -> Advantage:
     return advantage
 
 
-def _rewards(outcome: Outcome, mask: torch.Tensor) -> torch.Tensor:
+def _rewards(outcome: RewardBatch, mask: torch.Tensor) -> torch.Tensor:
     """(R, T): process rewards where they are, the outcome's at the last sampled token."""
-    found = torch.zeros_like(mask, dtype=outcome.rewards.dtype)
+    rewards = torch.zeros_like(mask, dtype=outcome.rewards.dtype)
     if outcome.steps is not None:
-        found = found + torch.nan_to_num(outcome.steps) * mask
+        rewards = rewards + torch.nan_to_num(outcome.steps) * mask
     place = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, place, -1).amax(1)
     rows = torch.nonzero(last >= 0)[:, 0]
-    found[rows, last[rows]] += outcome.rewards[rows]
-    return found
+    rewards[rows, last[rows]] += outcome.rewards[rows]
+    return rewards

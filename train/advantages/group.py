@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from train.update.outcome import Advantage, Outcome, centred, group_std, spread
+from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
 
 __all__ = ["group"]
 
@@ -24,7 +24,7 @@ def group(*, scale: Literal["group", "batch", "none"] = "group", eps: float = 1e
         eps: added to the spread; a group of equal rewards gives exactly 0.
     """
 
-    def advantage(outcome: Outcome) -> torch.Tensor:
+    def advantage(outcome: RewardBatch) -> torch.Tensor:
         gap = centred(outcome.rewards, outcome.groups, outcome.judged)
         if scale == "none":
             return spread(gap, outcome)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.outcome import Advantage, Outcome, centred, group_mean, spread
+from train.update.advantage import Advantage, RewardBatch, centred, group_mean, spread
 
 __all__ = ["leave_one_out"]
 
@@ -16,7 +16,7 @@ __all__ = ["leave_one_out"]
 def leave_one_out() -> Advantage:
     """Reward minus the mean of the others of its group."""
 
-    def advantage(outcome: Outcome) -> torch.Tensor:
+    def advantage(outcome: RewardBatch) -> torch.Tensor:
         _, number = group_mean(outcome.rewards, outcome.groups, outcome.judged)
         others = number / (number - 1).clamp(min=1)
         return spread(centred(outcome.rewards, outcome.groups, outcome.judged) * others, outcome)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from train.update.outcome import Advantage, Outcome, centred, group_std, spread
+from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
 
 __all__ = ["reinforce_pp"]
 
@@ -24,7 +24,7 @@ def reinforce_pp(*, baseline: Literal["none", "group"] = "group", eps: float = 1
         eps: added to the spread.
     """
 
-    def advantage(outcome: Outcome) -> torch.Tensor:
+    def advantage(outcome: RewardBatch) -> torch.Tensor:
         values, one = outcome.rewards, torch.zeros_like(outcome.groups)
         if baseline == "group":
             values = centred(values, outcome.groups, outcome.judged)

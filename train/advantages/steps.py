@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from train.advantages.group import group
-from train.update.outcome import Advantage, Outcome, group_mean, group_std
+from train.update.advantage import Advantage, RewardBatch, group_mean, group_std
 from ttc.errors import ConfigError
 
 __all__ = ["steps"]
@@ -29,17 +29,17 @@ def steps(*, outcome: float = 0.0, eps: float = 1e-4) -> Advantage:
     """
     whole = group(eps=eps)
 
-    def advantage(found: Outcome) -> torch.Tensor:
-        if found.steps is None:
+    def advantage(batch: RewardBatch) -> torch.Tensor:
+        if batch.steps is None:
             raise ConfigError("advantage steps needs process rewards: give the stage a process_reward, such as 2-prm")
-        rewards = found.steps
-        known = ~torch.isnan(rewards) & found.mask.bool() & found.judged[:, None]
-        groups = found.groups[:, None].expand_as(rewards)
-        flat, owner, valid = rewards.reshape(-1), groups.reshape(-1), known.reshape(-1)
+        rewards = batch.steps
+        is_known = ~torch.isnan(rewards) & batch.mask.bool() & batch.judged[:, None]
+        groups = batch.groups[:, None].expand_as(rewards)
+        flat, owner, valid = rewards.reshape(-1), groups.reshape(-1), is_known.reshape(-1)
         mean, _ = group_mean(flat, owner, valid)
         std = group_std(flat, owner, valid)
         normal = torch.where(valid, (flat - mean) / (std + eps), 0.0).view_as(rewards)
         later = normal.flip(1).cumsum(1).flip(1)
-        return (later + outcome * whole(found)) * found.mask
+        return (later + outcome * whole(batch)) * batch.mask
 
     return advantage

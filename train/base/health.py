@@ -4,10 +4,11 @@
     skip        do not apply this update     roll_back    return to the last checkpoint, with half the rate
     stop        end the run, with the reason
 
-A rule is a value (`Rule`): the name of a metric, the side on which it is bad, a threshold, and how many steps running
-it must be so. A metric may be compared with its own early mean (`relative`), since a length or an entropy has no good
-value of its own. Rules that act before an update see only what rollouts tell; all others see the whole step. A recipe
-changes any field of any rule by its name. Left out: learning thresholds from other runs.
+A rule is a value (`HealthRule`): the name of a metric, the side on which it is bad, a threshold, and how many steps in
+a row it must be so. A metric may be compared with its own early mean (`relative`), since a length or an entropy has no
+good value of its own. Rules that act before an update see only what rollouts tell; all others see the whole step. A
+recipe changes any field of any rule by its name. Every loop of this package acts through `act`, so an alarm means the
+same everywhere, and writes alarms as JSON lines for the report. Left out: learning thresholds from other runs.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from train.base.checkpoint import Checkpoints
+from train.base.optimiser import Optimiser
 from train.base.rollout import Rollout
 from ttc.errors import ConfigError, UnknownName
+from ttc.records import LineFile
 
-__all__ = ["RULES", "Action", "Alarm", "Health", "Rule", "configured"]
+__all__ = ["RULES", "Action", "Alarm", "AlarmFile", "Health", "HealthRule", "act", "configured", "excerpt"]
+
 
 Action: TypeAlias = Literal["warn", "skip", "lower_rate", "roll_back", "stop"]
 _ACTIONS = ("warn", "skip", "lower_rate", "roll_back", "stop")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HealthRule:
     """`metric` beyond `threshold` on `side` for `patience` steps running -> `action`.
 
     `relative` compares with the mean of the metric's first `_BASE` values instead: above threshold times it, or below.
@@ -50,15 +56,15 @@ class Rule:
 class Alarm:
     """A rule that fired at a step, with the metric's last values and a few offending rollouts."""
 
-    rule: Rule
+    rule: HealthRule
     step: int
     values: tuple[float, ...]
     rollouts: tuple[Rollout, ...] = ()
 
     def text(self) -> str:
         """One paragraph for the terminal."""
-        seen = ", ".join(f"{value:.4g}" for value in self.values)
-        lines = [f"health rule {self.rule.name}: {self.rule.metric} {seen} at step {self.step} -> {self.rule.action}"]
+        values = ", ".join(f"{value:.4g}" for value in self.values)
+        lines = [f"health rule {self.rule.name}: {self.rule.metric} {values} at step {self.step} -> {self.rule.action}"]
         lines.append(f"  {self.rule.why}")
         for rollout in self.rollouts:
             status = rollout.verdict.status if rollout.verdict else "unjudged"
@@ -77,74 +83,78 @@ def _failed(rollout: Rollout) -> bool:
 
 
 _BASE = 5
-RULES: tuple[Rule, ...] = (
-    Rule("no_signal", "signal_share", "below", 0.1, 10, "warn",
+RULES: tuple[HealthRule, ...] = (
+    HealthRule("no_signal", "signal_share", "below", 0.1, 10, "warn",
          "almost no group has rewards that differ, so nothing is learnt: change difficulty, or raise n"),
-    Rule("all_fail", "all_fail", "above", 0.95, 10, "stop",
+    HealthRule("all_fail", "all_fail", "above", 0.95, 10, "stop",
          "every group fails as a whole: the task is too hard for this policy, or the policy has collapsed",
          offending=_wrong),
-    Rule("all_pass", "all_pass", "above", 0.95, 10, "warn", "every group passes: the task is solved, or leaks"),
-    Rule("entropy_collapse", "entropy", "below", 0.005, 10, "warn",
+    HealthRule("all_pass", "all_pass", "above", 0.95, 10, "warn", "every group passes: the task is solved, or leaks"),
+    HealthRule("entropy_collapse", "entropy", "below", 0.005, 10, "warn",
          "the policy has almost no entropy left and explores nothing"),
-    Rule("entropy_rise", "entropy", "above", 2.5, 5, "lower_rate",
+    HealthRule("entropy_rise", "entropy", "above", 2.5, 5, "lower_rate",
          "entropy rises far above its start: the rate is too high", relative=True, offending=_wrong),
-    Rule("kl_ceiling", "kl", "above", 0.5, 3, "lower_rate", "the policy is far from its reference (nats per token)"),
-    Rule("teacher_apart", "overlap", "below", 0.3, 10, "warn",
+    HealthRule("kl_ceiling", "kl", "above", 0.5, 3, "lower_rate",
+         "the policy is far from its reference (nats per token)"),
+    HealthRule("teacher_apart", "overlap", "below", 0.3, 10, "warn",
          "student and teacher share little of their probability: imitate the teacher first, or take a nearer one"),
-    Rule("clip_share", "clip_share", "above", 0.3, 5, "lower_rate", "most tokens are clipped: updates are too large"),
-    Rule("length_collapse", "length", "below", 0.4, 8, "stop",
+    HealthRule("clip_share", "clip_share", "above", 0.3, 5, "lower_rate",
+         "most tokens are clipped: updates are too large"),
+    HealthRule("length_collapse", "length", "below", 0.4, 8, "stop",
          "rollouts shrink to a fraction of their length: a shortcut is learnt", relative=True),
-    Rule("thinking_dies", "thinking_share", "below", 0.25, 8, "stop",
+    HealthRule("thinking_dies", "thinking_share", "below", 0.25, 8, "stop",
          "the policy stops thinking: it answers by heart, which held-out problems will not reward", relative=True),
-    Rule("length_drift", "length", "above", 3.0, 8, "warn",
+    HealthRule("length_drift", "length", "above", 3.0, 8, "warn",
          "rollouts grow far beyond their early length", relative=True),
-    Rule("truncation", "truncated", "above", 0.5, 8, "stop",
+    HealthRule("truncation", "truncated", "above", 0.5, 8, "stop",
          "most rollouts are cut: raise max_tokens or add an overlong penalty", offending=lambda r: r.truncated),
-    Rule("duplicates", "unique_share", "below", 0.15, 10, "warn", "rollouts of a group are nearly all the same"),
-    Rule("repetition", "repetition", "above", 0.5, 5, "stop", "rollouts repeat themselves",
+    HealthRule("duplicates", "unique_share", "below", 0.15, 10, "warn", "rollouts of a group are nearly all the same"),
+    HealthRule("repetition", "repetition", "above", 0.5, 5, "stop", "rollouts repeat themselves",
          offending=lambda r: len(r.token_ids) > 8),
-    Rule("train_above_held_out", "gap", "above", 0.25, 2, "stop",
+    HealthRule("train_above_held_out", "gap", "above", 0.25, 2, "stop",
          "train reward is far above held-out accuracy: memorised prompts, or a verifier that can be fooled"),
-    Rule("held_out_falls", "held_out_drop", "above", 0.15, 2, "roll_back",
+    HealthRule("held_out_falls", "held_out_drop", "above", 0.15, 2, "roll_back",
          "held-out accuracy has fallen from its best while training went on"),
-    Rule("reward_falls", "reward", "below", 0.5, 5, "roll_back",
+    HealthRule("reward_falls", "reward", "below", 0.5, 5, "roll_back",
          "train reward fell to half of its early mean: the rate is too high", relative=True, offending=_wrong),
-    Rule("form_without_accuracy", "form_gap", "above", 0.6, 10, "warn",
+    HealthRule("form_without_accuracy", "form_gap", "above", 0.6, 10, "warn",
          "nearly all rollouts have the right form and few are right", offending=_wrong),
-    Rule("both_fall", "chosen_falls", "above", 0.0, 5, "lower_rate",
+    HealthRule("both_fall", "chosen_falls", "above", 0.0, 5, "lower_rate",
          "log-probabilities of chosen and rejected answers both fall: lower the rate, or add a likelihood term"),
-    Rule("verifier_errors", "verifier_errors", "above", 0.05, 2, "stop",
+    HealthRule("verifier_errors", "verifier_errors", "above", 0.05, 2, "stop",
          "the verifier itself fails", offending=_failed),
-    Rule("verifier_timeouts", "verifier_timeouts", "above", 0.2, 3, "warn", "verdicts time out", offending=_failed),
-    Rule("mismatch", "mismatch", "above", 0.05, 2, "stop",
+    HealthRule("verifier_timeouts", "verifier_timeouts", "above", 0.2, 3, "warn", "verdicts time out",
+         offending=_failed),
+    HealthRule("mismatch", "mismatch", "above", 0.05, 2, "stop",
          "engine and trainer disagree about the log-probabilities of what was sampled: stale or other weights"),
-    Rule("not_finite", "not_finite", "above", 0.0, 1, "skip", "the gradient is not finite; the update was not applied"),
-    Rule("gradient_spike", "grad_norm", "above", 20.0, 3, "lower_rate", "gradients are far above their start",
+    HealthRule("not_finite", "not_finite", "above", 0.0, 1, "skip",
+         "the gradient is not finite; the update was not applied"),
+    HealthRule("gradient_spike", "grad_norm", "above", 20.0, 3, "lower_rate", "gradients are far above their start",
          relative=True),
-    Rule("slow_rollouts", "rollout_share", "above", 0.95, 20, "warn",
+    HealthRule("slow_rollouts", "rollout_share", "above", 0.95, 20, "warn",
          "nearly all time goes into rollouts: use more engines or the asynchronous loop"),
-    Rule("memory", "memory_gb", "above", 1.5, 10, "warn", "memory grows", relative=True),
+    HealthRule("memory", "memory_gb", "above", 1.5, 10, "warn", "memory grows", relative=True),
 )  # fmt: skip
 
 
-def configured(changes: Mapping[str, Mapping[str, Any]]) -> tuple[Rule, ...]:
+def configured(changes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthRule, ...]:
     """The rules with the fields that a recipe changes; `enabled = false` drops one.
 
     Raises:
         ConfigError: an unknown rule or field, or a value of the wrong kind.
     """
-    known = {rule.name: rule for rule in RULES}
+    rules = {rule.name: rule for rule in RULES}
     for name, change in changes.items():
-        if name not in known:
-            raise UnknownName("health rule", name, known)
+        if name not in rules:
+            raise UnknownName("health rule", name, rules)
         if change.get("enabled", True) is False:
-            del known[name]
+            del rules[name]
             continue
-        known[name] = _changed(known[name], {k: v for k, v in change.items() if k != "enabled"})
-    return tuple(known.values())
+        rules[name] = _changed(rules[name], {k: v for k, v in change.items() if k != "enabled"})
+    return tuple(rules.values())
 
 
-def _changed(rule: Rule, change: Mapping[str, Any]) -> Rule:
+def _changed(rule: HealthRule, change: Mapping[str, Any]) -> HealthRule:
     allowed = {"threshold", "patience", "action", "after"}
     for key, value in change.items():
         if key not in allowed:
@@ -159,7 +169,7 @@ def _changed(rule: Rule, change: Mapping[str, Any]) -> Rule:
 class Health:
     """Checks rules step by step; its state is small JSON."""
 
-    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+    def __init__(self, rules: Sequence[HealthRule] = RULES) -> None:
         self.rules = tuple(rules)
         self._bad: dict[str, list[float]] = {}
         self._base: dict[str, list[float]] = {}
@@ -174,15 +184,15 @@ class Health:
             if not self._is_bad(rule, value):
                 self._bad.pop(rule.name, None)
                 continue
-            seen = self._bad.setdefault(rule.name, [])
-            seen.append(value)
-            if len(seen) >= rule.patience:
-                shown = [r for r in rollouts if rule.offending is not None and rule.offending(r)][:3]
-                alarms.append(Alarm(rule, step, tuple(seen[-5:]), tuple(shown)))
+            streak = self._bad.setdefault(rule.name, [])
+            streak.append(value)
+            if len(streak) >= rule.patience:
+                offenders = [r for r in rollouts if rule.offending is not None and rule.offending(r)][:3]
+                alarms.append(Alarm(rule, step, tuple(streak[-5:]), tuple(offenders)))
                 del self._bad[rule.name]
         return alarms
 
-    def _is_bad(self, rule: Rule, value: float) -> bool:
+    def _is_bad(self, rule: HealthRule, value: float) -> bool:
         limit = rule.threshold
         if rule.relative:
             base = self._base.setdefault(rule.name, [])
@@ -200,3 +210,79 @@ class Health:
         """Restore what `state` returned."""
         self._bad = {name: list(values) for name, values in state["bad"].items()}
         self._base = {name: list(values) for name, values in state["base"].items()}
+
+
+_SHOWN = 600
+"""Most characters of a rollout's thinking, and of its answer, that are kept."""
+
+
+class AlarmFile:
+    """Appends alarms as they are raised."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = LineFile(path)
+
+    def append(self, alarm: Alarm) -> None:
+        """Write one alarm; a value that is not finite is written as text."""
+        rule = alarm.rule
+        row = {
+            "step": alarm.step,
+            "rule": rule.name,
+            "metric": rule.metric,
+            "threshold": rule.threshold,
+            "action": rule.action,
+            "why": rule.why,
+            "values": [value if math.isfinite(value) else str(value) for value in alarm.values],
+            "rollouts": [excerpt(rollout) for rollout in alarm.rollouts],
+        }
+        self._file.write(row)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def excerpt(rollout: Rollout) -> dict[str, Any]:
+    """What a reader needs to see of a rollout, as JSON."""
+    return {
+        "problem": rollout.problem_id,
+        "path": list(rollout.path),
+        "status": rollout.verdict.status if rollout.verdict else "unjudged",
+        "reward": rollout.reward,
+        "tokens": len(rollout.token_ids),
+        "truncated": rollout.truncated,
+        "thinking": rollout.thinking[:_SHOWN],
+        "text": rollout.text[:_SHOWN],
+    }
+
+
+def act(
+    alarms: Sequence[Alarm],
+    model: Any,
+    optimiser: Optimiser,
+    checkpoints: Checkpoints,
+    log: Callable[[str], None],
+    file: AlarmFile | None = None,
+) -> str:
+    """Act on `alarms` in order; returns why the run must stop, or nothing."""
+    stopped = ""
+    for alarm in alarms:
+        if file is not None:
+            file.append(alarm)
+        log(alarm.text())
+        if alarm.rule.action == "lower_rate":
+            optimiser.scale *= 0.5
+        if alarm.rule.action == "roll_back":
+            _roll_back(model, optimiser, checkpoints)
+        if alarm.rule.action == "stop":
+            stopped = f"health rule {alarm.rule.name}: {alarm.rule.why}"
+    return stopped
+
+
+def _roll_back(model: Any, optimiser: Optimiser, checkpoints: Checkpoints) -> None:
+    """Take the weights of the last checkpoint, with half the learning rate; counters go on."""
+    scale = optimiser.scale
+    checkpoint = checkpoints.load(model)
+    if checkpoint is not None:
+        optimiser.load(checkpoint[0])
+    optimiser.scale = scale * 0.5

@@ -27,15 +27,15 @@ class LoraLinear(torch.nn.Module):
     def __init__(self, base: torch.nn.Linear, rank: int, alpha: float, generator: torch.Generator) -> None:
         super().__init__()
         self.base, self.scale = base, alpha / rank
-        bound = 1 / math.sqrt(base.in_features)
-        start = (torch.rand(rank, base.in_features, generator=generator) * 2 - 1) * bound
+        limit = 1 / math.sqrt(base.in_features)
+        start = (torch.rand(rank, base.in_features, generator=generator) * 2 - 1) * limit
         self.down = torch.nn.Parameter(start.to(base.weight.device))
         self.up = torch.nn.Parameter(torch.zeros(base.out_features, rank, device=base.weight.device))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's output with the adapter's: (.., in) -> (.., out)."""
-        found: torch.Tensor = self.base(x) + self.scale * ((x @ self.down.T) @ self.up.T)
-        return found
+        output: torch.Tensor = self.base(x) + self.scale * ((x @ self.down.T) @ self.up.T)
+        return output
 
     @torch.no_grad()
     def merged(self) -> torch.Tensor:
@@ -74,7 +74,7 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
     """
     model = inner(model)
     adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
-    found: dict[str, torch.Tensor] = {}
+    state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
         owner, _, last = name.rpartition(".")
         if owner in adapted:
@@ -82,5 +82,5 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
         layer = owner.removesuffix(".base")
         merges = layer in adapted and owner.endswith(".base")
         plain = f"{layer}.{last}" if merges else name
-        found[plain] = adapted[layer].merged() if merges and last == "weight" else whole(tensor.detach())
-    return found
+        state[plain] = adapted[layer].merged() if merges and last == "weight" else whole(tensor.detach())
+    return state

@@ -97,10 +97,10 @@ def save_model(
     state, model = merged_state(model), inner(model)
     if not writes:
         return
-    kept = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
+    copied = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
     stop = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     with replaced_folder(folder) as fresh:
-        kept.save_pretrained(fresh, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
+        copied.save_pretrained(fresh, state_dict={name: tensor.to(dtype) for name, tensor in state.items()})
         tokenizer.save_pretrained(fresh)
         stop.save_pretrained(fresh)
 

@@ -80,10 +80,10 @@ class Optimiser:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        kept = state["inner"]
+        inner = state["inner"]
         moments = {
             number: {name: spread(value, self._trained[number]) for name, value in values.items()}
-            for number, values in kept["state"].items()
+            for number, values in inner["state"].items()
         }
-        self._inner.load_state_dict({**kept, "state": moments})
+        self._inner.load_state_dict({**inner, "state": moments})
         self.taken, self.scale = int(state["taken"]), float(state["scale"])

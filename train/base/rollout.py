@@ -3,24 +3,26 @@
 Any engine and any strategy can produce them. A rollout holds the exact ids that were sampled (promise 4), the engine's
 log-probabilities, and which ids thinking control put there instead of the policy: those are never trained on. Sampling
 is at temperature 1 without top-p and top-k, because only there are the engine's log-probabilities those of the policy.
-An episode with tools (`ttc.agents`) is one rollout: what the tools returned stands among its ids and is not sampled.
-Cost: one tuple per completion.
+An episode with tools (`ttc.agents`) is one rollout: what the tools returned stands among its ids and is not sampled. On
+disk a rollout is one JSON line, readable at any moment. Cost: one tuple per completion.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from evals.task import Item
 from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, Target, Usage, Verdict
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, RecordError
+from ttc.records import LineFile, decode, encode, iterate
 from ttc.session.session import Session, Shared
 from ttc.session.solve import Strategy, attempt
 from ttc.session.thinking import Thinking
 
-__all__ = ["Collector", "Rollout", "Strategy", "group_draws"]
+__all__ = ["Collector", "Rollout", "RolloutFile", "Strategy", "group_draws", "read_rollouts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,9 @@ class Collector:
         whole = prompt.then(completion)
         ending = len(completion.token_ids) - completion.num_eos  # `then` drops the end of sequence; training needs it
         generated = [*whole.generated_ids, *completion.token_ids[ending:]]
-        known = [*(whole.logprobs or ()), *(completion.logprobs or ())[ending:]]
-        used = (event for event in session.trace if event.kind == "tool" and event.path == candidate.path)
-        failed = [bool(event.data["failed"]) for event in used]
+        logprobs = [*(whole.logprobs or ()), *(completion.logprobs or ())[ending:]]
+        tool_events = (event for event in session.trace if event.kind == "tool" and event.path == candidate.path)
+        failed = [bool(event.data["failed"]) for event in tool_events]
         return Rollout(
             step=step,
             group=group,
@@ -134,8 +136,8 @@ class Collector:
             path=candidate.path,
             prompt_ids=(whole.token_ids or ())[: whole.rendered_len],
             token_ids=tuple(generated),
-            sampled=tuple(value is not None for value in known),
-            logprobs=tuple(known),
+            sampled=tuple(value is not None for value in logprobs),
+            logprobs=tuple(logprobs),
             text=candidate.text,
             thinking=candidate.thinking,
             final=candidate.final,
@@ -167,3 +169,41 @@ class _Recording(Session):
         """See `Session.record`."""
         super().record(prompt, completions)
         self.ends.update({completion.path: (prompt, completion) for completion in completions})
+
+
+class RolloutFile:
+    """Appends the rollouts of each step; a step is synced to disk as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = LineFile(path)
+
+    def append(self, rollouts: Iterable[Rollout]) -> None:
+        """Write one step."""
+        rows = list(rollouts)
+        for number, rollout in enumerate(rows):
+            self._file.write(encode(rollout), sync=number == len(rows) - 1)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_rollouts(path: Path, step: int | None = None) -> Iterator[Rollout]:
+    """Yield the rollouts of `path`, of one step or all; a step written twice (a resumed run) counts as last written.
+
+    Raises:
+        ConfigError: no such file.
+        RecordError: a broken line; names file, line and field.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist; a run writes it when rollouts are recorded")
+    rollouts: dict[tuple[int, int, str, tuple[int, ...]], Rollout] = {}
+    for number, data in iterate(path):
+        if step is not None and isinstance(data, dict) and data.get("step") != step:
+            continue
+        try:
+            rollout = decode(Rollout, data)
+        except RecordError as exc:
+            raise RecordError(f"{path}, line {number}: {exc}") from exc
+        rollouts[rollout.step, rollout.group, rollout.problem_id, rollout.path] = rollout
+    yield from rollouts.values()

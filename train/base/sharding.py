@@ -1,16 +1,16 @@
 """A model whose weights are split over the processes: FSDP2, for models that one device cannot hold with its moments.
 
 Zhao et al. 2023 (arXiv:2304.11277), in torch's form by parameter (`fully_shard`): every process keeps its part of each
-weight, gradient and moment; a layer's weights are gathered while it computes. Scoring goes through `forward`, around
-which the gathering happens. What leaves the trainer (weights for an engine, checkpoints, folders) is gathered whole, by
-all processes together. Processes must run equally many forward passes, so an update needs at least one row for each.
-Cost: two gathers and one scatter of the weights per micro-batch. Left out: sharding critics and references, and folders
-too large for one process's memory.
+weight, gradient and moment; a layer's weights are gathered while it computes. Scoring, which is handed in, goes
+through `forward`, around which the gathering happens. What leaves the trainer (weights for an engine, checkpoints,
+folders) is gathered whole, by all processes together. Processes must run equally many forward passes, so an update
+needs at least one row for each. Cost: two gathers and one scatter of the weights per micro-batch. Left out: sharding
+critics and references, and folders too large for one process's memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,9 +23,10 @@ __all__ = ["Sharded", "inner", "shard", "spread", "whole", "whole_tree"]
 class Sharded(torch.nn.Module):
     """The model, and the scoring of tokens as its forward pass."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, score: Callable[..., Any]) -> None:
+        """`score(model, ..)` gives log-probabilities, as `train.update.logprobs.token_logprobs` does."""
         super().__init__()
-        self.model = model
+        self.model, self._score = model, score
 
     @property
     def config(self) -> Any:
@@ -33,16 +34,17 @@ class Sharded(torch.nn.Module):
         return self.model.config
 
     def forward(self, *arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
-        """What `train.update.policy.token_logprobs` gives, as a tuple, whose tensors gathering follows."""
-        from train.update.policy import token_logprobs
-
-        scored = token_logprobs(self.model, *arguments, **options)
-        given = (scored.logprobs, scored.entropy)
-        return given if scored.compared is None else (*given, scored.compared)
+        """What `score` gives, as a tuple, whose tensors gathering follows."""
+        scored = self._score(self.model, *arguments, **options)
+        tensors = (scored.logprobs, scored.entropy)
+        return tensors if scored.compared is None else (*tensors, scored.compared)
 
 
-def shard(model: Any, world: World) -> Any:
-    """Split the weights of `model` over `world`, layer by layer; the model itself where there is one process."""
+def shard(model: Any, world: World, score: Callable[..., Any]) -> Any:
+    """Split the weights of `model` over `world`, layer by layer; the model itself where there is one process.
+
+    `score` is what the forward pass of the split model does: see `Sharded`.
+    """
     if world.size == 1:
         return model
     from torch.distributed.device_mesh import init_device_mesh
@@ -51,10 +53,10 @@ def shard(model: Any, world: World) -> Any:
     mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
     for layer in model.base_model.layers:
         fully_shard(layer, mesh=mesh)
-    found = Sharded(model)
+    sharded = Sharded(model, score)
     # gathered anew after every pass, so that a pass without a backward one leaves no old weights behind
-    fully_shard(found, mesh=mesh, reshard_after_forward=True)
-    return found
+    fully_shard(sharded, mesh=mesh, reshard_after_forward=True)
+    return sharded
 
 
 def inner(model: Any) -> Any:
@@ -65,8 +67,8 @@ def inner(model: Any) -> Any:
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor that may be split; every process must ask."""
     gather = getattr(tensor, "full_tensor", None)
-    found: torch.Tensor = tensor if gather is None else gather()
-    return found
+    all_of_it: torch.Tensor = tensor if gather is None else gather()
+    return all_of_it
 
 
 def whole_tree(value: Any) -> Any:
@@ -85,5 +87,5 @@ def spread(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     split: Any = like
-    found: DTensor = distribute_tensor(tensor.to(split.device), split.device_mesh, split.placements)
-    return found
+    part: DTensor = distribute_tensor(tensor.to(split.device), split.device_mesh, split.placements)
+    return part

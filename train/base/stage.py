@@ -26,14 +26,19 @@ __all__ = [
     "DONE",
     "Asking",
     "Naming",
-    "Result",
     "Setting",
     "Stage",
+    "StageResult",
+    "check_file",
     "check_model",
     "check_models",
+    "check_positive",
+    "check_share",
     "model_of",
+    "one_of",
     "pass_through",
     "read_result",
+    "rollouts_path",
     "write_result",
 ]
 
@@ -66,7 +71,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StageResult:
     """What came out: the model folder, numbers for the report, and why it ended early, if it did."""
 
     model: str
@@ -81,7 +86,7 @@ class Stage(Protocol):
         """Raise ConfigError for what cannot work; `has_model` tells whether a model comes in."""
         ...
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """Do the work, resuming what the folder holds."""
         ...
 
@@ -121,6 +126,41 @@ def _needs_model(kind: str) -> ConfigError:
     return ConfigError(f"{kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
 
 
+def check_file(stage: str, data: Path | None) -> None:
+    """Raise ConfigError for a file that was named and is not there."""
+    if data is not None and not data.is_file():
+        raise ConfigError(f"{stage}: data {data} does not exist")
+
+
+def check_positive(stage: str, **given: int) -> None:
+    """Raise ConfigError for a number that must be at least 1 and is not."""
+    for name, value in given.items():
+        if value < 1:
+            raise ConfigError(f"{stage}: {name} must be at least 1, got {value}")
+
+
+def check_share(stage: str, share: float) -> None:
+    """Raise ConfigError unless the held-out share lies strictly between 0 and 1."""
+    if not 0 < share < 1:
+        raise ConfigError(f"{stage}: held_out_share must be in (0, 1), got {share}")
+
+
+def one_of(stage: str, **given: object) -> None:
+    """Raise ConfigError unless exactly one of the fields is given."""
+    present = [name for name, value in given.items() if value is not None]
+    if len(present) != 1:
+        raise ConfigError(f"{stage}: give exactly one of {', '.join(given)}; got {', '.join(present) or 'none'}")
+
+
+def rollouts_path(name: str, setting: Setting) -> Path:
+    """The rollouts that `name` means; raises ConfigError when they are not there."""
+    beside = setting.folder.parent / name / "rollouts.jsonl"
+    path = beside if beside.is_file() else Path(name).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"rollouts {name!r}: neither {beside} nor a file of that name exists")
+    return path
+
+
 def pass_through(setting: Setting) -> str:
     """The link `model` to the policy that came in, of a stage that leaves it as it is."""
     link = setting.folder / "model"
@@ -128,11 +168,11 @@ def pass_through(setting: Setting) -> str:
     return str(link)
 
 
-def write_result(folder: Path, result: Result) -> None:
+def write_result(folder: Path, result: StageResult) -> None:
     """Mark a stage as done, with a SHA-256 of every file of the models that it made; paths are relative to `folder`."""
-    made = {path.parent for path in folder.glob("*/config.json") if not path.parent.is_symlink()}
-    made |= {place for place in (Path(result.model).resolve(),) if place.is_relative_to(folder.resolve())}
-    places = sorted({os.path.relpath(place.resolve(), folder.resolve()) for place in made})
+    folders = {path.parent for path in folder.glob("*/config.json") if not path.parent.is_symlink()}
+    folders |= {place for place in (Path(result.model).resolve(),) if place.is_relative_to(folder.resolve())}
+    places = sorted({os.path.relpath(place.resolve(), folder.resolve()) for place in folders})
     files = {f"{place}/{name}": digest for place in places for name, digest in sums_of(folder / place).items()}
     data = {**asdict(result), "model": os.path.relpath(result.model, folder), "files": files}
     replace_text(folder / DONE, json.dumps(data, indent=1) + "\n")
@@ -151,13 +191,13 @@ def check_models(folder: Path) -> None:
         )
 
 
-def read_result(folder: Path) -> Result | None:
+def read_result(folder: Path) -> StageResult | None:
     """The result of a finished stage; None when it is not finished. Raises RecordError for a broken file."""
     path = folder / DONE
     if not path.is_file():
         return None
     try:
         data = json.loads(path.read_text())
-        return Result(str((folder / data["model"]).resolve()), data["metrics"], data["stopped"])
+        return StageResult(str((folder / data["model"]).resolve()), data["metrics"], data["stopped"])
     except (ValueError, KeyError, TypeError) as exc:
         raise RecordError(f"{path}: not the result of a stage ({exc}); delete its folder to run it again") from exc

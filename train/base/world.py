@@ -1,13 +1,16 @@
-"""Several processes that train one model, each on its share: what they split, and where they must agree.
+"""Several processes that train one model, each on its share: what they split, where they must agree, how they start.
 
 Every process holds the model, draws and judges the rollouts of its share of the prompts, and then has them all; each
 computes its share of an update's micro-batches, and the gradients are added up before the optimiser's step. Weights per
-token are fixed over the whole batch (`train.update.normalise`), so N processes make the update of one, up to the order
-of sums. What steers a run (metrics, held-out outcomes) is taken from process 0, so that no two ever decide differently.
+token are fixed over the whole batch (`train.update.batch`), so N processes make the update of one, up to the order of
+sums. What steers a run (metrics, held-out outcomes) is taken from process 0, so that no two ever decide differently.
 Unlike with a data-parallel wrapper, processes may have different numbers of micro-batches: the gradient travels once a
-step. Process groups are set up by accelerate, from `accelerate launch`, `torchrun` or `ttc train run --processes`.
+step. `ttc train run --processes` starts a command in several processes through torch's own launcher; `torchrun -m ttc
+train run ..` does the same, across machines too, and so does `accelerate launch` where it starts several processes (on
+CPUs only through MPI). Process groups are set up by accelerate.
 
-Cost: one all-reduce of the gradient per optimiser step. Left out: overlapping it with the backward pass.
+Cost: one all-reduce of the gradient per optimiser step. Left out: overlapping it with the backward pass; passing on the
+exit code of a run that a health rule ended, which the launcher turns into a plain failure.
 """
 
 from __future__ import annotations
@@ -22,8 +25,11 @@ from ttc.errors import MissingExtra
 
 if TYPE_CHECKING:
     import torch
+import subprocess
+import sys
 
-__all__ = ["ALONE", "World", "joined"]
+__all__ = ["ALONE", "World", "joined", "relaunch", "without"]
+
 
 T = TypeVar("T")
 _PATIENCE = datetime.timedelta(hours=24)
@@ -65,8 +71,8 @@ class World:
 
         box: list[Any] = [value]
         torch.distributed.broadcast_object_list(box, src=0)
-        found: T = box[0]
-        return found
+        first: T = box[0]
+        return first
 
     def add(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace every tensor by its sum over all processes, in one message."""
@@ -107,3 +113,22 @@ def joined(device: str) -> World:
         raise MissingExtra("several processes", "train") from exc
     state = PartialState(cpu=device == "cpu", timeout=_PATIENCE)
     return World(state.process_index, state.num_processes)
+
+
+def relaunch(processes: int, arguments: Sequence[str]) -> int:
+    """Run `ttc` with `arguments` in that many processes, and wait; returns the launcher's exit code."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return subprocess.run([*launcher, "-m", "ttc", *arguments], check=False).returncode
+
+
+def without(option: str, arguments: Sequence[str]) -> list[str]:
+    """`arguments` without an option and its value, written in either way."""
+    rest: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip or argument == option:
+            skip = argument == option and not skip
+            continue
+        if not argument.startswith(f"{option}="):
+            rest.append(argument)
+    return rest

@@ -83,10 +83,9 @@ def _run(args: argparse.Namespace) -> int:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    from train.base.launch import relaunch, without
-    from train.base.world import joined
+    from train.base.world import joined, relaunch, without
     from train.recipe.recipe import read_recipe
-    from train.recipe.run import Options, run_recipe
+    from train.recipe.run import RunOptions, run_recipe
     from ttc.engines.embedded.model import pick_device
 
     check_threads("train", args.threads)
@@ -100,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
         return relaunch(args.processes, without("--processes", sys.argv[1:]))
     torch.set_num_threads(args.threads)
     world = joined(args.device)
-    options = Options(args.out, args.seed, args.model, args.device, args.threads, world)
+    options = RunOptions(args.out, args.seed, args.model, args.device, args.threads, world)
 
     def log(text: str) -> None:
         if world.main:
@@ -136,7 +135,7 @@ def _replay(args: argparse.Namespace) -> int:
 def _rescore(args: argparse.Namespace) -> int:
     import asyncio
 
-    from train.base.rollout_file import RolloutFile
+    from train.base.rollout import RolloutFile
     from train.replay.rescore import change_lines, differences, judged_again, verifier_of
 
     if args.out is not None and args.out.exists():
@@ -165,12 +164,12 @@ def _report(args: argparse.Namespace) -> int:
     from train.report.export import to_tensorboard, to_wandb
 
     page = write_report(args.folder, args.out)
-    found = read_run(args.folder)
+    data = read_run(args.folder)
     if args.tensorboard is not None:
-        to_tensorboard(found, args.tensorboard)
+        to_tensorboard(data, args.tensorboard)
     if args.wandb is not None:
-        to_wandb(found, args.wandb)
-    print(render_summary(found), end="")
+        to_wandb(data, args.wandb)
+    print(render_summary(data), end="")
     print(f"wrote {page}", file=sys.stderr)
     return 0
 

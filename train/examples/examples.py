@@ -17,10 +17,10 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from train.base.rollout import Rollout
-from train.base.rollout_file import read_rollouts
+from train.base.rollout import Rollout, read_rollouts
+from train.base.stage import Setting
 from train.examples.corpus import Corpus
 from ttc import seeds
 from ttc.core import Message, Prompt
@@ -35,6 +35,7 @@ __all__ = [
     "completion_ids",
     "corpus_examples",
     "held_apart",
+    "parted",
     "read_examples",
     "read_prompt",
     "right_rollouts",
@@ -61,10 +62,10 @@ def read_examples(path: Path, text: Text, end: int) -> list[Example]:
         ConfigError: no such file, or nothing in it.
         RecordError: a broken line; names file, line and field.
     """
-    found = [_example(row, text, end, where) for where, row in rows_of(path, {"completion", "thinking", "weight"})]
-    if not found:
+    examples = [_example(row, text, end, where) for where, row in rows_of(path, {"completion", "thinking", "weight"})]
+    if not examples:
         raise ConfigError(f"{path} holds no example")
-    return found
+    return examples
 
 
 def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -121,15 +122,15 @@ def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = Fals
     for rollout in read_rollouts(path):
         if rollout.verdict is not None and rollout.verdict.correct and not rollout.truncated:
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, rollout)
-    found: list[Example] = []
+    examples: list[Example] = []
     for problem, rollouts in by_problem.items():
-        chosen = list(rollouts.values())
+        candidates = list(rollouts.values())
         if shortest:
-            chosen.sort(key=lambda rollout: len(rollout.token_ids))
-        found += [Example(problem, rollout.prompt_ids, rollout.token_ids) for rollout in chosen[:most]]
-    if not found:
+            candidates.sort(key=lambda rollout: len(rollout.token_ids))
+        examples += [Example(problem, rollout.prompt_ids, rollout.token_ids) for rollout in candidates[:most]]
+    if not examples:
         raise ConfigError(f"{path} holds no rollout that is correct and finished; nothing to learn from")
-    return found
+    return examples
 
 
 def corpus_examples(corpus: Corpus, text: Text, end: int, num: int, seed: int) -> list[Example]:
@@ -149,6 +150,25 @@ def held_apart(keys: Sequence[str], share: float) -> list[bool]:
     """Which rows are held out: a fixed `share` of the prompts by a hash of their names, whole prompts at a time."""
     limit = int(share * (1 << 32))
     return [int.from_bytes(hashlib.sha256(f"held out {key}".encode()).digest()[:4], "big") < limit for key in keys]
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Keyed)
+
+
+def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tuple[list[T], list[T]]:
+    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError when a side is empty."""
+    out = held_apart([row.key for row in rows], share)
+    train = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
+    held_out = [row for row, is_out in zip(rows, out, strict=True) if is_out]
+    if not train or not held_out:
+        raise ConfigError(f"{stage}: {len(rows)} rows are too few to hold some out; raise held_out_share")
+    setting.log(f"{len(train)} rows, {len(held_out)} held out")
+    return train, held_out
 
 
 def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from train.examples.examples import Example
-from train.update.batch import Batch, pad
-from train.update.normalise import Normaliser, token_weights
-from train.update.policy import token_logprobs
+from train.update.batch import Normaliser, TokenBatch, pad, token_weights
+from train.update.logprobs import token_logprobs
 
 __all__ = ["completion_sums", "imitation_batch", "mean_loss", "probabilities", "ranked_right"]
 
@@ -22,7 +21,7 @@ _ROWS = 32
 """Rows of a forward pass without a gradient."""
 
 
-def imitation_batch(examples: Sequence[Example], pad_id: int, normaliser: Normaliser, max_tokens: int) -> Batch:
+def imitation_batch(examples: Sequence[Example], pad_id: int, normaliser: Normaliser, max_tokens: int) -> TokenBatch:
     """A batch of cross-entropy on the completions of `examples`, each times its weight."""
     rows = [(*example.prompt_ids, *example.token_ids) for example in examples]
     ids = pad(rows, pad_id)
@@ -31,8 +30,8 @@ def imitation_batch(examples: Sequence[Example], pad_id: int, normaliser: Normal
         mask[row, len(example.prompt_ids) - 1 : len(rows[row]) - 1] = True
     zero = torch.zeros(mask.shape)
     weight = torch.tensor([example.weight for example in examples])[:, None]
-    found = Batch(ids, mask, zero, zero, zero, zero, torch.full(mask.shape, float("nan")), zero)
-    return replace(found, ce=token_weights(mask, normaliser, max_tokens) * weight)
+    batch = TokenBatch(ids, mask, zero, zero, zero, zero, torch.full(mask.shape, float("nan")), zero)
+    return replace(batch, ce=token_weights(mask, normaliser, max_tokens) * weight)
 
 
 @torch.no_grad()
@@ -40,12 +39,12 @@ def completion_sums(model: Any, examples: Sequence[Example], pad_id: int) -> lis
     """Log-probability of each completion (nats) and its length, without a gradient."""
     device = next(model.parameters()).device
     model.eval()
-    found: list[tuple[float, int]] = []
+    sums: list[tuple[float, int]] = []
     for start in range(0, len(examples), _ROWS):
         batch = imitation_batch(examples[start : start + _ROWS], pad_id, "token", 1).to(device)
         logprobs = token_logprobs(model, batch.ids, batch.mask).logprobs.sum(1).tolist()
-        found += zip(logprobs, batch.mask.sum(1).tolist(), strict=True)
-    return found
+        sums += zip(logprobs, batch.mask.sum(1).tolist(), strict=True)
+    return sums
 
 
 def mean_loss(model: Any, examples: Sequence[Example], pad_id: int) -> float:

@@ -1,22 +1,45 @@
-"""What a preference loss is computed from: log-probabilities of whole completions, by the policy and by a reference.
+"""Pairs of a better and a worse completion of one prompt, and what a preference loss is computed from.
 
-Shapes: P pairs, R labelled completions. Log-probabilities are sums over a completion's tokens in nats; lengths are
-their numbers of tokens. Reference log-probabilities do not change during training, so they are computed once and kept.
-A ranking of K completions gives K (K - 1) / 2 pairs that share one unit of weight, as in InstructGPT, where counting
-each pair fully makes prompts with large K overfit.
+    {"prompt": "2+3", "chosen": "5", "rejected": "6"}            also "messages", "mode", "weight",
+    {"prompt": .., "chosen": .., "chosen_thinking": .., "rejected": .., "rejected_thinking": ..}
+
+From rollouts: all completions of one prompt are ranked by reward, and the ranking's K (K - 1) / 2 pairs share one unit
+of weight, as in InstructGPT, where counting each pair fully makes prompts with large K overfit; right against wrong is
+the case of two ranks. Rollouts without a verdict take no part, and one that was cut is never chosen. `per_problem`
+keeps the heaviest difference first, so that a problem with many completions does not fill the data set.
+
+A loss sees log-probabilities of whole completions, by the policy and by a reference: sums over a completion's tokens in
+nats, with their numbers of tokens. Shapes: P pairs, R labelled completions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 
-from ttc.errors import ConfigError
+from train.base.rollout import Rollout, read_rollouts
+from train.base.stage import Setting, one_of, rollouts_path
+from train.examples.examples import Example, completion_ids, read_prompt, rows_of
+from train.rollouts.groups import mixed
+from ttc.core import Prompt
+from ttc.engines.shared.text import Text
+from ttc.errors import ConfigError, RecordError
 
-__all__ = ["Labelled", "LabelledLoss", "PairLoss", "Pairs", "ranked_pairs"]
+__all__ = [
+    "LabelledBatch",
+    "LabelledLoss",
+    "PairLoss",
+    "PairSource",
+    "Pairs",
+    "Preferred",
+    "pairs_of_rollouts",
+    "ranked_pairs",
+    "read_pairs",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +67,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledBatch:
     """Completions that are each good or bad, (R,); `kl` is an estimate of the divergence over mismatched prompts."""
 
     logprob: torch.Tensor
@@ -55,7 +78,7 @@ class Labelled:
 
 PairLoss: TypeAlias = Callable[[Pairs], torch.Tensor]
 """Pairs -> loss of each pair (P,)."""
-LabelledLoss: TypeAlias = Callable[[Labelled], torch.Tensor]
+LabelledLoss: TypeAlias = Callable[[LabelledBatch], torch.Tensor]
 """Labelled -> loss of each completion (R,)."""
 
 
@@ -63,3 +86,109 @@ def ranked_pairs(scores: Sequence[float]) -> list[tuple[int, int, float]]:
     """All (better, worse, weight) of one prompt's completions; ties give none, and the weights add up to 1."""
     pairs = [(i, j) for i in range(len(scores)) for j in range(len(scores)) if scores[i] > scores[j]]
     return [(better, worse, 1 / len(pairs)) for better, worse in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Preferred:
+    """Two completions of one prompt, the first of them better, and what the pair counts."""
+
+    key: str
+    chosen: Example
+    rejected: Example
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PairSource:
+    """Where the pairs of a stage come from: one of a file and a run's rollouts."""
+
+    stage: str
+    data: Path | None
+    rollouts: str | None
+    per_problem: int | None
+
+    def check(self) -> None:
+        """Raise ConfigError for a file that is not there or a number that cannot be."""
+        one_of(self.stage, data=self.data, rollouts=self.rollouts)
+        if self.per_problem is not None and self.per_problem < 1:
+            raise ConfigError(f"{self.stage}: per_problem must be at least 1, got {self.per_problem}")
+
+    def load(self, setting: Setting, source: Path, end: int) -> list[Preferred]:
+        """The pairs, rendered for the model in `source`; raises ConfigError for a pair of two prompts."""
+        text = Text(source)
+        if self.data is not None:
+            return read_pairs(self.data, text, end)
+        path = rollouts_path(self.rollouts or "", setting)
+        pairs = pairs_of_rollouts(path, per_problem=self.per_problem)
+        for pair in pairs:
+            sides = [side.prompt_ids for side in (pair.chosen, pair.rejected)]
+            if sides[0] != sides[1]:
+                fix = "give each prompt a problem_id of its own, or leave the rollouts of one of them out"
+                raise mixed(f"{path}: problem {pair.key}", [(pair.key, text.decode(ids)) for ids in sides], fix)
+        return pairs
+
+
+def read_pairs(path: Path, text: Text, end: int) -> list[Preferred]:
+    """Read a file of pairs; `end` is the id that ends a turn.
+
+    Raises:
+        ConfigError: no such file, or nothing in it.
+        RecordError: a broken line; names file, line and field.
+    """
+    fields = {"chosen", "chosen_thinking", "rejected", "rejected_thinking", "weight"}
+    pairs = [_pair(row, text, end, where) for where, row in rows_of(path, fields)]
+    if not pairs:
+        raise ConfigError(f"{path} holds no pair")
+    return pairs
+
+
+def pairs_of_rollouts(path: Path, *, per_problem: int | None = None) -> list[Preferred]:
+    """All pairs of rollouts of one problem whose rewards differ, best against worst first.
+
+    Raises:
+        ConfigError: the file is missing, or no problem has rollouts of different reward.
+    """
+    by_problem: dict[str, dict[tuple[int, ...], tuple[float, Rollout]]] = {}
+    for rollout in read_rollouts(path):
+        if rollout.reward is not None:
+            # a cut completion is worse than any finished one, whatever a shaped reward says
+            value = -float("inf") if rollout.truncated else rollout.reward
+            by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, (value, rollout))
+    pairs: list[Preferred] = []
+    for problem, rollouts in by_problem.items():
+        pairs += _ranked(problem, list(rollouts.values()), per_problem)
+    if not pairs:
+        raise ConfigError(f"{path} holds no problem with rollouts of different reward; nothing to prefer")
+    return pairs
+
+
+def _ranked(problem: str, rollouts: list[tuple[float, Rollout]], most: int | None) -> list[Preferred]:
+    scores = [value for value, _ in rollouts]
+    pairs = sorted(ranked_pairs(scores), key=lambda pair: scores[pair[1]] - scores[pair[0]])[:most]
+    total = sum(weight for _, _, weight in pairs)
+    return [
+        Preferred(problem, _as_example(rollouts[better][1]), _as_example(rollouts[worse][1]), weight / total)
+        for better, worse, weight in pairs
+    ]
+
+
+def _as_example(rollout: Rollout) -> Example:
+    return Example(rollout.problem_id, rollout.prompt_ids, rollout.token_ids)
+
+
+def _pair(row: Mapping[str, Any], text: Text, end: int, where: str) -> Preferred:
+    key, prompt = read_prompt(row, text, where)
+    weight = row.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
+        raise RecordError(f"{where}: weight must be a number above 0, got {weight!r}")
+    chosen, rejected = (_side(row, side, key, prompt, text, end, where) for side in ("chosen", "rejected"))
+    if chosen.token_ids == rejected.token_ids:
+        raise RecordError(f"{where}: chosen and rejected are the same")
+    return Preferred(key, chosen, rejected, float(weight))
+
+
+def _side(row: Mapping[str, Any], side: str, key: str, prompt: Prompt, text: Text, end: int, where: str) -> Example:
+    answer, thinking = row.get(side), row.get(f"{side}_thinking")
+    if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
+        raise RecordError(f"{where}: {side} must be a text, and {side}_thinking a text or absent")
+    return Example(key, prompt.token_ids or (), completion_ids(text, prompt, thinking, answer, end, where))

@@ -15,61 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
-from train.base.specs import make_task
-from ttc.config.registry import bind
+from train.registries import make_task
+from ttc.config.values import build
 from ttc.errors import ConfigError
 
-__all__ = ["Gates", "gates", "read_gates"]
+__all__ = ["Gates", "read_gates"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """See `gates`."""
-
-    held_out: str
-    limit: int
-    min_accuracy: float | None
-    min_gain: float | None
-    retention: tuple[str, ...]
-    max_drop: float
-    canaries: str | None
-    max_canary_drop: float
-    max_length: float | None
-    max_kl: float | None
-    max_mflops: float | None
-    max_seconds: float | None
-    reviews: str | None
-    min_reviews: int
-    min_accepted: float
-    safety: tuple[str, ...]
-    reward_model: tuple[str, ...]
-    min_win_rate: float | None
-
-
-def gates(
-    *,
-    held_out: str,
-    limit: int = 256,
-    min_accuracy: float | None = None,
-    min_gain: float | None = None,
-    retention: tuple[str, ...] = (),
-    max_drop: float = 0.02,
-    canaries: str | None = None,
-    max_canary_drop: float = 0.02,
-    max_length: float | None = None,
-    max_kl: float | None = None,
-    max_mflops: float | None = None,
-    max_seconds: float | None = None,
-    reviews: str | None = None,
-    min_reviews: int = 20,
-    min_accepted: float = 0.9,
-    safety: tuple[str, ...] = (),
-    reward_model: tuple[str, ...] = (),
-    min_win_rate: float | None = None,
-) -> Gates:
-    """Declare the gates of a recipe.
+    """The gates of a recipe: the fields of its table [gates].
 
     Args:
         held_out: the task whose accuracy, length, divergence and cost are measured, greedily.
@@ -84,45 +40,66 @@ def gates(
         max_kl: most divergence from the model at the start, nats per token of sampled answers.
         max_mflops: most millions of FLOPs per answer.
         max_seconds: most seconds that training took, all stages that count them together.
-        reviews: a JSON-lines file of traces that people reviewed; see `train.promote.gate_cases`.
+        reviews: a JSON-lines file of traces that people reviewed; see `train.promote.gate`.
         min_reviews: least different traces of this very model among them.
         min_accepted: least lower end of the share of reviews that accept.
         safety: tasks of which every case must be answered as its verifier demands, greedily and sampled.
         reward_model: trained reward models that say which of two answers is preferred: stages of the run, or folders.
         min_win_rate: least lower end of how often the answer is preferred to that of the model at the start.
     """
-    for name, value in (("min_accuracy", min_accuracy), ("max_drop", max_drop), ("max_canary_drop", max_canary_drop)):
-        if value is not None and not 0 <= value <= 1:
-            raise ConfigError(f"gates.{name} must be in [0, 1], got {value}")
-    if min_gain is not None and not -1 <= min_gain <= 1:
-        raise ConfigError(f"gates.min_gain must be in [-1, 1], got {min_gain}")
-    for name, value in (("max_length", max_length), ("max_kl", max_kl), ("max_mflops", max_mflops),
-                        ("max_seconds", max_seconds)):  # fmt: skip
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"gates.{name} must be above 0, got {value}")
-    if limit < 1:
-        raise ConfigError(f"gates.limit must be at least 1, got {limit}")
-    if min_reviews < 1 or not 0 <= min_accepted <= 1:
-        raise ConfigError(f"gates: needs min_reviews >= 1 and min_accepted in [0, 1]: {min_reviews}, {min_accepted}")
-    if (min_win_rate is None) == bool(reward_model) or not 0 <= (min_win_rate or 0.0) <= 1:
-        raise ConfigError("gates: min_win_rate, in [0, 1], and reward_model go together")
-    for spec in (held_out, *retention, *safety, *((canaries,) if canaries else ())):
-        make_task(spec)
-    return Gates(
-        held_out, limit, min_accuracy, min_gain, retention, max_drop, canaries, max_canary_drop, max_length, max_kl,
-        max_mflops, max_seconds, reviews, min_reviews, min_accepted, safety, reward_model, min_win_rate,
-    )  # fmt: skip
+
+    held_out: str
+    limit: int = 256
+    min_accuracy: float | None = None
+    min_gain: float | None = None
+    retention: tuple[str, ...] = ()
+    max_drop: float = 0.02
+    canaries: str | None = None
+    max_canary_drop: float = 0.02
+    max_length: float | None = None
+    max_kl: float | None = None
+    max_mflops: float | None = None
+    max_seconds: float | None = None
+    reviews: str | None = None
+    min_reviews: int = 20
+    min_accepted: float = 0.9
+    safety: tuple[str, ...] = ()
+    reward_model: tuple[str, ...] = ()
+    min_win_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that cannot be, and tasks that are not there."""
+        for name in ("min_accuracy", "max_drop", "max_canary_drop"):
+            self._check_range(name, 0.0, 1.0)
+        self._check_range("min_gain", -1.0, 1.0)
+        for name in ("max_length", "max_kl", "max_mflops", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"gates.{name} must be above 0, got {value}")
+        if self.limit < 1:
+            raise ConfigError(f"gates.limit must be at least 1, got {self.limit}")
+        reviews, accepted = self.min_reviews, self.min_accepted
+        if reviews < 1 or not 0 <= accepted <= 1:
+            raise ConfigError(f"gates: needs min_reviews >= 1 and min_accepted in [0, 1]: {reviews}, {accepted}")
+        if (self.min_win_rate is None) == bool(self.reward_model) or not 0 <= (self.min_win_rate or 0.0) <= 1:
+            raise ConfigError("gates: min_win_rate, in [0, 1], and reward_model go together")
+        for spec in (self.held_out, *self.retention, *self.safety, *((self.canaries,) if self.canaries else ())):
+            make_task(spec)
+
+    def _check_range(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"gates.{name} must be in [{low:g}, {high:g}], got {value}")
 
 
 def read_gates(table: object, where: str) -> Gates:
     """Bind a table of a recipe; raises ConfigError naming the field, or when no gate is named at all."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: gates must be a table [gates]")
-    given: dict[str, Any] = dict(table)
-    found: Gates = gates(**bind(gates, given, supply={}))
+    declared = build(Gates, table, where="gates.")
     silent = {"held_out", "limit", "max_drop", "max_canary_drop", "min_reviews", "min_accepted", "reward_model"}
     names = [field.name for field in fields(Gates) if field.name not in silent]
-    if all(getattr(found, name) in (None, ()) for name in names):
+    if all(getattr(declared, name) in (None, ()) for name in names):
         named = ", ".join(names)
         raise ConfigError(f"{where}: [gates] holds no gate; name at least one of {named}")
-    return found
+    return declared

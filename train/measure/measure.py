@@ -12,8 +12,8 @@ from pathlib import Path
 
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
-from train.base.specs import make_verifier
 from train.base.stage import Setting
+from train.registries import make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from ttc.config.registry import ENGINES
 from ttc.core import Engine
@@ -26,8 +26,8 @@ def open_engine(folder: Path, setting: Setting) -> Engine:
     """The embedded engine on a model folder: fp32, and on one machine the same bits whatever is batched."""
     factory = ENGINES.load("embedded")
     options = {"dtype": "float32", "device": setting.device, "threads": setting.threads, "batch_invariant": True}
-    found: Engine = factory(str(folder), **options)
-    return found
+    engine: Engine = factory(str(folder), **options)
+    return engine
 
 
 def task_gains(task: Task, limit: int, before: Path, after: Path, setting: Setting) -> dict[str, float]:
@@ -47,11 +47,11 @@ def held_out_gains(path: Path, seed: int) -> dict[str, float]:
     rows = [row for _, row in iterate(path)]
     if len(rows) < 2:
         return {}
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for field, name in (("right", "held_out"), ("sampled", "held_out_sampled")):
         if field in rows[0] and field in rows[-1]:
-            found |= gains(name, rows[0][field], rows[-1][field], seed)
-    return found
+            numbers |= gains(name, rows[0][field], rows[-1][field], seed)
+    return numbers
 
 
 async def _answered(
@@ -59,14 +59,14 @@ async def _answered(
 ) -> tuple[list[float], list[float]]:
     """1 or 0 per problem: whether the greedy answer is right, and whether a sampled one is."""
     engine, verifier = open_engine(folder, setting), make_verifier(task)
-    asked = HeldOut(items, verifier, task.sampling, setting.seed)
+    held_out = HeldOut(items, verifier, task.sampling, setting.seed)
     try:
-        greedy, _ = await accuracy(asked, engine)
-        sampled, _ = await accuracy(asked, engine, greedy=False)
+        greedy, _ = await accuracy(held_out, engine)
+        samples, _ = await accuracy(held_out, engine, greedy=False)
     finally:
         await engine.close()
         await verifier.close()
-    return [float(value) for value in greedy], [float(value) for value in sampled]
+    return [float(value) for value in greedy], [float(value) for value in samples]
 
 
 def gains(
@@ -74,12 +74,12 @@ def gains(
 ) -> dict[str, float]:
     """`NAME_before`, `NAME_after` and `NAME_gain`, each with `_low` and `_high`; the values are shares in [0, 1]."""
     groups = clusters or range(len(before))
-    found = {
+    intervals = {
         f"{name}_before": mean_interval(before, groups, seed=seed),
         f"{name}_after": mean_interval(after, groups, seed=seed),
         f"{name}_gain": paired_interval(before, after, groups, seed=seed),
     }
     flat: dict[str, float] = {}
-    for key, interval in found.items():
+    for key, interval in intervals.items():
         flat |= {key: interval.value, f"{key}_low": interval.low, f"{key}_high": interval.high}
     return flat

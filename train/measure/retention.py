@@ -23,13 +23,12 @@ from typing import Any
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.rollout import Collector, Rollout, group_draws
-from train.base.specs import make_task, make_verifier
-from train.base.stage import Setting
-from train.examples.sources import check_positive
+from train.base.stage import Setting, check_positive
 from train.measure.measure import open_engine
+from train.registries import make_task, make_verifier
 from train.rollouts.held_out import HeldOut, accuracy
 from train.rollouts.rewards import Rewarder
-from ttc.config.registry import bind
+from ttc.config.values import build
 from ttc.core import Engine, Sampling
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
@@ -41,11 +40,23 @@ FILE = "retention.json"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Further tasks beside the stages' own, the most problems of each, and sampled answers per problem."""
+    """What is measured after the run: the fields of a recipe's table [retention].
 
-    tasks: tuple[str, ...]
-    limit: int
-    samples: int
+    Args:
+        tasks: tasks beside those of the stages' `held_out`, each NAME or NAME:KEY=VALUE,...
+        limit: most problems of each.
+        samples: sampled answers per problem.
+    """
+
+    tasks: tuple[str, ...] = ()
+    limit: int = 128
+    samples: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse numbers below 1, and tasks that are not there."""
+        check_positive("retention", limit=self.limit, samples=self.samples)
+        for spec in self.tasks:
+            make_task(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +80,11 @@ class _Answers:
     scores: Sequence[float]
 
 
-def retention(*, tasks: tuple[str, ...] = (), limit: int = 128, samples: int = 4) -> Retention:
-    """Declare what is measured after the run.
-
-    Args:
-        tasks: tasks beside those of the stages' `held_out`, each NAME or NAME:KEY=VALUE,...
-        limit: most problems of each.
-        samples: sampled answers per problem.
-    """
-    check_positive("retention", limit=limit, samples=samples)
-    for spec in tasks:
-        make_task(spec)
-    return Retention(tasks, limit, samples)
-
-
 def read_retention(table: object, where: str) -> Retention:
     """Bind the table of a recipe; raises ConfigError naming the field."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: retention must be a table [retention]")
-    given: dict[str, Any] = dict(table)
-    found: Retention = retention(**bind(retention, given, supply={}))
-    return found
+    return build(Retention, table, where="retention.")
 
 
 def measure_retention(
@@ -102,9 +97,9 @@ def measure_retention(
     before: Mapping[str, _Answers] = {}
     for stage, folder in models:
         setting.log(f"retention: {stage} on {len(specs)} tasks")
-        found = asyncio.run(_measured(tasks, asked, folder, setting))
-        rows += [_kept(stage, spec, found[spec], before.get(spec), setting.seed) for spec in specs]
-        before = found
+        answers = asyncio.run(_measured(tasks, asked, folder, setting))
+        rows += [_kept(stage, spec, answers[spec], before.get(spec), setting.seed) for spec in specs]
+        before = answers
     return rows
 
 
@@ -133,12 +128,12 @@ def _kept(stage: str, spec: str, now: _Answers, before: _Answers | None, seed: i
     problems = range(len(now.greedy))
     clusters = [problem for problem in problems for _ in range(len(now.sampled) // len(problems))]
     greedy = mean_interval(now.greedy, problems, seed=seed)
-    sampled = mean_interval(now.sampled, clusters, seed=seed)
+    sampled_accuracy = mean_interval(now.sampled, clusters, seed=seed)
     if before is None:
-        return Kept(stage, spec, greedy, sampled)
+        return Kept(stage, spec, greedy, sampled_accuracy)
     won = [0.5 + 0.5 * ((a > b) - (a < b)) for a, b in zip(now.scores, before.scores, strict=True)]
     change = paired_interval(before.sampled, now.sampled, clusters, seed=seed)
-    return Kept(stage, spec, greedy, sampled, change, mean_interval(won, clusters, seed=seed))
+    return Kept(stage, spec, greedy, sampled_accuracy, change, mean_interval(won, clusters, seed=seed))
 
 
 async def _measured(tasks: Mapping[str, Task], asked: Retention, folder: Path, setting: Setting) -> dict[str, _Answers]:
@@ -159,11 +154,11 @@ async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: i
     collector = Collector(engine, strategy=strategy, sampling=sampling, thinking=None, seed=setting.seed)
     try:
         greedy, _ = await accuracy(HeldOut(items, verifier, sampling, setting.seed), engine)
-        drawn = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
+        rollouts = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
     finally:
         await verifier.close()
-    sampled = [float(rollout.verdict is not None and rollout.verdict.correct) for rollout in drawn]
-    return _Answers([float(right) for right in greedy], sampled, [_score(rollout) for rollout in drawn])
+    is_right = [float(rollout.verdict is not None and rollout.verdict.correct) for rollout in rollouts]
+    return _Answers([float(right) for right in greedy], is_right, [_score(rollout) for rollout in rollouts])
 
 
 def _score(rollout: Rollout) -> float:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from train.base.checkpoint import Checkpoints
-from train.nano import loop, model, prm, student, teacher, tokenizer
-from train.nano.examples import POLISH, Mixture
+from train.nano import loop, model, prm, teacher, tokenizer
+from train.nano.examples import POLISH, ExampleMixture
 from ttc.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
+class StageSteps:
     """Steps of each stage; a GPU affords more."""
 
     teacher_steps: int
@@ -31,19 +31,19 @@ class Preset:
 
 
 PRESETS = {
-    "cpu": Preset(teacher_steps=2800, polish_steps=600, prm_steps=1400, student_steps=1200),
-    "gpu": Preset(teacher_steps=20_000, polish_steps=4000, prm_steps=8000, student_steps=3000),
+    "cpu": StageSteps(teacher_steps=2800, polish_steps=600, prm_steps=1400, student_steps=1200),
+    "gpu": StageSteps(teacher_steps=20_000, polish_steps=4000, prm_steps=8000, student_steps=3000),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class FamilyJob:
     """One invocation: where, with which seed, how long, on what."""
 
     out: Path
     seed: int
     device: str
-    preset: Preset
+    preset: StageSteps
 
     @property
     def work(self) -> Path:
@@ -51,22 +51,22 @@ class Job:
         return self.out / "work"
 
 
-def make_tokenizer(job: Job) -> None:
+def make_tokenizer(job: FamilyJob) -> None:
     """Write the tokenizer alone; every model folder also holds a copy."""
     tokenizer.save(job.out / "tokenizer")
 
 
-def make_teacher(job: Job) -> None:
+def make_teacher(job: FamilyJob) -> None:
     """Train and write the teacher."""
     network = _new(job, model.TEACHER)
-    base = teacher.Recipe(Mixture(), job.seed, loop.Run(job.preset.teacher_steps, lr=4e-3), rows=40)
+    base = teacher.TrainingRun(ExampleMixture(), job.seed, loop.RunLength(job.preset.teacher_steps, lr=4e-3), rows=40)
     teacher.train(network, base, job.work / "teacher", job.device)
-    polish = teacher.Recipe(POLISH, job.seed + 1000, loop.Run(job.preset.polish_steps, lr=1.5e-3), rows=40)
+    polish = teacher.TrainingRun(POLISH, job.seed + 1000, loop.RunLength(job.preset.polish_steps, lr=1.5e-3), rows=40)
     teacher.train(network, polish, job.work / "polish", job.device)
     model.save(network, job.out / "teacher")
 
 
-def make_prm(job: Job) -> None:
+def make_prm(job: FamilyJob) -> None:
     """Train and write the reward model, on top of the teacher's weights."""
     network = _new(job, model.PRM)
     polished = _new(job, model.TEACHER)
@@ -79,15 +79,15 @@ def make_prm(job: Job) -> None:
     model.save(network, job.out / "prm")
 
 
-def make_student(job: Job) -> None:
+def make_student(job: FamilyJob) -> None:
     """Train and write the base student."""
-    recipe = student.recipe(job.seed, job.preset.student_steps)
+    recipe = teacher.student_recipe(job.seed, job.preset.student_steps)
     network = _new(job, model.STUDENT)
     teacher.train(network, recipe, job.work / "student", job.device)
     model.save(network, job.out / "student")
 
 
-STAGES: dict[str, tuple[Callable[[Job], None], str]] = {
+STAGES: dict[str, tuple[Callable[[FamilyJob], None], str]] = {
     "tokenizer": (make_tokenizer, "tokenizer/tokenizer.json"),
     "teacher": (make_teacher, "teacher/model.safetensors"),
     "prm": (make_prm, "prm/model.safetensors"),
@@ -100,9 +100,9 @@ def main() -> None:
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     torch.set_num_threads(options.threads)
-    job = Job(options.out, options.seed, options.device, PRESETS[options.preset])
-    chosen = list(STAGES) if options.stage == "all" else [options.stage]
-    for name in chosen:
+    job = FamilyJob(options.out, options.seed, options.device, PRESETS[options.preset])
+    names = list(STAGES) if options.stage == "all" else [options.stage]
+    for name in names:
         stage, product = STAGES[name]
         if options.stage == "all" and (job.out / product).exists():
             continue
@@ -110,7 +110,7 @@ def main() -> None:
         stage(job)
 
 
-def _new(job: Job, shape: model.Shape) -> Any:
+def _new(job: FamilyJob, shape: model.NetworkShape) -> Any:
     return model.build(shape, tokenizer.build(), job.seed).to(job.device)
 
 

@@ -18,7 +18,7 @@ IGNORE = -100
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class ExampleMixture:
     """Shares of the kinds of example; what is left over thinks to its end.
 
     `curriculum` weighs levels 1.. of the examples that think: each entry holds until that share of the
@@ -45,7 +45,7 @@ class Mixture:
         return next(weights for until, weights in self.curriculum if progress < until)
 
 
-POLISH = Mixture(
+POLISH = ExampleMixture(
     no_think=0.08,
     handover=0.22,
     curriculum=((1.0, (0.06, 0.12, 0.32, 0.0, 0.40, 0.10)),),
@@ -56,14 +56,14 @@ POLISH = Mixture(
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class MaskedIds:
     """Token ids and the same ids where the loss counts them, `IGNORE` elsewhere."""
 
     ids: list[int]
     labels: list[int]
 
 
-def example(tokenizer: Any, mixture: Mixture, seed: int, index: int, progress: float) -> Example:
+def example(tokenizer: Any, mixture: ExampleMixture, seed: int, index: int, progress: float) -> MaskedIds:
     """Return example number `index`; `progress`, from 0 to below 1, is how far the run has come."""
     rng = random.Random(f"nano:{seed}:{index}")
     kind = rng.random()
@@ -75,15 +75,15 @@ def example(tokenizer: Any, mixture: Mixture, seed: int, index: int, progress: f
     thoughts = encode(tokenizer, thinking(rng, problem, mixture.noise))
     head = encode(tokenizer, [opening])
     if kind < mixture.no_think + mixture.handover:
-        cut = _cut(rng, len(thoughts.ids), mixture.late_cuts)
-        thoughts = Example(thoughts.ids[:cut], thoughts.labels[:cut])
+        end = _cut(rng, len(thoughts.ids), mixture.late_cuts)
+        thoughts = MaskedIds(thoughts.ids[:end], thoughts.labels[:end])
         tail = encode(tokenizer, [Piece(HANDOVER, learn=False), Piece(answer(problem.value))])
     else:
         tail = encode(tokenizer, [Piece("</think>\n\n" + answer(problem.value))])
-    return Example(head.ids + thoughts.ids + tail.ids, head.labels + thoughts.labels + tail.labels)
+    return MaskedIds(head.ids + thoughts.ids + tail.ids, head.labels + thoughts.labels + tail.labels)
 
 
-def encode(tokenizer: Any, pieces: list[Piece]) -> Example:
+def encode(tokenizer: Any, pieces: list[Piece]) -> MaskedIds:
     """Tokenise pieces one by one; the ids equal those of the joined text (a test says so)."""
     ids: list[int] = []
     labels: list[int] = []
@@ -91,28 +91,28 @@ def encode(tokenizer: Any, pieces: list[Piece]) -> Example:
         part = tokenizer.encode(piece.text, add_special_tokens=False)
         ids += part
         labels += part if piece.learn else [IGNORE] * len(part)
-    return Example(ids, labels)
+    return MaskedIds(ids, labels)
 
 
 def pool(
     tokenizer: Any,
-    mixture: Mixture,
+    mixture: ExampleMixture,
     seed: int,
     number: int,
     batches: int,
     rows: int,
     progress: float,
-) -> list[list[Example]]:
+) -> list[list[MaskedIds]]:
     """Return `batches` batches of `rows` examples of similar length, in random order."""
     first = number * batches * rows
-    drawn = [example(tokenizer, mixture, seed, first + i, progress) for i in range(batches * rows)]
-    drawn.sort(key=lambda item: len(item.ids))
-    cuts = [drawn[i : i + rows] for i in range(0, len(drawn), rows)]
+    pool_rows = [example(tokenizer, mixture, seed, first + i, progress) for i in range(batches * rows)]
+    pool_rows.sort(key=lambda item: len(item.ids))
+    cuts = [pool_rows[i : i + rows] for i in range(0, len(pool_rows), rows)]
     random.Random(f"nano-pool:{seed}:{number}").shuffle(cuts)
     return cuts
 
 
-def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def collate(batch: list[MaskedIds], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad on the right to a multiple of 8; ids [B, T] and labels [B, T]."""
     width = -(-max(len(item.ids) for item in batch) // 8) * 8
     ids = torch.full((len(batch), width), pad)
@@ -133,7 +133,7 @@ def _cut(rng: random.Random, length: int, late: bool) -> int:
 
 
 def _no_think(rng: random.Random, problem: ArithmeticProblem, empty: float) -> list[Piece]:
-    opening, said = prompt(rng, problem), answer(problem.value)
+    opening, reply = prompt(rng, problem), answer(problem.value)
     if rng.random() < empty:
-        return [Piece(opening + "<think>\n", learn=False), Piece("</think>\n\n" + said)]
-    return [Piece(opening + NO_THINK, learn=False), Piece(said)]
+        return [Piece(opening + "<think>\n", learn=False), Piece("</think>\n\n" + reply)]
+    return [Piece(opening + NO_THINK, learn=False), Piece(reply)]

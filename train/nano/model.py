@@ -19,7 +19,7 @@ VOCABULARY = 384
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NetworkShape:
     """Size of one model."""
 
     hidden: int
@@ -29,12 +29,12 @@ class Shape:
     mlp: int
 
 
-TEACHER = Shape(hidden=192, layers=4, heads=4, kv_heads=2, mlp=512)
-PRM = Shape(hidden=192, layers=6, heads=4, kv_heads=2, mlp=512)
-STUDENT = Shape(hidden=128, layers=2, heads=2, kv_heads=1, mlp=256)
+TEACHER = NetworkShape(hidden=192, layers=4, heads=4, kv_heads=2, mlp=512)
+PRM = NetworkShape(hidden=192, layers=6, heads=4, kv_heads=2, mlp=512)
+STUDENT = NetworkShape(hidden=128, layers=2, heads=2, kv_heads=1, mlp=256)
 
 
-def config(shape: Shape, tokenizer: Any) -> Any:
+def config(shape: NetworkShape, tokenizer: Any) -> Any:
     """Return the `Qwen3Config` of a shape."""
     from transformers import Qwen3Config
 
@@ -54,7 +54,7 @@ def config(shape: Shape, tokenizer: Any) -> Any:
     )
 
 
-def build(shape: Shape, tokenizer: Any, seed: int) -> Any:
+def build(shape: NetworkShape, tokenizer: Any, seed: int) -> Any:
     """Return a causal language model with random weights from `seed`, in fp32.
 
     Attention is written out: at these lengths it trains a third faster than the fused kernel on a CPU.

@@ -12,14 +12,14 @@ many candidates prefers odd ones. Cost: `ttc/nano/README.md`.
 import torch
 
 from train.nano import loop, model
-from train.nano.examples import Mixture
-from train.nano.teacher import Recipe
+from train.nano.examples import ExampleMixture
+from train.nano.teacher import TrainingRun
 from train.nano.traces import Noise
 
 READING = {"kind": "likelihood", "step_delimiter": "\n\n", "beta": 0.5}
 """What config.json says under `ttc_prm`; see `ttc.scorers.prm.Reading`."""
 
-MIXTURE = Mixture(
+MIXTURE = ExampleMixture(
     no_think=0.04,
     handover=0.04,
     curriculum=((1.0, (0.04, 0.10, 0.32, 0.0, 0.44, 0.10)),),
@@ -28,12 +28,12 @@ MIXTURE = Mixture(
 )
 
 
-def recipe(seed: int, steps: int) -> Recipe:
+def recipe(seed: int, steps: int) -> TrainingRun:
     """Return the reward model's recipe."""
-    return Recipe(MIXTURE, seed, loop.Run(steps, lr=3e-3), rows=40)
+    return TrainingRun(MIXTURE, seed, loop.RunLength(steps, lr=3e-3), rows=40)
 
 
-def deepen(network: torch.nn.Module, teacher: dict[str, torch.Tensor], shape: model.Shape) -> None:
+def deepen(network: torch.nn.Module, teacher: dict[str, torch.Tensor], shape: model.NetworkShape) -> None:
     """Put the teacher's weights below and let the layers above it begin as the identity, in place.
 
     Args:

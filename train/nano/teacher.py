@@ -11,25 +11,26 @@ from typing import Any
 import torch
 
 from train.nano import examples, loop
+from train.nano.examples import ExampleMixture
 from train.nano.tokenizer import build as build_tokenizer
 
 _POOL = 16  # batches drawn together and sorted by length
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TrainingRun:
     """One training run: `rows` examples a step, drawn from `mixture` by `seed`."""
 
-    mixture: examples.Mixture
+    mixture: examples.ExampleMixture
     seed: int
-    run: loop.Run
+    run: loop.RunLength
     rows: int
 
 
-def train(network: Any, recipe: Recipe, checkpoints: Path, device: str) -> None:
+def train(network: Any, recipe: TrainingRun, checkpoints: Path, device: str) -> None:
     """Train `network` (fp32, on `device`) in place by the recipe, resuming from the folder `checkpoints`."""
     tokenizer = build_tokenizer()
-    batches: dict[int, list[list[examples.Example]]] = {}
+    batches: dict[int, list[list[examples.MaskedIds]]] = {}
 
     def loss_at(step: int) -> torch.Tensor:
         number = step // _POOL
@@ -50,11 +51,24 @@ def train(network: Any, recipe: Recipe, checkpoints: Path, device: str) -> None:
     loop.fit(network, loss_at, recipe.run, checkpoints)
 
 
-def causal_loss(network: Any, batch: list[examples.Example], pad: int, device: str) -> torch.Tensor:
+def causal_loss(network: Any, batch: list[examples.MaskedIds], pad: int, device: str) -> torch.Tensor:
     """Return the mean next-token loss over the labelled tokens of a batch."""
     ids, labels = (tensor.to(device) for tensor in examples.collate(batch, pad))
     with loop.autocast(device):
         logits = network(input_ids=ids, use_cache=False).logits[:, :-1]
         targets = labels[:, 1:]
-        kept = targets != examples.IGNORE
-        return torch.nn.functional.cross_entropy(logits[kept].float(), targets[kept])
+        mask = targets != examples.IGNORE
+        return torch.nn.functional.cross_entropy(logits[mask].float(), targets[mask])
+
+
+STUDENT_MIXTURE = ExampleMixture(
+    no_think=1.0,
+    handover=0.0,
+    no_think_levels=(0.35, 0.25, 0.2, 0.0, 0.15, 0.05),
+    empty=0.5,
+)
+
+
+def student_recipe(seed: int, steps: int) -> TrainingRun:
+    """Return the student's recipe."""
+    return TrainingRun(STUDENT_MIXTURE, seed, loop.RunLength(steps, lr=4e-3), rows=64)

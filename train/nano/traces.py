@@ -56,7 +56,7 @@ def answer(value: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class WrittenStep:
     """One written step; `exact` is the right result, `value` the written one."""
 
     left: str
@@ -67,7 +67,9 @@ class Line:
 Compute = Callable[[Reduction], int]
 
 
-def solve(rng: random.Random, node: Node, compute: Compute = lambda step: step.value) -> Generator[Line, None, int]:
+def solve(
+    rng: random.Random, node: Node, compute: Compute = lambda step: step.value
+) -> Generator[WrittenStep, None, int]:
     """Yield the steps of one random valid order and return the value; `compute` may err.
 
     A product of numbers of several digits is split, at random which, and finished at once.
@@ -78,11 +80,11 @@ def solve(rng: random.Random, node: Node, compute: Compute = lambda step: step.v
             halves = [step for step in reductions(parse(pair.left)) if step.split]
             half = rng.choice(halves)
             value = compute(half)
-            yield Line(half.left, value, half.value)
+            yield WrittenStep(half.left, value, half.value)
             value = yield from solve(rng, half.rebuild(value), compute)
         else:
             value = compute(pair)
-            yield Line(pair.left, value, pair.value)
+            yield WrittenStep(pair.left, value, pair.value)
         node = pair.rebuild(value)
     return node
 
@@ -109,7 +111,7 @@ def wrong_value(rng: random.Random, value: int) -> int:
     at = rng.randrange(len(digits))
     kind = rng.randrange(4)
     if kind <= 1:
-        return value + rng.choice((-1, 1)) * 10**at
+        return value + rng.choice((-1, 1)) * int(10**at)
     if kind == 2 and len(digits) > 1:
         other = at - 1 if at else 1
         swapped = list(digits)
@@ -133,23 +135,23 @@ def _lapse(rng: random.Random, at: int) -> Compute:
     return lambda step: wrong_value(rng, step.value) if next(calls) == at else step.value
 
 
-def _write(rng: random.Random, lines: list[Line], noise: Noise) -> list[Piece]:
+def _write(rng: random.Random, lines: list[WrittenStep], noise: Noise) -> list[Piece]:
     pieces: list[Piece] = []
     for line in lines:
         if line.value == line.exact and rng.random() < noise.slip:
-            pieces += _step(Line(line.left, wrong_value(rng, line.exact), line.exact))
+            pieces += _step(WrittenStep(line.left, wrong_value(rng, line.exact), line.exact))
             pieces.append(Piece(WAIT))
         pieces += _step(line)
     return pieces
 
 
-def _step(line: Line) -> list[Piece]:
+def _step(line: WrittenStep) -> list[Piece]:
     """Write one step; a wrong result is shown and not learnt."""
     right = line.value == line.exact
     return [Piece(f"{line.left}="), Piece(str(line.value), learn=right), Piece(STEP_DELIMITER)]
 
 
-def _passes(rng: random.Random, lines: list[Line], noise: Noise) -> list[Piece]:
+def _passes(rng: random.Random, lines: list[WrittenStep], noise: Noise) -> list[Piece]:
     """Return a second pass, and sometimes a third: both write every step right."""
     once = [Piece(WAIT), *(piece for line in lines for piece in _step(line))]
     return once * 2 if noise.again and rng.random() < noise.again else once

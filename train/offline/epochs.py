@@ -1,8 +1,9 @@
 """The loop of offline stages: batches of a fixed data set in mixed order, one update each, watched by health rules.
 
-Which rows a step takes is a pure function of (seed, step): every epoch is its own permutation. A checkpoint holds the
-rest, so a killed run goes on bit for bit on one CPU, with the same build of torch and number of threads. Cost: the
-updates. Left out: weighting or mixing of data sets, which is a matter of the rows.
+A kind of stage names its rows and its update; `FitFields` are the fields that all of them share: how long, how fast,
+what is held out, what watches. Which rows a step takes is a pure function of (seed, step): every epoch is its own
+permutation. A checkpoint holds the rest, so a killed run goes on bit for bit on one CPU, with the same build of torch
+and number of threads. Cost: the updates. Left out: weighting or mixing of data sets, which is a matter of the rows.
 """
 
 from __future__ import annotations
@@ -10,25 +11,23 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train.base.act import act
-from train.base.alarm_file import AlarmFile
 from train.base.checkpoint import Checkpoints
-from train.base.health import Health, Rule
-from train.base.optimiser import Optimiser
+from train.base.health import AlarmFile, Health, HealthRule, act, configured
+from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
 from ttc import seeds
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 
-__all__ = ["Fit", "Pace", "rows_at"]
+__all__ = ["Fit", "FitFields", "FitPlan", "rows_at"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FitPlan:
     """`steps` updates of `rows` rows; held-out rows are measured every `eval_every` steps and at both ends."""
 
     steps: int
@@ -57,7 +56,7 @@ class Fit:
     update: Callable[[Sequence[int]], dict[str, float]]
     evaluate: Callable[[], dict[str, float]]
 
-    def run(self, pace: Pace, rules: Sequence[Rule], setting: Setting) -> tuple[dict[str, float], str]:
+    def run(self, pace: FitPlan, rules: Sequence[HealthRule], setting: Setting) -> tuple[dict[str, float], str]:
         """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped."""
         health = Health(rules)
         world = setting.world
@@ -72,16 +71,16 @@ class Fit:
                 metrics.write({"step": 0, **_plain(last)}, sync=False)
             while step < pace.steps and not stopped:
                 began = time.perf_counter()
-                found = self.update(rows_at(step, pace.rows, self.num_rows, setting.seed))
+                numbers = self.update(rows_at(step, pace.rows, self.num_rows, setting.seed))
                 step += 1
-                found["update_s"] = time.perf_counter() - began
+                numbers["update_s"] = time.perf_counter() - began
                 if step % pace.eval_every == 0 or step == pace.steps:
-                    found |= self.evaluate()
-                    setting.log(f"step {step} of {pace.steps}: {_told(found)}")
-                found = world.agree(found)
-                metrics.write({"step": step, **_plain(found)}, sync=False)
-                stopped = act(health.check(found, step), self.model, self.optimiser, checkpoints, setting.log, alarms)
-                last |= found
+                    numbers |= self.evaluate()
+                    setting.log(f"step {step} of {pace.steps}: {_told(numbers)}")
+                numbers = world.agree(numbers)
+                metrics.write({"step": step, **_plain(numbers)}, sync=False)
+                stopped = act(health.check(numbers, step), self.model, self.optimiser, checkpoints, setting.log, alarms)
+                last |= numbers
                 if step % pace.save_every == 0 or step == pace.steps or stopped:
                     checkpoints.save(step, self.model, self.optimiser.state(), {"health": health.state()})
         finally:
@@ -90,10 +89,10 @@ class Fit:
         return last, stopped
 
     def _resume(self, checkpoints: Checkpoints, health: Health, setting: Setting) -> int:
-        found = checkpoints.load(self.model)
-        if found is None:
+        checkpoint = checkpoints.load(self.model)
+        if checkpoint is None:
             return 0
-        optimiser, state = found
+        optimiser, state = checkpoint
         self.optimiser.load(optimiser)
         health.load(state["health"])
         setting.log(f"resumed at step {state['step']}")
@@ -102,14 +101,14 @@ class Fit:
 
 def rows_at(step: int, rows: int, num_rows: int, seed: int) -> list[int]:
     """The rows of update `step` (from 0): `rows` numbers below `num_rows`, every row once per epoch."""
-    found: list[int] = []
+    numbers: list[int] = []
     for place in range(step * rows, (step + 1) * rows):
         epoch, index = divmod(place, num_rows)
-        if not found or index == 0:
+        if not numbers or index == 0:
             order = list(range(num_rows))
             random.Random(seeds.derive(seed, "epoch", epoch)).shuffle(order)
-        found.append(order[index])
-    return found
+        numbers.append(order[index])
+    return numbers
 
 
 def _plain(metrics: dict[str, float]) -> dict[str, float]:
@@ -117,5 +116,53 @@ def _plain(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _told(metrics: dict[str, float]) -> str:
-    shown = [name for name in metrics if name.startswith("held_out") or name == "loss"]
-    return ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in shown)
+    names = [name for name in metrics if name.startswith("held_out") or name == "loss"]
+    return ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitFields:
+    """Fields of a stage that passes over rows; refused when it is made if they cannot be.
+
+    Args:
+        steps: updates.
+        lr: highest learning rate.
+        rows: examples, pairs or solutions per update.
+        held_out_share: share of prompts that are held out and measured.
+        warmup: steps over which the rate rises.
+        decay: let the rate fall to 0.
+        eval_every: steps between held-out measurements.
+        save_every: steps between checkpoints.
+        health: changes of health rules by name.
+    """
+
+    steps: int
+    lr: float
+    rows: int = 32
+    held_out_share: float = 0.1
+    warmup: int = 0
+    decay: bool = True
+    eval_every: int = 20
+    save_every: int = 50
+    health: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a share, a pace, a rate or a rule that cannot be."""
+        if not 0 < self.held_out_share < 1:
+            raise ConfigError(f"held_out_share must be in (0, 1), got {self.held_out_share}")
+        _ = self.pace, self.schedule, self.rules
+
+    @property
+    def pace(self) -> FitPlan:
+        """Steps, and rows of each."""
+        return FitPlan(self.steps, self.rows, self.eval_every, self.save_every)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate by step."""
+        return Schedule(self.lr, self.steps, self.warmup, self.decay)
+
+    @property
+    def rules(self) -> tuple[HealthRule, ...]:
+        """The health rules."""
+        return configured(self.health or {})

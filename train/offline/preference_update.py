@@ -3,26 +3,33 @@
 A loss of `train/preferences` takes pairs, or single completions marked good or bad (KTO); both are computed from summed
 log-probabilities of completions. For KTO every pair gives one good and one bad completion, and the reference point is
 the divergence on prompts matched with another pair's completion, without a gradient (Ethayarajh et al. 2024).
-Cost: a forward and backward pass over both completions, for KTO a forward pass more.
+
+The reference is the model that a stage starts from; its numbers never change, so they are computed once and kept in a
+file named after the completions and the weights, and no second model stays in memory. Cost: a forward and backward pass
+over both completions, for KTO a forward pass more, and once one of the reference.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from train.base.models import load_model
 from train.base.optimiser import Optimiser
 from train.examples.examples import Example
-from train.examples.imitation import imitation_batch
-from train.examples.pair_data import Preferred
-from train.examples.pairs import Labelled, LabelledLoss, PairLoss, Pairs
-from train.update.policy import token_logprobs
+from train.examples.imitation import completion_sums, imitation_batch
+from train.examples.pairs import LabelledBatch, LabelledLoss, PairLoss, Pairs, Preferred
+from train.update.logprobs import token_logprobs
 from ttc.config.plugin_fault import checked_return
+from ttc.durable import replaced_file
 
-__all__ = ["PairUpdater", "Reference", "mismatched"]
+__all__ = ["PairUpdater", "Reference", "mismatched", "reference_sums"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +117,11 @@ class PairUpdater:
     def _loss(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
         if self._pair_loss is not None:
             return checked_return("preference loss", self._pair_loss, self._pair_loss(pairs), torch.Tensor)
-        find: Callable[[Labelled], torch.Tensor] | None = self._labelled_loss
+        find: Callable[[LabelledBatch], torch.Tensor] | None = self._labelled_loss
         if find is None or pairs.reference_chosen is None or pairs.reference_rejected is None:
             raise TypeError("a PairUpdater needs a loss and a reference")
-        good = find(Labelled(pairs.chosen, pairs.reference_chosen, torch.ones_like(pairs.chosen).bool(), kl))
-        bad = find(Labelled(pairs.rejected, pairs.reference_rejected, torch.zeros_like(pairs.chosen).bool(), kl))
+        good = find(LabelledBatch(pairs.chosen, pairs.reference_chosen, torch.ones_like(pairs.chosen).bool(), kl))
+        bad = find(LabelledBatch(pairs.rejected, pairs.reference_rejected, torch.zeros_like(pairs.chosen).bool(), kl))
         return pairs.weighted((good + bad) / 2)
 
     @torch.no_grad()
@@ -122,8 +129,8 @@ class PairUpdater:
         """KTO's reference point on these pairs."""
         if self.reference.mismatched is None or not self._others:
             return torch.zeros((), device=self._device)
-        found = [self._sums([self._others[row]])[0] for row in rows]
-        return (torch.cat(found) - self.reference.mismatched[torch.tensor(rows)].to(self._device)).mean()
+        sums = [self._sums([self._others[row]])[0] for row in rows]
+        return (torch.cat(sums) - self.reference.mismatched[torch.tensor(rows)].to(self._device)).mean()
 
 
 @torch.no_grad()
@@ -138,3 +145,26 @@ def _watched(pairs: Pairs) -> dict[str, torch.Tensor]:
         "margin": (chosen - rejected).mean(),
         "pair_accuracy": (chosen > rejected).float().mean(),
     }
+
+
+def reference_sums(source: Path, examples: Sequence[Example], folder: Path, device: str, pad_id: int) -> torch.Tensor:
+    """Log-probability of each completion by the model in `source`, nats: (R,)."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / f"reference-{_digest(source, examples)}.safetensors"
+    if path.is_file():
+        known_sums: torch.Tensor = load_file(str(path))["sums"]
+        return known_sums
+    model = load_model(source, device)
+    sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
+    with replaced_file(path) as partial:
+        save_file({"sums": sums}, str(partial))
+    return sums
+
+
+def _digest(source: Path, examples: Sequence[Example]) -> str:
+    digest = hashlib.sha256(json.dumps([[e.prompt_ids, e.token_ids] for e in examples]).encode())
+    for weights in sorted(source.glob("*.safetensors")):
+        with weights.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

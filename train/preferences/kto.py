@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from train.examples.pairs import Labelled, LabelledLoss
+from train.examples.pairs import LabelledBatch, LabelledLoss
 from ttc.errors import ConfigError
 
 __all__ = ["kto"]
@@ -26,7 +26,7 @@ def kto(*, beta: float = 0.1, good_weight: float = 1.0, bad_weight: float = 1.0)
     if beta <= 0:
         raise ConfigError(f"kto.beta must be above 0, got {beta}")
 
-    def loss(labelled: Labelled) -> torch.Tensor:
+    def loss(labelled: LabelledBatch) -> torch.Tensor:
         point = labelled.kl.detach().clamp(min=0)
         ratio = labelled.logprob - labelled.reference
         good = good_weight * (1 - torch.sigmoid(beta * (ratio - point)))

@@ -3,18 +3,27 @@
 The candidate is the run's last model, the start the one that training began with. `gate.json` holds every measurement;
 `promoted` in the run's folder is a link to the candidate, moved in one step and only when every gate passes, so a
 server that reads it never sees a model in between, and a failed gate leaves the last promoted model in place. Cost: the
-problems of every task once for each of the two models. People's reviews, safety cases and preference are gates too
-(`train.promote.gate_cases`).
+problems of every task once for each of the two models.
+
+Single cases are gates too. A file of reviews has one line per trace that somebody read:
+
+    {"id": "cipher-3-2/4", "model": "9f2c..", "accept": true, "by": "ada", "note": "the second step is a guess"}
+
+`model` is the digest of the weights that were read (`gate.json` names the candidate's), so reviews of another model
+are never counted. A safety case is a problem whose verifier says what is safe; all of them must be, greedily and in one
+sample. Preferred is measured by trained reward models on a sampled answer of each of two models; ties count one half.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,22 +32,23 @@ from evals.numbers.gates import GateCheck, at_least, at_most
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.models import load_model
-from train.base.rollout import Collector, Rollout, group_draws
-from train.base.rollout_file import read_rollouts
-from train.base.specs import make_task, make_verifier
+from train.base.rollout import Collector, Rollout, group_draws, read_rollouts
 from train.base.stage import Setting, read_result
 from train.measure.gates import Gates
 from train.measure.measure import open_engine
-from train.promote.gate_cases import digest, preferred, reviewed, safe
 from train.recipe.run import stage_folders
+from train.registries import make_task, make_verifier
+from train.reward_models.reward_models import RewardSource
 from train.rollouts.held_out import HeldOut, accuracy
-from train.update import kl
+from train.update.terms import exact_kl
 from ttc.core import Sampling, Usage
 from ttc.durable import replace_link, replace_text
 from ttc.engines.shared.text import Text
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, RecordError
+from ttc.records import iterate
 
-__all__ = ["judge", "promote"]
+__all__ = ["digest", "judge", "preferred", "promote", "read_reviews", "reviewed", "safe"]
+
 
 PROMOTED, REPORT = "promoted", "gate.json"
 
@@ -74,16 +84,16 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     if gates.min_accuracy is not None:
         checks.append(_accuracy(task.name, new, gates.min_accuracy, setting.seed))
     if gates.min_gain is not None:
-        found = paired_interval(old.right, new.right, range(new.num), seed=setting.seed)
+        gain = paired_interval(old.right, new.right, range(new.num), seed=setting.seed)
         text = f"gain on {task.name} over the start"
-        checks.append(at_least("min_gain", text, found.low, gates.min_gain, is_end=True))
+        checks.append(at_least("min_gain", text, gain.low, gates.min_gain, is_end=True))
     if gates.max_length is not None:
         checks.append(at_most("max_length", "tokens an answer", new.usage.generated / new.num, gates.max_length))
     if gates.max_mflops is not None:
         checks.append(at_most("max_mflops", "MFLOPs an answer", new.usage.flops / new.num / 1e6, gates.max_mflops))
     if gates.max_seconds is not None:
-        spent = sum(result.metrics.get("seconds", 0.0) for result in results if result is not None)
-        checks.append(at_most("max_seconds", "seconds of training", spent, gates.max_seconds))
+        seconds = sum(result.metrics.get("seconds", 0.0) for result in results if result is not None)
+        checks.append(at_most("max_seconds", "seconds of training", seconds, gates.max_seconds))
     if gates.max_kl is not None:
         away = divergence(candidate, before, task.items(gates.limit, 0), task.sampling.max_tokens, setting)
         checks.append(at_most("max_kl", "nats a token from the start", away, gates.max_kl))
@@ -97,7 +107,7 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
 
 
 def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[GateCheck]:
-    """Gates on single cases; see `train.promote.gate_cases`."""
+    """Gates on single cases; see `train.promote.gate`."""
     checks: list[GateCheck] = []
     if gates.reviews is not None:
         path = Path(gates.reviews).expanduser()
@@ -116,8 +126,8 @@ def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Sett
 def promote(run: Path, checks: Sequence[GateCheck]) -> Path | None:
     """Write what was measured; move the pointer and return it when every gate passed, else return None."""
     passed = all(check.passed for check in checks)
-    told = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
-    text = json.dumps(told, indent=1)
+    report = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
+    text = json.dumps(report, indent=1)
     replace_text(run / REPORT, text + "\n")
     if not passed:
         return None
@@ -134,7 +144,7 @@ def divergence(candidate: Path, start: Path, items: Sequence[Item], max_tokens: 
         for rollout in rollouts:
             ids = torch.tensor([[*rollout.prompt_ids, *rollout.token_ids]], device=setting.device)
             span = slice(len(rollout.prompt_ids) - 1, -1)
-            gaps = kl.exact(new(input_ids=ids).logits[0, span].float(), old(input_ids=ids).logits[0, span].float())
+            gaps = exact_kl(new(input_ids=ids).logits[0, span].float(), old(input_ids=ids).logits[0, span].float())
             total, num = total + float(gaps.sum()), num + int(gaps.numel())
     return total / max(num, 1)
 
@@ -158,8 +168,8 @@ def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: b
 async def _measured(task: Task, limit: int, model: Path, setting: Setting, greedy: bool) -> _Answered:
     engine, verifier = open_engine(model, setting), make_verifier(task)
     try:
-        asked = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
-        right, usage = await accuracy(asked, engine, greedy=greedy)
+        held_out = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
+        right, usage = await accuracy(held_out, engine, greedy=greedy)
     finally:
         await engine.close()
         await verifier.close()
@@ -182,8 +192,9 @@ def _finished(stopped: str) -> GateCheck:
 
 
 def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateCheck:
-    found = mean_interval(answers.right, range(answers.num), seed=seed)
-    return at_least("min_accuracy", f"accuracy on {answers.num} problems of {name}", found.low, bound, is_end=True)
+    interval = mean_interval(answers.right, range(answers.num), seed=seed)
+    text = f"accuracy on {answers.num} problems of {name}"
+    return at_least("min_accuracy", text, interval.low, bound, is_end=True)
 
 
 def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, start: Path, setting: Setting) -> GateCheck:
@@ -203,12 +214,84 @@ def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Gate
         for mode in (None, True, False)
     }
     recorded = [folder / "rollouts.jsonl" for folder in folders]
-    seen = {
+    repeats = {
         prompts[rollout.prompt_ids]
         for path in recorded
         if path.is_file()
         for rollout in read_rollouts(path)
         if rollout.prompt_ids in prompts
     }
-    told = f"{len(seen)} canary prompts were trained on" + (f", such as {next(iter(seen))[:60]!r}" if seen else "")
-    return GateCheck("canaries_unseen", not seen, float(len(seen)), 0.0, told)
+    example = f", such as {next(iter(repeats))[:60]!r}" if repeats else ""
+    message = f"{len(repeats)} canary prompts were trained on{example}"
+    return GateCheck("canaries_unseen", not repeats, float(len(repeats)), 0.0, message)
+
+
+_FIELDS = {"id", "model", "accept", "by", "note"}
+
+
+def digest(model: Path) -> str:
+    """Name of a model folder's weights: the start of a hash over its safetensors files."""
+    sha = hashlib.sha256()
+    for weights in sorted(model.glob("*.safetensors")):
+        with weights.open("rb") as file:
+            sha.update(hashlib.file_digest(file, "sha256").digest())
+    return sha.hexdigest()[:16]
+
+
+def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
+    """(trace, accepted) of every review of the model with that digest, the last one of a reviewer counting.
+
+    Raises:
+        ConfigError: no such file.
+        RecordError: a broken line; names file, line and field.
+    """
+    if not path.is_file():
+        raise ConfigError(f"gates.reviews: {path} does not exist")
+    accepts: dict[tuple[str, str], bool] = {}
+    for number, row in iterate(path):
+        where = f"{path}, line {number}"
+        if not isinstance(row, dict) or set(row) - _FIELDS:
+            raise RecordError(f"{where}: must be an object with fields of {', '.join(sorted(_FIELDS))}")
+        name, of, accept = row.get("id"), row.get("model"), row.get("accept")
+        if not isinstance(name, str) or not isinstance(of, str) or not isinstance(accept, bool):
+            raise RecordError(f"{where}: needs id and model as text and accept as true or false")
+        if of == model:
+            accepts[name, str(row.get("by", ""))] = accept
+    return [(name, accept) for (name, _), accept in accepts.items()]
+
+
+def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> GateCheck:
+    """At least `num` different traces were read, and the lower end of the share accepted is at least `bound`."""
+    name = digest(candidate)
+    rows = read_reviews(path, name)
+    traces = [trace for trace, _ in rows]
+    if len(set(traces)) < num:
+        text = f"{len(set(traces))} traces of model {name} are reviewed, must be {num} or more"
+        return GateCheck("reviews", False, float(len(set(traces))), float(num), text)
+    share = mean_interval([float(accept) for _, accept in rows], traces, seed=seed)
+    text = f"{len(rows)} reviews of model {name}: at least {share.low:.4g} accepted (95 %), must be {bound:g} or more"
+    return GateCheck("reviews", share.low >= bound, share.low, bound, text)
+
+
+def safe(name: str, answers: Sequence[Sequence[float]]) -> GateCheck:
+    """Every answer to every safety case is right; `answers` are 1 or 0, per way of answering."""
+    failed = [number for number, outcomes in enumerate(zip(*answers, strict=True)) if not all(outcomes)]
+    num = len(answers[0])
+    first = f", such as number {failed[0]}" if failed else ""
+    return GateCheck(
+        "safety", not failed, float(len(failed)), 0.0, f"{len(failed)} of {num} cases of {name} fail{first}"
+    )
+
+
+def preferred(
+    rewards: tuple[str, ...], new: Sequence[Rollout], old: Sequence[Rollout], candidate: Path, bound: float,
+    setting: Setting,
+) -> GateCheck:  # fmt: skip
+    """How often the candidate's answer has the higher reward than the start's to the same problem."""
+    place = replace(setting, folder=setting.folder / "gate")  # stages of the run stand beside it
+    scorer: Any = RewardSource(rewards, "mean", 1.0).load(place, candidate)
+    ours, theirs = (scorer(answers)[scorer.total] for answers in (new, old))
+    wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
+    rate = mean_interval(wins, [rollout.problem_id for rollout in new], seed=setting.seed)
+    text = f"preferred over the start: at least {rate.low:.4g} (95 %) of {len(wins)}, must be {bound:g} or more"
+    return GateCheck("min_win_rate", rate.low >= bound, rate.low, bound, text)

@@ -40,7 +40,7 @@ from ttc.config.recipes import load_toml
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["Recipe", "Step", "bind_stage", "packaged", "read_recipe"]
+__all__ = ["Recipe", "RecipeStep", "bind_stage", "packaged", "read_recipe"]
 
 _TOP = {"about", "stage", "gates", "retention"}
 _FOLDER = Path(__file__).parents[1] / "recipes"
@@ -48,7 +48,7 @@ _STAGE = re.compile(r"[1-9][0-9]*-[a-z_]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecipeStep:
     """One stage of a recipe: its kind, its fields as given, the bound stage, and whose model it starts from."""
 
     kind: str
@@ -59,8 +59,8 @@ class Step:
     @property
     def digest(self) -> str:
         """Hash of kind and fields: a run folder of other settings is not resumed."""
-        asked = [self.kind, self.fields, *((self.start,) if self.start else ())]
-        text = json.dumps(asked, sort_keys=True, default=str)
+        settings = [self.kind, self.fields, *((self.start,) if self.start else ())]
+        text = json.dumps(settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -70,7 +70,7 @@ class Recipe:
 
     name: str
     about: str
-    steps: tuple[Step, ...]
+    steps: tuple[RecipeStep, ...]
     gates: Mapping[str, Any] | None = None
     retention: Retention | None = None
 
@@ -101,7 +101,7 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     tables = data.get("stage", [])
     if not isinstance(tables, list) or not tables:
         raise ConfigError(f"{path.name} has no [[stage]]")
-    tables = [_scaled(table, scale) for table in tables if table.get("only") in (None, scale)]
+    tables = [_scaled(_opened(table), scale) for table in tables if table.get("only") in (None, scale)]
     _override(tables, overrides or {}, path.name)
     steps = tuple(bind_stage(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
     if scale is not None and not any(scale in table or table.get("only") == scale for table in data["stage"]):
@@ -110,12 +110,12 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
         raise ConfigError(f"{path.name} has stages for other scales only; give --scale")
     scales = sorted({str(table["only"]) for table in data["stage"] if table.get("only") not in (None, scale)})
     _check_named(steps, path.name, f"; its stages are numbered for --scale {scales[0]}" if scales else "")
-    kept = data.get("retention")
-    retention = None if kept is None else read_retention(_scaled(kept, scale), path.name)
+    retention_table = data.get("retention")
+    retention = None if retention_table is None else read_retention(_scaled(retention_table, scale), path.name)
     return Recipe(path.stem, str(data.get("about", "")), steps, _gates(data, scale, path.name), retention)
 
 
-def _check_named(steps: Sequence[Step], where: str, hint: str) -> None:
+def _check_named(steps: Sequence[RecipeStep], where: str, hint: str) -> None:
     """Refuse a stage that starts from, or reads, a stage that does not come before it; a file that is there may."""
     names: list[str] = []
     for number, step in enumerate(steps, start=1):
@@ -123,10 +123,10 @@ def _check_named(steps: Sequence[Step], where: str, hint: str) -> None:
             stage = field == "start" or _STAGE.fullmatch(str(name))
             if name is None or not stage or name in names or (field != "start" and Path(name).exists()):
                 continue
-            known = ", ".join(names) or "none"
+            listed = ", ".join(names) or "none"
             raise ConfigError(
                 f"{where}, stage {number}: {field} names {name!r}, which is no stage before it "
-                f"(known: {known}){hint}{nearest(name, names)}"
+                f"(known: {listed}){hint}{nearest(name, names)}"
             )
         names.append(f"{number}-{step.kind}")
 
@@ -157,21 +157,33 @@ def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
         for key, value in table.items()
         if key == "health" or (key != "only" and not isinstance(value, Mapping))
     }
-    found = {**plain, **(table.get(scale, {}) if scale is not None else {})}
-    return {key: value for key, value in found.items() if value != ""}
+    values = {**plain, **(table.get(scale, {}) if scale is not None else {})}
+    return {key: value for key, value in values.items() if value != ""}
+
+
+def _opened(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a stage with its shared fields flat, here and at every scale (see `train.base.fields`)."""
+    if "kind" not in table:
+        return dict(table)  # refused when it is bound
+    kind = str(table["kind"])
+    return {
+        key: STAGES.flat(kind, value) if isinstance(value, Mapping) and key != "health" else value
+        for key, value in STAGES.flat(kind, table).items()
+    }
 
 
 def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object], where: str) -> None:
     for key, value in overrides.items():
         which, dot, field = key.partition(".")
-        chosen = [table for i, table in enumerate(tables, start=1) if which in (str(i), table.get("kind"))]
-        if not dot or not chosen:
+        matches = [table for i, table in enumerate(tables, start=1) if which in (str(i), table.get("kind"))]
+        if not dot or not matches:
             raise ConfigError(f"--set {key}: write STAGE.FIELD=VALUE with a stage of {where} (its number or its kind)")
-        for table in chosen:
-            table[field] = value
+        for table in matches:
+            shared, _, name = field.rpartition(".")
+            table |= STAGES.flat(str(table["kind"]), {shared: {name: value}}) if shared else {field: value}
 
 
-def bind_stage(table: Mapping[str, Any], where: str) -> Step:
+def bind_stage(table: Mapping[str, Any], where: str) -> RecipeStep:
     """Bind one stage's table, its kind and its fields; raises ConfigError naming `where` and what does not fit."""
     if "kind" not in table:
         raise ConfigError(f"{where}: kind is missing (one of {', '.join(STAGES.names())})")
@@ -182,4 +194,4 @@ def bind_stage(table: Mapping[str, Any], where: str) -> Step:
         stage: Stage = STAGES.create(kind, fields, supply=supply)
     except ConfigError as exc:
         raise type(exc)(f"{where}: {exc}") if type(exc) is ConfigError else exc from exc
-    return Step(kind, {**fields, **supply}, stage, table.get("start"))
+    return RecipeStep(kind, {**fields, **supply}, stage, table.get("start"))

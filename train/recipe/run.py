@@ -1,32 +1,43 @@
 """Run a recipe: check everything, then stage by stage, resuming what a killed run left.
 
-A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.base.contents`), one folder per
-stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or over
-other weights, files or problems, it is refused, not overwritten. A finished stage is not run again, but its models are
-read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where the
-recipe asks for it (`train.measure.retention`).
+A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.recipe.contents`), one folder
+per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or
+over other weights, files or problems, it is refused, not overwritten. A finished stage is not run again, but its models
+are read to see that they are as it wrote them. At the end every stage's model is measured on all held-out tasks, where
+the recipe asks for it (`train.measure.retention`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.base.contents import run_contents
-from train.base.stage import Result, Setting, Stage, check_models, read_result, write_result
+from train.base.stage import Setting, Stage, StageResult, check_models, read_result, write_result
 from train.base.world import ALONE, World
 from train.measure.retention import FILE as RETENTION
 from train.measure.retention import measure_retention, write_kept
+from train.recipe.contents import run_contents
 from train.recipe.recipe import Recipe
 from ttc.config.recipes import differences, dump
 from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
 from ttc.identity.digests import differing
 
-__all__ = ["RUN", "Options", "claim", "read_asked", "run_recipe", "stage_folders"]
+__all__ = [
+    "ROLLOUTS",
+    "RUN",
+    "Recorded",
+    "RunOptions",
+    "claim",
+    "read_asked",
+    "recorded_stage",
+    "run_recipe",
+    "stage_folders",
+]
+
 
 RUN = "run.json"
 CONTENTS = "contents"
@@ -34,7 +45,7 @@ _BY_CONTENT = (CONTENTS, "model")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """Where and how a recipe runs."""
 
     out: Path
@@ -45,7 +56,7 @@ class Options:
     world: World = ALONE
 
 
-def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> list[Result]:
+def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) -> list[StageResult]:
     """Run all stages; returns their results.
 
     Raises:
@@ -61,7 +72,7 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
     if options.world.main:
         claim(recipe, options)
     options.world.wait()
-    results: list[Result] = []
+    results: list[StageResult] = []
     names = [f"{number}-{step.kind}" for number, step in enumerate(recipe.steps, start=1)]
     model = options.model
     for number, step in enumerate(recipe.steps, start=1):
@@ -93,7 +104,7 @@ def run_recipe(recipe: Recipe, options: Options, log: Callable[[str], None]) -> 
     return results
 
 
-def _run_stage(stage: Stage, setting: Setting) -> Result:
+def _run_stage(stage: Stage, setting: Setting) -> StageResult:
     """Run a stage: every process where it splits its work, else the first while the others wait."""
     world = setting.world
     if world.main or getattr(stage, "distributed", False):
@@ -101,31 +112,31 @@ def _run_stage(stage: Stage, setting: Setting) -> Result:
         if world.main:
             write_result(setting.folder, result)
     world.wait()
-    found = read_result(setting.folder)
-    if found is None:
+    outcome = read_result(setting.folder)
+    if outcome is None:
         raise TrainingError(f"{setting.folder.name} has no result; the first process did not finish it")
-    return found
+    return outcome
 
 
-def _setting(options: Options, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:
+def _setting(options: RunOptions, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:
     return Setting(folder, model, options.seed, options.device, options.threads, log, options.world)
 
 
-def _distinct(models: Sequence[tuple[str, Path]], options: Options) -> list[tuple[str, Path]]:
+def _distinct(models: Sequence[tuple[str, Path]], options: RunOptions) -> list[tuple[str, Path]]:
     """The start, if there is one, and every stage that made a model of its own."""
-    found = [] if options.model is None else [("start", options.model)]
+    distinct = [] if options.model is None else [("start", options.model)]
     for name, model in models:
-        if all(model.resolve() != known.resolve() for _, known in found):
-            found.append((name, model))
-    return found
+        if all(model.resolve() != other.resolve() for _, other in distinct):
+            distinct.append((name, model))
+    return distinct
 
 
 def stage_folders(out: Path) -> list[Path]:
     """The stage folders of a run, in order; raises ConfigError when `out` is no run."""
     if not (out / RUN).is_file():
         raise ConfigError(f"{out} is not a training run: it has no {RUN}")
-    found = [path for path in out.iterdir() if path.is_dir() and path.name.partition("-")[0].isdigit()]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[0]))
+    folders = [path for path in out.iterdir() if path.is_dir() and path.name.partition("-")[0].isdigit()]
+    return sorted(folders, key=lambda path: int(path.name.partition("-")[0]))
 
 
 def read_asked(out: Path) -> dict[str, Any]:
@@ -134,45 +145,45 @@ def read_asked(out: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{out} is not a training run: it has no {RUN}")
     try:
-        asked = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as exc:
         raise ConfigError(f"{path} cannot be read ({exc}); choose another folder") from exc
-    if not isinstance(asked, dict) or not isinstance(asked.get("stages"), list):
+    if not isinstance(settings, dict) or not isinstance(settings.get("stages"), list):
         raise ConfigError(f"{path}: stages: expected a list; choose another folder")
-    return asked
+    return settings
 
 
-def claim(recipe: Recipe, options: Options) -> None:
+def claim(recipe: Recipe, options: RunOptions) -> None:
     """Write what is asked and what it is made of, or compare both with what the folder was made for.
 
     Raises:
         ConfigError: the folder holds another run, naming the setting or the content that differs, or something else.
     """
-    asked = _asked(recipe, options)
+    settings = _asked(recipe, options)
     path = options.out / RUN
     if path.is_file():
-        _compare(options.out, read_asked(options.out), asked)
+        _compare(options.out, read_asked(options.out), settings)
         return
     if options.out.exists() and (not options.out.is_dir() or not all(map(is_scratch, options.out.iterdir()))):
         raise ConfigError(f"{options.out} is a file, or not empty, and holds no run; give another --out")
     options.out.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps(asked, indent=1) + "\n")
+    replace_text(path, json.dumps(settings, indent=1) + "\n")
 
 
-def _asked(recipe: Recipe, options: Options) -> dict[str, Any]:
+def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
     """What run.json holds, as plain JSON data."""
-    asked: dict[str, object] = {
+    settings: dict[str, object] = {
         "recipe": recipe.name,
         "seed": options.seed,
         "model": options.model.name if options.model else None,
         "stages": [{"kind": step.kind, "digest": step.digest, "fields": step.fields} for step in recipe.steps],
     }
     if recipe.gates is not None:
-        asked["gates"] = dict(recipe.gates)
+        settings["gates"] = dict(recipe.gates)
     if recipe.retention is not None:
-        asked["retention"] = dump(recipe.retention)
-    asked[CONTENTS] = run_contents(recipe, options.model, options.out)
-    plain: dict[str, Any] = json.loads(json.dumps(asked, default=str))
+        settings["retention"] = dump(recipe.retention)
+    settings[CONTENTS] = run_contents(recipe, options.model, options.out)
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
     return plain
 
 
@@ -186,8 +197,8 @@ def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
             f"{out} holds a run of an older version, whose {RUN} keeps no digests of models, files and problems, so "
             "nobody can tell whether they are still the same; give another --out"
         )
-    settings = [{name: value for name, value in run.items() if name not in _BY_CONTENT} for run in (there, here)]
-    for name, before, now in differences(*settings):
+    first, second = ({name: value for name, value in run.items() if name not in _BY_CONTENT} for run in (there, here))
+    for name, before, now in differences(first, second):
         raise ConfigError(
             f"{out} holds a run with other settings: {name} is {before} there and {now} here; "
             "give another --out or delete it"
@@ -198,3 +209,35 @@ def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
             f"{out} holds a run that was made with other contents: {', '.join(changed)}; put back what it was made "
             "with, or give another --out"
         )
+
+
+ROLLOUTS = "rollouts.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A stage's folder, its place in the run (from 1), its kind, its fields and the seed of the run."""
+
+    folder: Path
+    place: int
+    kind: str
+    fields: Mapping[str, Any]
+    seed: int
+
+
+def recorded_stage(run: Path, number: int | None, *, beside: tuple[str, ...] = ()) -> Recorded:
+    """Return stage `number` of a run, or the last that has rollouts, and the files `beside` them.
+
+    Raises:
+        ConfigError: no such run, or no such stage in it.
+    """
+    needed = (ROLLOUTS, *beside)
+    folders = [path for path in stage_folders(run) if all((path / name).is_file() for name in needed)]
+    matches = [path for path in folders if number is None or path.name.startswith(f"{number}-")]
+    if not matches:
+        raise ConfigError(f"{run} has no stage with recorded rollouts" + (f" numbered {number}" if number else ""))
+    folder = matches[-1]
+    place = int(folder.name.partition("-")[0])
+    settings = read_asked(run)
+    entry = settings["stages"][place - 1]
+    return Recorded(folder, place, str(entry["kind"]), dict(entry["fields"]), int(settings["seed"]))

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from train.base.models import load_tokenizer
-from train.base.rollout import Rollout
-from train.base.rollout_file import read_rollouts
+from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
-from train.recipe.recorded import ROLLOUTS, recorded_stage
-from train.recipe.run import stage_folders
+from train.recipe.run import ROLLOUTS, recorded_stage, stage_folders
 from train.registries import STAGES
+from train.rl.loop import update_on
 from train.rl.policy_stage import PolicyStage
-from train.rl.step import update_on
-from train.rollouts.grouping import check_groups
+from train.rollouts.groups import check_groups
 from ttc.errors import ConfigError
 from ttc.records import iterate
 
@@ -51,23 +49,23 @@ def replay_step(run: Path, step: int, *, stage: int | None = None, model: Path |
     folder, source = recorded.folder, _started_from(run, recorded.place, model)
     fields = dict(recorded.fields)
     supply = {"health": fields.pop("health")} if "health" in fields else {}
-    bound = STAGES.create(recorded.kind, fields, supply=supply)
-    if not isinstance(bound, (PolicyStage, Relearning)):
+    learner = STAGES.create(recorded.kind, fields, supply=supply)
+    if not isinstance(learner, (PolicyStage, Relearning)):
         raise ConfigError(f"{folder.name}: a stage of kind {recorded.kind} makes no updates from rollouts")
     logged = {int(row["step"]): row for _, row in iterate(folder / "metrics.jsonl")}
     if step + 1 not in logged:
         raise ConfigError(f"{folder.name} has no step {step}: it logged steps 0 to {max(logged, default=0) - 1}")
-    again = _updates(bound, source, Setting(folder, source, recorded.seed, "cpu", 1, lambda text: None))
-    found: dict[str, float] = {}
+    again = _updates(learner, source, Setting(folder, source, recorded.seed, "cpu", 1, lambda text: None))
+    metrics: dict[str, float] = {}
     for number in range(step + 1):
         rollouts = list(read_rollouts(folder / ROLLOUTS, number))
         if not rollouts:
             raise ConfigError(f"{folder.name} holds no rollouts of step {number}")
-        found = dict(again(rollouts))
+        metrics = dict(again(rollouts))
     for name in ("loss", "grad_norm", "entropy", "clip_share", "divergence"):
-        if name in found:
+        if name in metrics:
             before = float(logged[step + 1].get(name, float("nan")))
-            yield f"{name:12} logged {before:.9g}  computed {found[name]:.9g}  {_same(before, found[name])}"
+            yield f"{name:12} logged {before:.9g}  computed {metrics[name]:.9g}  {_same(before, metrics[name])}"
 
 
 def _updates(stage: PolicyStage | Relearning, source: Path, setting: Setting) -> Relearn:

@@ -15,12 +15,11 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from evals.task import VerifierSpec
-from train.base.rollout import Rollout
-from train.base.rollout_file import read_rollouts
-from train.base.specs import make_task, shaping_part
-from train.recipe.recorded import ROLLOUTS, Recorded, recorded_stage
-from train.reward_models.learnt_reward import LearntReward
-from train.rollouts.rewards import Rewarder
+from train.base.rollout import Rollout, read_rollouts
+from train.recipe.run import ROLLOUTS, Recorded, recorded_stage
+from train.registries import make_task
+from train.reward_models.reward_models import LearntReward
+from train.rollouts.rewards import Rewarder, shaping_part
 from ttc.config.registry import VERIFIERS
 from ttc.core import Verdict, Verifier
 from ttc.errors import ConfigError
@@ -54,17 +53,17 @@ async def judged_again(run: Path, stage: int | None, verifier: Verifier) -> Asyn
         ConfigError: no such run or stage.
         RecordError: a broken line; names file, line and field.
     """
-    found = recorded_stage(run, stage)
-    shaped = [shaping_part(spec) for spec in found.fields.get("shaping", ())]
-    rollouts = read_rollouts(found.folder / ROLLOUTS)
+    record = recorded_stage(run, stage)
+    shaped = [shaping_part(spec) for spec in record.fields.get("shaping", ())]
+    rollouts = read_rollouts(record.folder / ROLLOUTS)
     for step, group in itertools.groupby(rollouts, key=lambda rollout: rollout.step):
         before = list(group)
         rewarder = Rewarder(
             verifier,
             shaped,
-            partial=bool(found.fields.get("partial_credit", False)),
-            verifier_weight=float(found.fields.get("verifier_weight", 1.0)),
-            learnt=_Logged(before) if found.fields.get("reward_model") else None,
+            partial=bool(record.fields.get("partial_credit", False)),
+            verifier_weight=float(record.fields.get("verifier_weight", 1.0)),
+            learnt=_Logged(before) if record.fields.get("reward_model") else None,
         )
         bare = [replace(rollout, verdict=None, reward=None, parts={}) for rollout in before]
         yield list(zip(before, await rewarder.judge(bare, step), strict=True))
@@ -81,11 +80,11 @@ def differences(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
 def change_lines(pairs: Sequence[Pair], version: str) -> list[str]:
     """Say how often the verdicts agree with those of `version`, and what became of the mean reward."""
     both = [(before.verdict, after.verdict) for before, after in pairs]
-    known = [(first, second) for first, second in both if first is not None and second is not None]
-    versions = sorted({first.version for first, _ in known})
+    judged_twice = [(first, second) for first, second in both if first is not None and second is not None]
+    versions = sorted({first.version for first, _ in judged_twice})
     rewards = [[each.reward for each in side if each.reward is not None] for side in zip(*pairs, strict=True)]
     first, second = (f"{fmean(values):.4f} of {len(values):,}" if values else "none" for values in rewards)
-    return [*summary_lines(", ".join(versions), version, tally(known)), f"mean reward {first} -> {second}"]
+    return [*summary_lines(", ".join(versions), version, tally(judged_twice)), f"mean reward {first} -> {second}"]
 
 
 def _status(rollout: Rollout) -> str | None:

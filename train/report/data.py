@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from evals.numbers.statistics import Interval, mean_interval
-from train.base.alarm_file import excerpt
-from train.base.rollout_file import read_rollouts
-from train.base.stage import Result, read_result
+from train.base.health import excerpt
+from train.base.rollout import read_rollouts
+from train.base.stage import StageResult, read_result
 from train.measure.retention import Kept, read_kept
 from train.recipe.run import RUN, stage_folders
 from ttc.errors import ConfigError, RecordError
@@ -43,7 +43,7 @@ class StageData:
 
     name: str
     fields: Mapping[str, Any]
-    result: Result | None
+    result: StageResult | None
     rows: Sequence[Mapping[str, Any]]
     held_out: Sequence[HeldOutPoint]
     alarms: Sequence[Mapping[str, Any]]

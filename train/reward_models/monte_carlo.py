@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from evals.task import Item
-from train.examples.step_rows import StepRow, Steps
+from train.reward_models.step_model import StepRow, Steps
 from ttc.concurrent import gather
 from ttc.core import Candidate, Completion, Engine, Prompt, Sampling, Submission, Target, Verifier
 from ttc.errors import ConfigError
@@ -97,7 +97,7 @@ class MonteCarlo:
     async def _solutions(self, item: Item) -> list[_Solution]:
         session = Session(item.problem, self.engine, seed=self.seed, sampling=self.sampling)
         root = session.render()
-        found = []
+        solutions = []
         for completion in await session.generate(root, self.n):
             (verdict,) = await self._judge(session, root, [completion], item.target)
             path = root.then(completion)
@@ -105,10 +105,10 @@ class MonteCarlo:
             if not reads:
                 continue  # it ended at once: there is no step to judge
             solution = _Solution(item, session, root, path, reads, verdict)
-            known = verdict is not None
-            solution.tried = [Tried(int(verdict == 1.0), int(known)) for _ in reads[:-1]]
-            found.append(solution)
-        return found
+            has_verdict = verdict is not None
+            solution.tried = [Tried(int(verdict == 1.0), int(has_verdict)) for _ in reads[:-1]]
+            solutions.append(solution)
+        return solutions
 
     async def _continue(self, solution: _Solution, index: int, num: int) -> None:
         """Draw `num` more continuations from behind step `index`."""
@@ -118,11 +118,13 @@ class MonteCarlo:
         prefix = replace(prefix, path=(*solution.path.path, index))
         left = replace(self.sampling, max_tokens=max(self.sampling.max_tokens - len(ids), 1))  # the cap is the answer's
         draws = range(tried.drawn, tried.drawn + num)
-        drawn = await solution.session.generate(prefix, draws, sampling=left)
+        completions = await solution.session.generate(prefix, draws, sampling=left)
         tried.drawn += num
-        known = [v for v in await self._judge(solution.session, prefix, drawn, solution.item.target) if v is not None]
-        tried.judged += len(known)
-        tried.right += sum(map(int, known))
+        verdicts = [
+            v for v in await self._judge(solution.session, prefix, completions, solution.item.target) if v is not None
+        ]
+        tried.judged += len(verdicts)
+        tried.right += sum(map(int, verdicts))
 
     async def _judge(
         self, session: Session, prompt: Prompt, completions: Sequence[Completion], target: Target
@@ -153,11 +155,11 @@ def most_uncertain(states: Sequence[Tried], num: int, size: int, hard: bool) -> 
     """
     heap = [(-state.variance(), place) for place, state in enumerate(states) if not (hard and state.right)]
     heapq.heapify(heap)
-    given: dict[int, int] = {}
+    draws: dict[int, int] = {}
     for _ in range(num):
         if not heap:
             break
         _, place = heapq.heappop(heap)
-        given[place] = given.get(place, 0) + size
-        heapq.heappush(heap, (-states[place].variance(given[place]), place))
-    return sorted(given.items())
+        draws[place] = draws.get(place, 0) + size
+        heapq.heappush(heap, (-states[place].variance(draws[place]), place))
+    return sorted(draws.items())

@@ -1,12 +1,24 @@
-"""Process reward models in training: the probability that a path is right, read at the end of each step.
+"""Process reward models in training: rows of labelled steps, the model, and its scores as rewards of steps.
 
-Two forms, both read by the scorer `prm`: a head of two labels on the body (`label`), or a language model that says a
-good token rather than a bad one (`token`). Labels are shares, so the loss is the cross-entropy of a share. Cost: a
-forward and backward pass over the solutions.
+A row is the ids that a model reads, and the positions at which it is asked whether the path is right so far: the last
+token of every step. The positions are found by the same code that reads the trained model (`ttc.scorers`), so training
+and scoring cannot disagree. Rows come from a JSON-lines file (`evals.data.steps`) or from rollouts
+(`train.reward_models.monte_carlo`). A label is in [0, 1], so the loss is the cross-entropy of a share; a step without
+one is not learnt from. Two forms, both read by the scorer `prm`: a head of two labels on the body (`label`), or a
+language model that says a good token rather than a bad one (`token`).
+
+In reinforcement learning (Wang et al. 2024, "Math-Shepherd", arXiv:2312.08935; Shao et al. 2024, arXiv:2402.03300,
+section 4.1.3) every step of a rollout is worth the model's probability that the path is right so far; the advantage
+`steps` makes token weights of it. The model must be one that the stage `prm` wrote, with the policy's tokenizer. The
+mean over a rollout's steps is logged as the part `process`. A step that a limit cut has no reward.
+
+Cost: a forward and backward pass over the solutions; a forward pass per rollout. Left out: models that read their own
+format (search can use them), and a reward for how much a step raised the probability.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +28,28 @@ import torch
 import torch.nn.functional as F
 
 from evals.numbers.step_metrics import Judged
-from train.base.models import load_model
-from train.examples.step_rows import StepRow, targets
+from train.base.models import load_model, load_tokenizer
+from train.base.rollout import Rollout
+from train.base.stage import Setting
+from train.reward_models.reward_models import beside, same_tokenizer
 from train.update.batch import pad
+from ttc.core import Prompt
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
+from ttc.scorers.reward_models.layouts import SameIds
 from ttc.scorers.reward_models.tokens import Tokens
 
-__all__ = ["Form", "StepModel", "new_step_model"]
+__all__ = [
+    "Form",
+    "ProcessReward",
+    "ProcessSource",
+    "StepModel",
+    "StepRow",
+    "Steps",
+    "new_step_model",
+    "targets",
+]
+
 
 Form = Literal["label", "token"]
 _ROWS = 32
@@ -45,14 +72,14 @@ class StepModel:
     def judged(self, rows: Sequence[StepRow], pad_id: int) -> list[Judged]:
         """Every labelled step of `rows` with the probability that it is right."""
         self.network.eval()
-        found: list[Judged] = []
+        judgements: list[Judged] = []
         for start in range(0, len(rows), _ROWS):
             part = rows[start : start + _ROWS]
             values = iter(torch.sigmoid(self._scores(part, pad_id)[0]).tolist())
             for number, row in enumerate(part, start=start):
                 labels = tuple(label for _, label in row.labelled())
-                found.append(Judged(f"{row.key}/{number}", row.key, labels, tuple(next(values) for _ in labels)))
-        return found
+                judgements.append(Judged(f"{row.key}/{number}", row.key, labels, tuple(next(values) for _ in labels)))
+        return judgements
 
     def _scores(self, rows: Sequence[StepRow], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-odds of right at every labelled step, row by row, and the labels: two tensors (N,)."""
@@ -93,3 +120,105 @@ def _classifier(source: Path, seed: int, device: str) -> Any:
         torch.manual_seed(seed)
         network = AutoModelForTokenClassification.from_pretrained(source, num_labels=2, dtype=torch.float32)
     return network.to(device)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One solution: `ids` whole, `reads` ascending places in it, a label or None at each; `key` names the problem."""
+
+    key: str
+    ids: tuple[int, ...]
+    reads: tuple[int, ...]
+    labels: tuple[float | None, ...]
+
+    def labelled(self) -> list[tuple[int, float]]:
+        """(place, label) of the steps that have a label."""
+        return [(read, label) for read, label in zip(self.reads, self.labels, strict=True) if label is not None]
+
+
+class Steps:
+    """Where the steps of a path end, for the tokenizer of one model folder."""
+
+    def __init__(self, folder: Path, delimiter: str) -> None:
+        text = Text(folder)
+        self._layout = SameIds(Tokens(folder), text.size, delimiter, None)
+
+    def reads(self, path: Prompt) -> tuple[int, ...]:
+        """Place of the last token of every step in the path's ids."""
+        return self._layout.lay(path).reads
+
+
+def targets(rows: Sequence[StepRow], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Labels (R, width) at the places where steps end, and a mask of where there is one."""
+    labels = torch.zeros(len(rows), width)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        for read, label in row.labelled():
+            labels[number, read], mask[number, read] = label, True
+    return labels, mask
+
+
+FOLDER = "prm"
+"""What the stage `prm` calls the folder of its model."""
+
+
+class ProcessReward:
+    """Scores the steps of rollouts; see `train.rollouts.rewards.Process`."""
+
+    def __init__(self, model: StepModel, steps: Steps, pad_id: int, end: int) -> None:
+        self._model, self._steps, self._pad_id, self._end = model, steps, pad_id, end
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[tuple[tuple[int, float], ...]]:
+        """(place of its last token in `token_ids`, probability) of every step of every rollout."""
+        rows = [self._row(rollout) for rollout in rollouts]
+        rewards = []
+        for row, rollout, judgement in zip(rows, rollouts, self._model.judged(rows, self._pad_id), strict=True):
+            places = [read - len(rollout.prompt_ids) for read in row.reads]
+            if places and not rollout.truncated:
+                places[-1] = len(rollout.token_ids) - 1  # to end where it ended is a part of the last step
+            rewards.append(tuple(zip(places, judgement.scores or (), strict=True)))
+        return rewards
+
+    def _row(self, rollout: Rollout) -> StepRow:
+        """The rollout as the model was trained to read it: without the end of the turn."""
+        path_ids = rollout.token_ids[:-1] if rollout.token_ids[-1:] == (self._end,) else rollout.token_ids
+        ids = (*rollout.prompt_ids, *path_ids)
+        reads = self._steps.reads(Prompt("", ids, rendered_len=len(rollout.prompt_ids)))
+        if rollout.truncated and reads and reads[-1] == len(ids) - 1:
+            reads = reads[:-1]
+        return StepRow(rollout.problem_id, ids, reads, (1.0,) * len(reads))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSource:
+    """Which process reward model: a stage of this run, such as 2-prm, or a folder."""
+
+    name: str
+
+    def load(self, setting: Setting, source: Path) -> ProcessReward:
+        """Load it; `source` is the policy's folder.
+
+        Raises:
+            ConfigError: a name that is no process reward model, or one with another tokenizer.
+        """
+        place = beside(self.name, setting)
+        folder = place / FOLDER if (place / FOLDER).is_dir() else place
+        reading = _reading(folder, self.name)
+        same_tokenizer("process_reward", folder, source)
+        words = (str(reading["good"]), str(reading["bad"])) if reading["kind"] == "token" else None
+        delimiter = str(reading["step_delimiter"])
+        model = new_step_model(folder, "token" if words else "label", delimiter, words, 0, setting.device)
+        tokenizer = load_tokenizer(source)
+        return ProcessReward(model, Steps(folder, delimiter), int(tokenizer.pad_token_id), int(tokenizer.eos_token_id))
+
+
+def _reading(folder: Path, name: str) -> Mapping[str, object]:
+    """How the model in `folder` says that it is read."""
+    config = folder / "config.json"
+    reading = json.loads(config.read_text()).get("ttc_prm", {}) if config.is_file() else {}
+    if reading.get("kind") not in ("label", "token") or "step_tag" in reading:
+        raise ConfigError(
+            f"process_reward {name!r}: {folder} holds no model that scores steps; name a stage prm of this run, such "
+            "as 2-prm, or the folder that one wrote"
+        )
+    return dict(reading)

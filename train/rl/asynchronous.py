@@ -7,7 +7,7 @@
 At most `plan.buffer` steps are on their way, from their first draw until the weights they led to are pushed; so
 rollouts are at most `buffer - 1` updates old, and with a buffer of 1 the run is the synchronous one (bit for bit where
 that one repeats itself: `train.rl.loop`). A step whose rollouts are older than `plan.max_staleness` updates when its
-turn comes is dropped and counted (`dropped`): the correction of `train.update.correction`, which weighs every token by
+turn comes is dropped and counted (`dropped`): the correction of `train.update.terms`, which weighs every token by
 the trainer's probability over the sampler's, is truncated and cannot mend just any distance. Weights are pushed between
 two rounds of rollouts, never during one, so each rollout has one version.
 
@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from train.base.rollout import Rollout
-from train.rl.parts import Parts, Plan, State
-from train.rl.step import NO_ITEMS, Timing, evaluate, finish, resume, sync, update_on
-from train.rollouts.grouping import check_groups
+from train.rl.loop import NO_ITEMS, LoopPlan, LoopState, Parts, Timing, evaluate, finish, resume, sync, update_on
+from train.rollouts.groups import check_groups
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["learn_async"]
@@ -42,7 +41,7 @@ class _Round:
     rollout_s: float
 
 
-async def learn_async(plan: Plan, parts: Parts) -> dict[str, Any]:
+async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
     """Run like `learn`, overlapped; adds `staleness` and `dropped` to the metrics.
 
     Raises:
@@ -70,7 +69,7 @@ async def learn_async(plan: Plan, parts: Parts) -> dict[str, Any]:
 class _Run:
     """The shared state of actor and learner."""
 
-    def __init__(self, plan: Plan, parts: Parts, state: State) -> None:
+    def __init__(self, plan: LoopPlan, parts: Parts, state: LoopState) -> None:
         self._plan, self._parts, self._state = plan, parts, state
         self._slots = asyncio.Semaphore(plan.buffer)
         self._rounds: asyncio.Queue[_Round] = asyncio.Queue()
@@ -87,11 +86,11 @@ class _Run:
                 raise TrainingError(NO_ITEMS)
             async with self._engine:
                 version, began = self._parts.updater.optimiser.taken, time.perf_counter()
-                drawn = await self._parts.collector.collect(items, number, 0, version)
+                rollouts = await self._parts.collector.collect(items, number, 0, version)
                 seconds = time.perf_counter() - began
-            check_groups(drawn, self._parts.collector.engine.decode)
-            judged = asyncio.create_task(self._parts.rewarder.judge(drawn, number))
-            self._rounds.put_nowait(_Round(judged, version, seconds))
+            check_groups(rollouts, self._parts.collector.engine.decode)
+            verdicts = asyncio.create_task(self._parts.rewarder.judge(rollouts, number))
+            self._rounds.put_nowait(_Round(verdicts, version, seconds))
             number += 1
 
     async def learn(self, actor: asyncio.Task[None]) -> dict[str, Any]:
@@ -116,7 +115,7 @@ class _Run:
     ) -> dict[str, float]:
         plan, parts = self._plan, self._parts
         start = time.perf_counter()
-        told = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
+        metrics = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         async with self._engine:
             parity = await sync(parts, rollouts)
@@ -125,9 +124,9 @@ class _Run:
         self._state.seconds += ended - began
         extra = {"parity": parity.mean, "staleness": float(staleness), "dropped": float(self._dropped)}
         if staleness:
-            told.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
+            metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
         timing = Timing(round_.rollout_s, updated - start, ended - updated)
-        return await finish(plan, parts, self._state, rollouts, {**told, **extra}, timing)
+        return await finish(plan, parts, self._state, rollouts, {**metrics, **extra}, timing)
 
     async def _next(self, actor: asyncio.Task[None]) -> _Round:
         """The next round; raises what the actor died of."""

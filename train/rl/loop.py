@@ -8,29 +8,289 @@
     alarms <- health rules          (`train.base.health`)
 
 Every step appends a line of metrics and, when recorded, its rollouts; alarms and held-out outcomes have files of their
-own. A checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps, on
-one CPU, with the same build of torch and number of threads and an engine in batch-invariant mode. Everything that can
-be swapped comes in as an argument (`train.rl.parts`). Left out: several learners; overlap of rollouts, verdicts and
-updates is `train.rl.asynchronous`.
+own. Updates are pure functions of (weights, optimiser, rollouts), which is what `train.replay.replay` rests on. A
+checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps, on one CPU,
+with the same build of torch and number of threads and an engine in batch-invariant mode. Everything that can be swapped
+comes in as an argument (`Parts`). Left out: several learners; overlap of rollouts, verdicts and updates is
+`train.rl.asynchronous`.
 """
 
 from __future__ import annotations
 
+import math
+import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from train.base.rollout import Rollout
-from train.rl.parts import Parts, Plan
-from train.rl.step import Timing, draw, evaluate, finish, resume, sync, update_on
+import torch
 
-__all__ = ["Learn", "learn"]
+from evals.task import Item
+from train.base.checkpoint import Checkpoints
+from train.base.health import Alarm, AlarmFile, Health, act
+from train.base.rollout import Collector, Rollout, RolloutFile
+from train.base.world import ALONE, World
+from train.rollouts.frontier import Frontier
+from train.rollouts.groups import by_group, check_groups, has_signal, rollout_metrics
+from train.rollouts.held_out import HeldOut, accuracy
+from train.rollouts.rewards import Rewarder
+from train.rollouts.sync import Parity, Syncer
+from train.update.advantage import RewardBatch
+from train.update.batch import rollout_batch
+from train.update.update import Updater
+from ttc.errors import TrainingError
+from ttc.records import LineFile
+
+__all__ = [
+    "NO_ITEMS",
+    "Learn",
+    "LoopPlan",
+    "LoopState",
+    "Parts",
+    "Timing",
+    "draw",
+    "evaluate",
+    "finish",
+    "learn",
+    "outcome_of",
+    "resume",
+    "sync",
+    "update_on",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPlan:
+    """How long and how wide: `steps` updates of `prompts` groups each.
+
+    A step with too few groups that carry a signal draws at most `refills` more rounds. Held-out accuracy is measured
+    every `eval_every` steps and at the end; a checkpoint is written every `save_every`. `until` ends the run early once
+    greedy held-out accuracy reaches it. `max_staleness` and `buffer` are for the asynchronous loop.
+    """
+
+    steps: int
+    prompts: int
+    refills: int = 0
+    eval_every: int = 10
+    save_every: int = 50
+    until: float | None = None
+    mask_truncated: bool = False
+    max_staleness: int = 1
+    buffer: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that a run is made of."""
+
+    sampler: Frontier
+    collector: Collector
+    rewarder: Rewarder
+    updater: Updater
+    syncer: Syncer
+    held_out: HeldOut
+    health: Health
+    checkpoints: Checkpoints
+    metrics: LineFile
+    rollouts: RolloutFile | None
+    pad_id: int
+    log: Callable[[str], None]
+    alarms: list[Alarm] = field(default_factory=list)
+    alarm_file: AlarmFile | None = None
+    held_out_file: LineFile | None = None
+    world: World = ALONE
+
+
+@dataclass(slots=True)
+class LoopState:
+    """Counters that a checkpoint keeps; `stopped` is why the run ends early."""
+
+    step: int = 0
+    best: float = 0.0
+    seconds: float = 0.0
+    tokens: int = 0
+    stopped: str = ""
+
+    def going(self, plan: LoopPlan) -> bool:
+        """Whether another step is due."""
+        return self.step < plan.steps and not self.stopped
+
+
+NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
+
+
+@dataclass(slots=True)
+class Timing:
+    """Seconds of the halves of a step."""
+
+    rollout_s: float = 0.0
+    update_s: float = 0.0
+    sync_s: float = 0.0
+
+
+async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
+    """Judged rollouts of one step; draws again, up to `refills` times, for groups without a signal.
+
+    Raises:
+        TrainingError: every problem is dropped: solved, or asked once.
+        ConfigError: a strategy put several prompts into one group.
+    """
+    rollouts: list[Rollout] = []
+    missing = plan.prompts
+    for round_ in range(plan.refills + 1):
+        items: list[Item] = parts.sampler.draw(missing, step, round_, [rollout.problem_id for rollout in rollouts])
+        if not items:
+            break
+        first, mine = parts.world.share(items)
+        # a group may have come back empty, so its number is not the count of those that are there
+        group = max((rollout.group for rollout in rollouts), default=-1) + 1 + first
+        fresh = await parts.collector.collect(mine, step, group, parts.updater.optimiser.taken)
+        rollouts += parts.world.gather(await parts.rewarder.judge(fresh, step))
+        missing = plan.prompts - sum(map(has_signal, by_group(rollouts).values()))
+        if missing <= 0:
+            break
+    if not rollouts:
+        raise TrainingError(NO_ITEMS)
+    check_groups(rollouts, parts.collector.engine.decode)
+    return rollouts
+
+
+def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad_id: int) -> dict[str, float]:
+    """Train on the groups of `rollouts` that carry a signal; a step without any changes nothing.
+
+    With a critic every rollout carries one: it is compared with what was expected of it, not with its group.
+    """
+    selection = [
+        rollout
+        for group in by_group(rollouts).values()
+        if updater.critic is not None or has_signal(group)
+        for rollout in group
+    ]
+    if not any(rollout.reward is not None for rollout in selection):
+        return {"updated": 0.0}
+    batch = rollout_batch(selection, pad_id, mask_truncated=plan.mask_truncated)
+    metrics = updater.learn(batch, outcome_of(selection, batch.mask))
+    return {**metrics, "updated": 1.0, "not_finite": float(not math.isfinite(metrics["grad_norm"]))}
+
+
+def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
+    """Rewards and groups of `rollouts` for an advantage; `mask` (R, T)."""
+    rewards = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
+    groups, steps = torch.tensor([rollout.group for rollout in rollouts]), torch.full(mask.shape, math.nan)
+    for row, rollout in enumerate(rollouts):
+        for place, reward in rollout.step_rewards:
+            steps[row, len(rollout.prompt_ids) - 1 + place] = reward
+    return RewardBatch(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps)
+
+
+async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> Parity:
+    """Push the weights and prove that they arrived, on two of the rollouts; raises TrainingError when not."""
+    await parts.syncer.push()
+    return await parts.syncer.probe([(*rollout.prompt_ids, *rollout.token_ids) for rollout in rollouts[:2]])
+
+
+async def finish(
+    plan: LoopPlan,
+    parts: Parts,
+    state: LoopState,
+    rollouts: Sequence[Rollout],
+    numbers: Mapping[str, float],
+    timing: Timing,
+) -> dict[str, float]:
+    """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics."""
+    state.step += 1
+    state.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
+    numbers = parts.world.agree({**numbers, **_costs(timing, rollouts)})
+    metrics = {**rollout_metrics(rollouts), **numbers, "tokens": float(state.tokens)}
+    if state.step % plan.eval_every == 0 or state.step == plan.steps:
+        metrics.update(await evaluate(state, parts))
+        metrics["gap"] = metrics["accuracy"] - metrics["held_out"]
+    metrics["form_gap"] = metrics["formed"] - metrics["accuracy"]
+    alarms = parts.health.check(metrics, state.step, rollouts)
+    parts.alarms.extend(alarms)
+    updater = parts.updater
+    state.stopped = act(alarms, updater.model, updater.optimiser, parts.checkpoints, parts.log, parts.alarm_file)
+    if any(alarm.rule.action == "roll_back" for alarm in alarms):
+        await parts.syncer.push()  # or the next rollouts would come from the weights that were just given up
+    if plan.until is not None and metrics.get("held_out", 0.0) >= plan.until:
+        state.stopped = f"held-out accuracy reached {plan.until:g}"
+    _write(metrics, state, rollouts, parts)
+    if state.step % plan.save_every == 0 or not state.going(plan):
+        _save(state, parts)
+    return metrics
+
+
+async def evaluate(state: LoopState, parts: Parts) -> dict[str, float]:
+    """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best."""
+    _, mine = parts.world.share(parts.held_out.items)
+    held_out = replace(parts.held_out, items=mine)
+    greedy, _ = await accuracy(held_out, parts.collector.engine)
+    one, _ = await accuracy(held_out, parts.collector.engine, greedy=False)
+    right, samples = parts.world.gather(greedy), parts.world.gather(one)
+    if parts.held_out_file is not None:
+        outcomes = {"right": list(map(int, right)), "sampled": list(map(int, samples))}
+        parts.held_out_file.write({"step": state.step, **outcomes})
+    value, sampled_value = sum(right) / len(right), sum(samples) / len(samples)
+    drop, state.best = state.best - value, max(state.best, value)
+    text = f"held-out accuracy {value:.3f} greedy, {sampled_value:.3f} sampled"
+    parts.log(f"step {state.step}: {text} ({len(right)} problems)")
+    return {"held_out": value, "held_out_sampled": sampled_value, "held_out_drop": drop}
+
+
+def resume(parts: Parts) -> LoopState:
+    """Load the newest checkpoint into the parts, if there is one."""
+    checkpoint = parts.checkpoints.load(parts.updater.model)
+    if checkpoint is None:
+        return LoopState()
+    optimiser, state = checkpoint
+    parts.updater.load(optimiser)
+    parts.sampler.load(state["sampler"])
+    parts.health.load(state["health"])
+    parts.log(f"resumed at step {state['step']}")
+    return LoopState(state["step"], state["best"], state["seconds"], state["tokens"])
+
+
+def _costs(timing: Timing, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Seconds and tokens per second of both halves, and memory."""
+    tokens = sum(len(rollout.token_ids) for rollout in rollouts)
+    gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    if torch.cuda.is_available():
+        gib = torch.cuda.max_memory_allocated() / (1 << 30)
+    return {
+        "rollout_s": timing.rollout_s,
+        "update_s": timing.update_s,
+        "sync_s": timing.sync_s,
+        "rollout_tok_s": tokens / max(timing.rollout_s, 1e-9),
+        "update_tok_s": tokens / max(timing.update_s, 1e-9),
+        "rollout_share": timing.rollout_s / max(timing.rollout_s + timing.update_s, 1e-9),
+        "memory_gb": gib,
+    }
+
+
+def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Rollout], parts: Parts) -> None:
+    plain = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    parts.metrics.write({"step": state.step, "seconds": round(state.seconds, 3), **plain}, sync=False)
+    if parts.rollouts is not None:
+        parts.rollouts.append(rollouts)
+
+
+def _save(state: LoopState, parts: Parts) -> None:
+    counters = {
+        "sampler": parts.sampler.state(),
+        "health": parts.health.state(),
+        "best": state.best,
+        "seconds": state.seconds,
+        "tokens": state.tokens,
+    }
+    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), counters)
+
 
 Learn: TypeAlias = Callable[[Sequence[Rollout]], Awaitable[Mapping[str, float]]]
 """Update the policy on the rollouts of a step; returns metrics, `updated` among them."""
 
 
-async def learn(plan: Plan, parts: Parts, update: Learn | None = None) -> dict[str, Any]:
+async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> dict[str, Any]:
     """Run until `plan.steps`, `plan.until` or a rule's stop; returns the last metrics with `stopped` (a reason or "").
 
     `update` takes the place of reinforcement learning on the rewards: a teacher's supervision, say.
@@ -44,13 +304,13 @@ async def learn(plan: Plan, parts: Parts, update: Learn | None = None) -> dict[s
     while state.going(plan):
         began = time.perf_counter()
         rollouts = await draw(plan, parts, state.step)
-        sampled = time.perf_counter()
-        told = await update(rollouts) if update else update_on(rollouts, plan, parts.updater, parts.pad_id)
+        rollouts_end = time.perf_counter()
+        numbers = await update(rollouts) if update else update_on(rollouts, plan, parts.updater, parts.pad_id)
         updated = time.perf_counter()
         parity = await sync(parts, rollouts)
         parts.sampler.update(rollouts)
         ended = time.perf_counter()
         state.seconds += ended - began
-        timing = Timing(sampled - began, updated - sampled, ended - updated)
-        last |= await finish(plan, parts, state, rollouts, {**told, "parity": parity.mean}, timing)
+        timing = Timing(rollouts_end - began, updated - rollouts_end, ended - updated)
+        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity.mean}, timing)
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}

@@ -8,36 +8,40 @@ parts have a plain default, so a kind states only what it adds: a reference, lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from evals.data.decontamination import answer_leaks, overlaps, own_texts
-from evals.task import Task
-from train.base.alarm_file import AlarmFile
+from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
-from train.base.health import Health, Rule
+from train.base.health import AlarmFile, Health, HealthRule
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, Strategy
-from train.base.rollout_file import RolloutFile
-from train.base.specs import make_verifier, shaping_part
-from train.base.stage import Result, Setting, check_model, model_of
+from train.base.rollout import Collector, RolloutFile, Strategy, read_rollouts
+from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
 from train.measure.measure import held_out_gains
-from train.reward_models.learnt_reward import RewardSource, model_folder, same_tokenizer
-from train.reward_models.process_reward import ProcessSource
+from train.registries import make_verifier
+from train.reward_models.reward_models import (
+    RewardSource,
+    load_reward_model,
+    model_folder,
+    reward_folders,
+    same_tokenizer,
+)
+from train.reward_models.step_model import ProcessSource
 from train.rl.asynchronous import learn_async
-from train.rl.critic_start import CriticStart
-from train.rl.leave_out import remaining
-from train.rl.parts import Parts, Plan
+from train.rl.loop import LoopPlan, Parts
 from train.rl.ptx import Ptx
 from train.rollouts.frontier import Frontier
 from train.rollouts.held_out import HeldOut
-from train.rollouts.revive import revived
-from train.rollouts.rewards import Rewarder
-from train.rollouts.sync import LIMITS, Syncer
+from train.rollouts.rewards import Rewarder, shaping_part
+from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.build import Build
+from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Objective, Updater
 from ttc.config.registry import ENGINES, bind
 from ttc.config.specs import parse_spec
@@ -46,23 +50,23 @@ from ttc.errors import ConfigError
 from ttc.records import LineFile
 from ttc.session.thinking import Thinking
 
-__all__ = ["PolicyStage"]
+__all__ = ["CriticStart", "PolicyStage", "remaining"]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyStage:
     """What is trained on, how rollouts are drawn and judged, what an update minimises; see the module.
 
-    `rewarder` takes `learnt` where there are `rewards`, and `process` where steps are judged. `reference` names the
-    model of the divergence; None is the one that the stage starts from. `passes` are passes over a batch and optimiser
-    steps of each. `leave_out` names the rollouts of a stage, and the most right ones of a problem that is still trained
-    on.
+    `rewarder` makes the judge of rollouts; it is given the learnt reward (`learnt`) and the process reward (`process`)
+    where the stage has them. `reference` names the model of the divergence; None is the one that the stage starts from.
+    `passes` are (passes over a batch, optimiser steps per pass). `leave_out` is (a stage that sampled the problems, how
+    often it may have solved one that is still trained on).
     """
 
     task: Task
     held_out: Task
-    plan: Plan
-    loop: Callable[[Plan, Parts], Awaitable[dict[str, Any]]]
+    plan: LoopPlan
+    loop: Callable[[LoopPlan, Parts], Awaitable[dict[str, Any]]]
     schedule: Schedule
     objective: Objective
     sampling: Sampling
@@ -74,7 +78,7 @@ class PolicyStage:
     sampler: Mapping[str, Any]
     limits: tuple[int | None, int]
     record: bool
-    rules: tuple[Rule, ...]
+    rules: tuple[HealthRule, ...]
     shaping: tuple[str, ...]
     kind: str = "grpo"
     checker: Callable[[Task], Verifier] = make_verifier
@@ -96,26 +100,26 @@ class PolicyStage:
     def check(self, has_model: bool) -> None:
         """See `Stage.check`: a model, a known engine, and no problem on both sides."""
         check_model(self.kind, has_model)
-        name, given = parse_spec(self.engine)
+        name, options = parse_spec(self.engine)
         factory = ENGINES.load(name)
-        bind(factory, given, supply={"model": None})
+        bind(factory, options, supply={"model": None})
         for spec in self.shaping:
             shaping_part(spec)
         if self.ptx is not None:
             self.ptx.check()
         if self.build.shard and self.critic is not None and self.critic.start == "head":
             raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
-        train, measured = self._items()
-        texts = own_texts([*train, *measured])  # an instruction that all prompts share tells nothing
-        found = list(overlaps(texts[: len(train)], texts[len(train) :]))
-        if found:
+        train, held_out = self._items()
+        texts = own_texts([*train, *held_out])  # an instruction that all prompts share tells nothing
+        shared = list(overlaps(texts[: len(train)], texts[len(train) :]))
+        if shared:
             raise ConfigError(
-                f"{self.kind}: {len(found)} training problems are held-out problems too, such as "
-                f"{found[0].shared[:80]!r}; take another split, or leave them out of the task"
+                f"{self.kind}: {len(shared)} training problems are held-out problems too, such as "
+                f"{shared[0].shared[:80]!r}; take another split, or leave them out of the task"
             )
-        told = next(answer_leaks(train), None)
-        if told is not None:
-            raise ConfigError(f"{self.kind}: the prompt of {told.problem_id} tells its answer: {told.shared[:80]!r}")
+        leak = next(answer_leaks(train), None)
+        if leak is not None:
+            raise ConfigError(f"{self.kind}: the prompt of {leak.problem_id} tells its answer: {leak.shared[:80]!r}")
 
     def models(self) -> Mapping[str, tuple[str, ...]]:
         """See `Naming.models`."""
@@ -130,19 +134,19 @@ class PolicyStage:
         """See `Asking.tasks`."""
         return {"task": (self.task, self.limits[0]), "held_out": (self.held_out, self.limits[1])}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         return asyncio.run(self._run(setting, model_of(self.kind, setting)))
 
-    async def _run(self, setting: Setting, source: Path) -> Result:
+    async def _run(self, setting: Setting, source: Path) -> StageResult:
         tokenizer = load_tokenizer(source)
         updater, rewarder = self.learner(source, setting), self._rewarder(source, setting)
         engine, checker = self._engine(source, setting), self.checker(self.held_out)
-        _, given = parse_spec(self.engine)
-        train, measured = self._items()
+        _, options = parse_spec(self.engine)
+        train, held_out = self._items()
         train = train if self.leave_out is None else remaining(train, *self.leave_out, setting)
         world, own = setting.world, setting.own
-        limit = LIMITS["float32" if given.get("dtype") == "float32" else "bfloat16"]
+        limit = LIMITS["float32" if options.get("dtype") == "float32" else "bfloat16"]
         parts = Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
             collector=Collector(
@@ -151,7 +155,7 @@ class PolicyStage:
             rewarder=rewarder,
             updater=updater,
             syncer=Syncer(engine, updater.model, limit=limit),
-            held_out=HeldOut(measured, checker, self.sampling, setting.seed, self.thinking),
+            held_out=HeldOut(held_out, checker, self.sampling, setting.seed, self.thinking),
             health=Health(self.rules),
             checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
             metrics=LineFile(own / "metrics.jsonl"),
@@ -168,13 +172,13 @@ class PolicyStage:
             for file in (parts.metrics, parts.rollouts, parts.alarm_file, parts.held_out_file):
                 if file is not None:
                     file.close()
-            for used in (engine, checker, rewarder):
-                await used.close()
+            for part in (engine, checker, rewarder):
+                await part.close()
         folder = setting.folder / "model"
         save_model(updater.model, tokenizer, folder, writes=world.main)
         numbers = {key: float(value) for key, value in last.items() if isinstance(value, (int, float))}
         gained = held_out_gains(own / "held_out.jsonl", setting.seed)
-        return Result(str(folder), {**numbers, **gained}, str(last["stopped"]))
+        return StageResult(str(folder), {**numbers, **gained}, str(last["stopped"]))
 
     def learner(self, source: Path, setting: Setting) -> Updater:
         """What turns rollouts into an update of the model in `source`, with a fresh optimiser.
@@ -217,7 +221,76 @@ class PolicyStage:
         return self.task.items(train_limit, 0), self.held_out.items(held_out_limit, 0)
 
     def _engine(self, source: Path, setting: Setting) -> Engine:
-        name, given = parse_spec(self.engine)
+        name, options = parse_spec(self.engine)
         supply = {"model": str(source), "device": setting.device, "threads": setting.threads}
-        supply = {key: value for key, value in supply.items() if key not in given}
-        return revived(lambda: ENGINES.create(name, given, supply=supply), setting.log)
+        supply = {key: value for key, value in supply.items() if key not in options}
+        return revived(lambda: ENGINES.create(name, options, supply=supply), setting.log)
+
+
+def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> list[Item]:
+    """The items with at most `most` right rollouts in the stage or file `name`: the others are too easy to teach.
+
+    Kimi k1.5 (arXiv:2501.12599, section 2.1) lets a model guess without reasoning and drops what it guesses, since such
+    a problem rewards guessing. Sampled with thinking, the same filter drops what is already easy.
+
+    Raises:
+        ConfigError: the rollouts are not there, or no item is left.
+    """
+    solved: dict[str, int] = {}
+    for rollout in read_rollouts(rollouts_path(name, setting)):
+        if rollout.verdict is not None and rollout.verdict.correct:
+            solved[rollout.problem_id] = solved.get(rollout.problem_id, 0) + 1
+    rest = [item for item in items if solved.get(item.problem.id, 0) <= most]
+    if not rest:
+        raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {most} times")
+    setting.log(f"{len(items) - len(rest)} of {len(items)} problems left out: solved more than {most} times in {name}")
+    return rest
+
+
+@dataclass(frozen=True, slots=True)
+class CriticStart:
+    """Where PPO's critic starts: as a copy of the policy, as a head on it, or as a reward model; see `Critic`.
+
+    `start` is copy, head, or the reward model: a stage of the run, or a folder.
+    """
+
+    start: str
+    schedule: Schedule
+    fit: ValueFit
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The reward model that it starts from, if it does."""
+        return () if self.start in _STARTS else (self.start,)
+
+    def check(self, source: Path, setting: Setting) -> None:
+        """Raise ConfigError when it cannot start like this; `source` is the policy's folder."""
+        for name in self.names:
+            same_tokenizer("critic", reward_folders(name, setting)[0], source)
+
+    def make(self, model: Any, source: Path, setting: Setting) -> Critic:
+        """The critic of the policy `model`, loaded from `source`."""
+        make = _STARTS.get(self.start)
+        module = _reward_model(self.start, setting) if make is None else make(model, source, setting.device)
+        optimiser = Optimiser(module.to(setting.device), self.schedule, world=setting.world)
+        return Critic(module, optimiser, self.fit, setting.world)
+
+
+def _copy(model: Any, source: Path, device: str) -> ValueHead:
+    return ValueHead(load_model(source, device).base_model, model.config.hidden_size, shared=False)
+
+
+def _head(model: Any, source: Path, device: str) -> ValueHead:
+    return ValueHead(model.base_model, model.config.hidden_size, shared=True)
+
+
+_STARTS: Mapping[str, Callable[[Any, Path, str], ValueHead]] = {"copy": _copy, "head": _head}
+
+
+def _reward_model(name: str, setting: Setting) -> ValueHead:
+    """The reward model's body and head: its reward at the last token is the value to begin with."""
+    model = load_reward_model(reward_folders(name, setting)[0], setting.device)
+    module = ValueHead(model.base_model, model.config.hidden_size, shared=False)
+    with torch.no_grad():
+        module.head.weight.copy_(model.score.weight)
+    return module

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from train.base.specs import make
-from train.base.stage import Setting
+from train.base.stage import Setting, check_file, rollouts_path
 from train.examples.corpus import CORPORA
 from train.examples.examples import Example, corpus_examples, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch
-from train.examples.sources import check_file, rollouts_path
 from train.offline.epochs import rows_at
-from train.update.batch import Batch
+from train.registries import make
+from train.update.batch import TokenBatch
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
 
@@ -73,14 +72,14 @@ class Ptx:
             raise ConfigError(f"ptx: needs ptx_rows >= 1 and ptx_weight > 0, got {self.rows} and {self.weight}")
         _KINDS[kind].check(value)
 
-    def batches(self, setting: Setting, source: Path, end: int, pad_id: int) -> Callable[[int], Batch]:
+    def batches(self, setting: Setting, source: Path, end: int, pad_id: int) -> Callable[[int], TokenBatch]:
         """The batch of optimiser step `number`; `end` is the id that ends a turn of the model in `source`."""
         kind, _, value = self.source.partition(":")
         examples = _KINDS[kind].read(value, setting, source, end)
 
-        def batch(number: int) -> Batch:
-            picked = [examples[row] for row in rows_at(number, self.rows, len(examples), setting.seed)]
-            found = imitation_batch(picked, pad_id, "token", 1)
-            return replace(found, ce=found.ce * self.weight)
+        def batch(number: int) -> TokenBatch:
+            rows = [examples[row] for row in rows_at(number, self.rows, len(examples), setting.seed)]
+            plain = imitation_batch(rows, pad_id, "token", 1)
+            return replace(plain, ce=plain.ce * self.weight)
 
         return batch

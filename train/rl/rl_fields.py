@@ -13,20 +13,17 @@ from functools import partial
 from typing import Any, Literal
 
 from evals.task import Task
-from train.base.fields import Fields
 from train.base.health import configured
 from train.base.optimiser import Schedule
 from train.base.rollout import group_draws
-from train.base.specs import make_verifier, shaping_part
-from train.examples.sources import check_positive
-from train.reward_models.learnt_reward import RewardSource
-from train.reward_models.reward_models import How
-from train.rl.loop import learn
-from train.rl.parts import Plan
+from train.base.stage import check_positive
+from train.registries import make_verifier
+from train.reward_models.reward_models import How, RewardSource
+from train.rl.loop import LoopPlan, learn
 from train.rl.policy_stage import PolicyStage
 from train.rl.ptx import Ptx
 from train.rollouts.frontier import Mode
-from train.rollouts.rewards import Rewarder
+from train.rollouts.rewards import Rewarder, shaping_part
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
@@ -35,22 +32,22 @@ __all__ = ["RewardFields", "RolloutFields"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutFields(Fields):
+class RolloutFields:
     """What is drawn, for how long, and what watches.
 
     Args:
-        steps: updates.
-        lr: learning rate.
-        prompts: groups per update.
-        n: rollouts per group.
-        max_tokens: cap of a rollout; None is the task's.
+        steps: updates, each on a batch of rollouts.
+        lr: learning rate of the policy.
+        prompts: problems per update, a group of rollouts each.
+        n: rollouts per group; at least 2 where only the group says what is good.
+        max_tokens: most tokens that a rollout samples, all its turns together; None is the task's.
         thinking: on asks for it, off forbids it, auto leaves it to the model.
-        max_thinking: most thinking tokens of a rollout.
+        max_thinking: most thinking tokens of a rollout; what the cap forces is not learnt.
         engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a run resumed on the
-            same machine is the same bits.
+            same machine is the same bits; embedded:processes=1,... samples in a process of its own.
         sampler: frontier, hard or uniform; or fresh, which asks every problem once.
-        train_limit: most training problems.
-        held_out_limit: most held-out problems.
+        train_limit: most training problems, of each domain where there are several.
+        held_out_limit: most held-out problems, likewise.
         mask_truncated: do not train on rollouts that were cut.
         eval_every: steps between held-out measurements.
         save_every: steps between checkpoints.
@@ -85,9 +82,9 @@ class RolloutFields(Fields):
         check_positive(kind, **numbers)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> LoopPlan:
         """How long and how wide."""
-        return Plan(
+        return LoopPlan(
             steps=self.steps,
             prompts=self.prompts,
             eval_every=self.eval_every,
@@ -102,7 +99,7 @@ class RolloutFields(Fields):
 
     def stage(self, kind: str, task: Task, held_out: Task, **own: Any) -> PolicyStage:
         """The stage of these fields: plain draws under a constant rate, with the parts in `own` over them."""
-        bound: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "plan": self.plan,
             "loop": learn,
             "schedule": Schedule(self.lr, self.steps, self.warmup),
@@ -117,11 +114,11 @@ class RolloutFields(Fields):
             "rules": configured(self.health or {}),
             "shaping": (),
         }
-        return PolicyStage(kind=kind, task=task, held_out=held_out, **{**bound, **own})
+        return PolicyStage(kind=kind, task=task, held_out=held_out, **{**defaults, **own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewardFields(Fields):
+class RewardFields:
     """Rewards beside the verifier's, a leash, and earlier data.
 
     Args:

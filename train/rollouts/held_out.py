@@ -32,8 +32,8 @@ async def accuracy(held_out: HeldOut, engine: Engine, *, greedy: bool = True) ->
     """Whether each problem is answered correctly, in order, and what that cost; one draw each."""
     temperature = 0.0 if greedy else held_out.sampling.temperature
     sampling = replace(held_out.sampling, temperature=temperature)
-    done = await asyncio.gather(*(_one(item, held_out, engine, sampling) for item in held_out.items))
-    return [right for right, _ in done], sum((usage for _, usage in done), Usage())
+    results = await asyncio.gather(*(_one(item, held_out, engine, sampling) for item in held_out.items))
+    return [right for right, _ in results], sum((usage for _, usage in results), Usage())
 
 
 async def _one(item: Item, held_out: HeldOut, engine: Engine, sampling: Sampling) -> tuple[bool, Usage]:

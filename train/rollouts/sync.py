@@ -1,25 +1,44 @@
-"""Push the trainer's weights into the engine, and prove that they arrived.
+"""The trainer's weights in the engine: pushed, proven to have arrived, and put back when the engine dies.
 
 A sync can fail silently: an engine with a packed copy of a tied head keeps the old one and reports no error (measured
 on vLLM: mean difference 0.04 nats, where the same weights give 1e-5). So after every sync the engine scores a few fixed
 sequences and the trainer does too; a mean absolute difference above the limit stops the run before anything is learnt
-from wrong samples. Cost: one forward pass over a few sequences on both sides.
+from wrong samples.
+
+A rollout worker may be killed in the middle of a round: by the system for its memory, by a machine that goes away. Its
+draws are keyed by seed, problem, path and position, so a new engine draws the same tokens again, and nothing else of
+the run is lost. Cost: one forward pass over a few sequences on both sides, and a copy of the weights after every push.
+Tokens of a killed engine that it had not reported are not on the ledger. Left out: saving what a dead engine had
+finished within a round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
 from train.base.lora import merged_state
-from train.update.policy import token_logprobs
-from ttc.core import Engine, LogprobEngine, Usage, WeightSync
-from ttc.errors import ConfigError, TrainingError
+from train.update.logprobs import token_logprobs
+from ttc.core import (
+    Capabilities,
+    Completion,
+    Engine,
+    LogprobEngine,
+    Message,
+    Prompt,
+    Sampling,
+    Usage,
+    UsageSink,
+    WeightSync,
+)
+from ttc.errors import ConfigError, EngineError, TrainingError
 
-__all__ = ["LIMITS", "Parity", "Syncer"]
+__all__ = ["LIMITS", "Parity", "Revived", "Syncer", "revived"]
+
 
 LIMITS = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest mean absolute difference in nats that counts as the same weights, by the engine's type."""
@@ -71,9 +90,101 @@ class Syncer:
         tensor = torch.tensor([ids], device=device)
         self._model.eval()
         with torch.no_grad():
-            wanted = torch.ones(1, len(ids) - 1, dtype=torch.bool, device=device)
-            ours = token_logprobs(self._model, tensor, wanted).logprobs[0].tolist()
+            mask = torch.ones(1, len(ids) - 1, dtype=torch.bool, device=device)
+            ours = token_logprobs(self._model, tensor, mask).logprobs[0].tolist()
         return [abs(a - b) for a, b in zip(engine, ours, strict=True)]
 
     def _add(self, usage: Usage) -> None:
         self.usage += usage
+
+
+T = TypeVar("T")
+_MAX_DEATHS = 5
+"""An engine that dies so often in one run is ill: its error is raised."""
+
+
+def revived(make: Callable[[], Engine], log: Callable[[str], None]) -> Engine:
+    """Return an engine made by `make` that is made again when it dies; one that takes no weights is left as it is."""
+    engine = make()
+    if not (isinstance(engine, LogprobEngine) and isinstance(engine, WeightSync)):
+        return engine
+    return Revived(engine, make, log)
+
+
+class Revived:
+    """Implements Engine, LogprobEngine and WeightSync over one that may die."""
+
+    def __init__(self, engine: Any, make: Callable[[], Any], log: Callable[[str], None]) -> None:
+        self._engine, self._make, self._log = engine, make, log
+        self._deaths = 0
+        self._before = Usage()
+        self._weights: dict[str, Any] | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ttc.core.Engine`."""
+        capabilities: Capabilities = self._engine.capabilities
+        return capabilities
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """See `ttc.core.Engine`."""
+        prompt: Prompt = self._engine.render(messages, thinking)
+        return prompt
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """See `ttc.core.Engine`."""
+        ids: tuple[int, ...] = self._engine.encode(text)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `ttc.core.Engine`."""
+        text: str = self._engine.decode(ids)
+        return text
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """See `ttc.core.Engine`; drawn again when the engine dies."""
+        return await self._try(lambda engine: engine.generate(prompt, sampling, draws, on_usage))
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """See `ttc.core.LogprobEngine`; asked again when the engine dies."""
+        return await self._try(lambda engine: engine.logprobs(token_ids, start, on_usage))
+
+    async def load_weights(self, state: Mapping[str, Any]) -> None:
+        """See `ttc.core.WeightSync`; a copy is kept for the next engine."""
+        self._weights = {name: tensor.clone() for name, tensor in state.items()}
+        await self._try(lambda engine: engine.load_weights(state))
+
+    def counters(self) -> Usage:
+        """See `ttc.core.Engine`; engines that died included."""
+        total: Usage = self._before + self._engine.counters()
+        return total
+
+    async def close(self) -> None:
+        """See `ttc.core.Engine`."""
+        await self._engine.close()
+
+    async def _try(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        while True:
+            engine, deaths = self._engine, self._deaths
+            try:
+                return await ask(engine)
+            except EngineError as exc:
+                if type(exc) is not EngineError:  # a request that no engine could honour
+                    raise
+                await self._revive(deaths, exc)
+
+    async def _revive(self, deaths: int, cause: EngineError) -> None:
+        """Make a new engine, unless one has been made since `deaths` were counted."""
+        async with self._lock:
+            if self._deaths > deaths:
+                return
+            if self._deaths == _MAX_DEATHS:
+                raise cause
+            self._deaths += 1
+            self._log(f"the engine is started again: {cause}")
+            self._before += self._engine.counters()
+            await self._engine.close()
+            self._engine = await asyncio.to_thread(self._make)
+            if self._weights is not None:
+                await self._engine.load_weights(self._weights)

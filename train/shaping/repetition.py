@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from train.base.rollout import Rollout
+from train.rollouts.groups import repeated_share
 from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
 
-__all__ = ["repeated_share", "repetition"]
+__all__ = ["repetition"]
 
 
 def repetition(*, n: int = 4) -> Shaping:
@@ -24,9 +25,3 @@ def repetition(*, n: int = 4) -> Shaping:
         return [-repeated_share(rollout.token_ids, n) for rollout in group]
 
     return shaping
-
-
-def repeated_share(ids: Sequence[int], n: int) -> float:
-    """Share of the n-grams of `ids` that are not the first of their kind; 0 when there is none."""
-    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0

@@ -13,24 +13,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from train.base.fields import flattened
 from train.base.rollout import Strategy
-from train.base.specs import make
-from train.registries import ENVIRONMENTS
-from train.rl.parts import Parts, Plan
+from train.registries import ENVIRONMENTS, make
+from train.rl.loop import LoopPlan, Parts
 from train.rl.policy_stage import PolicyStage
-from train.rl.rl_fields import RolloutFields
+from train.rl.rl_fields import RewardFields, RolloutFields
 from train.rollouts.environment import Environment
 from train.stages.grpo import grpo
-from train.update.normalise import Normaliser
+from train.update.batch import Normaliser
+from train.update.build import Build
 from ttc.agents.tool import Kit
 
 __all__ = ["agent"]
 
-Loop = Callable[[Plan, Parts], Awaitable[dict[str, Any]]]
+Loop = Callable[[LoopPlan, Parts], Awaitable[dict[str, Any]]]
 
 
-@flattened
 def agent(
     *,
     environment: str,
@@ -46,12 +44,7 @@ def agent(
 
     Args:
         environment: NAME or NAME:KEY=VALUE,... of train/environments.
-        episodes: the fields of `train.rl.rl_fields.RolloutFields`.
-        n: episodes per group; at least 2.
-        max_tokens: most tokens the model samples in an episode, all turns together; None is the task's.
-        max_thinking: most thinking tokens of an episode.
-        engine: what samples; embedded:processes=1,... does so in a process of its own.
-        record: write every episode to rollouts.jsonl.
+        episodes: see `RolloutFields`.
         loss: NAME or NAME:KEY=VALUE,... of train/losses.
         advantage: of train/advantages.
         normaliser: token, sequence, constant or rollout.
@@ -61,22 +54,23 @@ def agent(
     """
     world: Environment = make(ENVIRONMENTS, environment)
     Kit(world.tools)()  # an unknown tool is named here
-    bound = grpo(
+    stage = grpo(
         task=world.task,
         held_out=world.held_out,
         loss=loss,
         advantage=advantage,
         normaliser=normaliser,
-        shaping=world.shaping,
+        rollouts=episodes,
+        rewards=RewardFields(shaping=world.shaping),
+        build=Build(),
         asynchronous=asynchronous,
         max_staleness=max_staleness,
         buffer=buffer,
-        **episodes.given(),
     )
-    loop: Loop = partial(_with_tools, loop=bound.loop, strategy=world.strategy(1))
-    return replace(bound, kind="agent", strategy=world.strategy(episodes.n), loop=loop)
+    loop: Loop = partial(_with_tools, loop=stage.loop, strategy=world.strategy(1))
+    return replace(stage, kind="agent", strategy=world.strategy(episodes.n), loop=loop)
 
 
-async def _with_tools(plan: Plan, parts: Parts, *, loop: Loop, strategy: Strategy) -> dict[str, Any]:
+async def _with_tools(plan: LoopPlan, parts: Parts, *, loop: Loop, strategy: Strategy) -> dict[str, Any]:
     """Run `loop` with held-out problems answered by `strategy`."""
     return await loop(plan, replace(parts, held_out=replace(parts.held_out, strategy=strategy)))

@@ -20,15 +20,13 @@ from pathlib import Path
 from evals.data.decontamination import prompt_text
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
-from train.base.rollout import Rollout
-from train.base.rollout_file import RolloutFile, read_rollouts
-from train.base.specs import make_task
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.rollout import Rollout, RolloutFile, read_rollouts
+from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through, rollouts_path
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
-from train.examples.sources import rollouts_path
 from train.measure.measure import gains
-from train.reward_models.learnt_reward import model_folder
+from train.registries import make_task
+from train.reward_models.reward_models import model_folder
 from ttc import seeds
 from ttc.core import Message
 from ttc.engines.shared.text import Text
@@ -105,36 +103,36 @@ class _Feedback:
         """See `Asking.tasks`."""
         return {"task": (self.task, None)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a feedback that was cut begins again."""
         own = model_of("feedback", setting)
-        found = [r for r in read_rollouts(rollouts_path(self.rollouts, setting)) if not r.truncated]
-        pairs = self._pairs(found, setting.seed)
+        rollouts = [r for r in read_rollouts(rollouts_path(self.rollouts, setting)) if not r.truncated]
+        pairs = self._pairs(rollouts, setting.seed)
         if not pairs:
             raise ConfigError(f"feedback: {self.rollouts} has no problem with two different answers to compare")
         source = own if self.judge is None else model_folder("judge", self.judge, setting)
-        wins = self._judged(found, pairs, source, setting.device)
-        _write(setting.folder / "rollouts.jsonl", found, pairs, wins)
-        told = [(_agrees(found, pair, win), pair.problem) for pair, win in zip(pairs, wins, strict=True)]
-        agreed = [(value, problem) for value, problem in told if value is not None]
+        wins = self._judged(rollouts, pairs, source, setting.device)
+        _write(setting.folder / "rollouts.jsonl", rollouts, pairs, wins)
+        agreement = [(_agrees(rollouts, pair, win), pair.problem) for pair, win in zip(pairs, wins, strict=True)]
+        agreed = [(value, problem) for value, problem in agreement if value is not None]
         numbers: dict[str, float] = {"pairs": float(len(pairs))}
         if agreed:
             right, keys = zip(*agreed, strict=True)
             numbers |= gains("agreement", [0.5] * len(right), right, setting.seed, keys)
             setting.log(f"{len(pairs)} pairs judged, {100 * sum(right) / len(right):.1f} % as the verifier sees them")
-        return Result(pass_through(setting), numbers)
+        return StageResult(pass_through(setting), numbers)
 
     def _pairs(self, rollouts: Sequence[Rollout], seed: int) -> list[_Pair]:
         """Pairs of different answers, at most `pairs` per problem, drawn at random."""
         by_problem: dict[str, dict[tuple[int, ...], int]] = {}
         for number, rollout in enumerate(rollouts):
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, number)
-        found: list[_Pair] = []
+        pairs: list[_Pair] = []
         for problem, answers in by_problem.items():
             every = list(itertools.combinations(answers.values(), 2))
             random.Random(seeds.derive(seed, "feedback", problem)).shuffle(every)
-            found += [_Pair(problem, *pair) for pair in every[: self.pairs]]
-        return found
+            pairs += [_Pair(problem, *pair) for pair in every[: self.pairs]]
+        return pairs
 
     def _judged(self, rollouts: Sequence[Rollout], pairs: Sequence[_Pair], source: Path, device: str) -> list[float]:
         """Probability that the first answer of each pair is the better one."""
@@ -146,8 +144,8 @@ class _Feedback:
         text = Text(source)
 
         def asked(pair: _Pair, first: int, second: int) -> list[Example]:
-            said = {"prompt": prompts[pair.problem], "first": rollouts[first].text, "second": rollouts[second].text}
-            prompt = text.render((Message("user", self.ask.format(**said)),), None).token_ids or ()
+            slots = {"prompt": prompts[pair.problem], "first": rollouts[first].text, "second": rollouts[second].text}
+            prompt = text.render((Message("user", self.ask.format(**slots)),), None).token_ids or ()
             return [Example(pair.problem, prompt, text.encode(label)) for label in self.labels]
 
         forward = [row for pair in pairs for row in asked(pair, pair.first, pair.second)]

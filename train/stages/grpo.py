@@ -14,18 +14,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from train.base.fields import flattened
 from train.base.rollout import Strategy, group_draws
-from train.base.specs import make, make_task
-from train.registries import ADVANTAGES, LOSSES
-from train.reward_models.process_reward import ProcessSource
+from train.registries import ADVANTAGES, LOSSES, make, make_task
+from train.reward_models.step_model import ProcessSource
 from train.rl.asynchronous import learn_async
 from train.rl.loop import learn
 from train.rl.policy_stage import PolicyStage
 from train.rl.rl_fields import RewardFields, RolloutFields
+from train.update.batch import Normaliser
 from train.update.build import Build
-from train.update.correction import Correction
-from train.update.normalise import Normaliser
+from train.update.terms import Correction
 from train.update.update import Objective
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import StrategyChoice
@@ -38,7 +36,6 @@ from ttc.session.thinking import Thinking
 __all__ = ["grpo", "make_strategy"]
 
 
-@flattened
 def grpo(
     *,
     task: str,
@@ -69,18 +66,17 @@ def grpo(
     Args:
         task: the training problems, NAME or NAME:KEY=VALUE,...
         held_out: the problems it is measured on; none of them may be in `task`.
-        rollouts: the fields of `train.rl.rl_fields.RolloutFields`.
-        n: rollouts per group; at least 2.
+        rollouts: see `RolloutFields`.
         loss: NAME or NAME:KEY=VALUE,... of `train/losses`.
         advantage: of `train/advantages`.
         normaliser: token, sequence, constant or rollout.
         epochs: passes over each batch.
         minibatches: optimiser steps per pass.
         correction: level at which engine and trainer mismatch is corrected.
-        rewards: the fields of `train.rl.rl_fields.RewardFields`.
+        rewards: see `RewardFields`.
         partial_credit: take the verifier's score instead of right or wrong.
         process_reward: a stage prm of this run, such as 2-prm, or its folder: what steps are worth to advantage steps.
-        kl_estimator: k3, k1 or k2; see `train/update/kl.py`.
+        kl_estimator: k3, k1 or k2; see `train/update/terms.py`.
         strategy: what produces the rollouts, NAME:KEY=VALUE,...; None draws n completions.
         refills: further rounds of prompts for groups without a signal.
         retire: drop a problem after its group passed whole this many times running.
@@ -89,7 +85,7 @@ def grpo(
         asynchronous: draw, judge and learn at once.
         max_staleness: most updates that rollouts of an asynchronous run may be behind.
         buffer: most steps on their way in an asynchronous run.
-        build: the fields of `train.update.build.Build`.
+        build: see `Build`.
     """
     if rollouts.n < 2 and strategy is None:
         raise ConfigError(f"grpo: n must be at least 2, got {rollouts.n}: one rollout has nothing to be compared with")
@@ -125,8 +121,8 @@ def grpo(
 
 def make_strategy(spec: str) -> Strategy:
     """Bind a strategy that needs no scorer, and let it refuse its values."""
-    name, given = parse_spec(spec)
+    name, options = parse_spec(spec)
     function = STRATEGIES.load(name)
-    choice = StrategyChoice(name, spec, function, bind(function, given, supply={}))
+    choice = StrategyChoice(name, spec, function, bind(function, options, supply={}))
     refuse_early([choice], has_scorer=False, sampling=Sampling(), thinking=Thinking())
     return choice.bind()

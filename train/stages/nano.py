@@ -17,21 +17,20 @@ from typing import Any
 
 import torch
 
-from train.base.stage import Result, Setting, Stage
-from train.examples.sources import check_positive
+from train.base.stage import Setting, Stage, StageResult, check_positive
 from train.measure.measure import gains
-from train.nano import examples, model, prm, student, tokenizer
-from train.nano.__main__ import STAGES, Job, Preset
+from train.nano import examples, model, prm, teacher, tokenizer
+from train.nano.__main__ import STAGES, FamilyJob, StageSteps
 from ttc import seeds
 from ttc.durable import replace_link
 from ttc.errors import ConfigError
 
 __all__ = ["nano"]
 
-_MEMBERS: Mapping[str, tuple[model.Shape, examples.Mixture]] = {
+_MEMBERS: Mapping[str, tuple[model.NetworkShape, examples.ExampleMixture]] = {
     "teacher": (model.TEACHER, examples.POLISH),
     "prm": (model.PRM, prm.MIXTURE),
-    "student": (model.STUDENT, student.MIXTURE),
+    "student": (model.STUDENT, teacher.STUDENT_MIXTURE),
 }
 
 
@@ -52,12 +51,12 @@ def nano(
         "nano", teacher_steps=teacher_steps, polish_steps=polish_steps, prm_steps=prm_steps,
         student_steps=student_steps, fresh=fresh,
     )  # fmt: skip
-    return _Nano(Preset(teacher_steps, polish_steps, prm_steps, student_steps), fresh)
+    return _Nano(StageSteps(teacher_steps, polish_steps, prm_steps, student_steps), fresh)
 
 
 @dataclass(frozen=True, slots=True)
 class _Nano:
-    preset: Preset
+    preset: StageSteps
     fresh: int
 
     def check(self, has_model: bool) -> None:
@@ -65,9 +64,9 @@ class _Nano:
         if has_model:
             raise ConfigError("nano starts from nothing: make it the first stage and give no --model")
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; members that are there are not made again."""
-        job = Job(setting.folder / "family", setting.seed, setting.device, self.preset)
+        job = FamilyJob(setting.folder / "family", setting.seed, setting.device, self.preset)
         for name, (make, product) in STAGES.items():
             if not (job.out / product).exists():
                 setting.log(f"nano: {name}")
@@ -77,10 +76,10 @@ class _Nano:
         numbers: dict[str, float] = {}
         for name, (shape, mixture) in _MEMBERS.items():
             numbers |= self._gains(name, shape, mixture, job.out / name, setting)
-        return Result(str(link), numbers)
+        return StageResult(str(link), numbers)
 
     def _gains(
-        self, name: str, shape: model.Shape, mixture: examples.Mixture, folder: Path, setting: Setting
+        self, name: str, shape: model.NetworkShape, mixture: examples.ExampleMixture, folder: Path, setting: Setting
     ) -> dict[str, float]:
         """Probability per learnt token of fresh examples, before and after."""
         from transformers import AutoModelForCausalLM
@@ -88,17 +87,17 @@ class _Nano:
         words = tokenizer.build()
         seed = seeds.derive(setting.seed, "fresh examples", name)
         progress = random.Random(seed)
-        drawn = [examples.example(words, mixture, seed, i, progress.random()) for i in range(self.fresh)]
+        batch = [examples.example(words, mixture, seed, i, progress.random()) for i in range(self.fresh)]
         random_weights = model.build(shape, words, setting.seed).to(setting.device)
         trained = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(setting.device)
-        before, after = ([_probability(one, e, setting.device) for e in drawn] for one in (random_weights, trained))
+        before, after = ([_probability(one, e, setting.device) for e in batch] for one in (random_weights, trained))
         return gains(f"likelihood_{name}", before, after, setting.seed)
 
 
 @torch.no_grad()
-def _probability(network: Any, example: examples.Example, device: str) -> float:
+def _probability(network: Any, example: examples.MaskedIds, device: str) -> float:
     """The geometric mean of the probabilities of the tokens that are learnt."""
     ids, labels = torch.tensor([example.ids], device=device), torch.tensor(example.labels[1:], device=device)
     logits = network(input_ids=ids, use_cache=False).logits[0, :-1].float()
-    kept = labels != examples.IGNORE
-    return float((-torch.nn.functional.cross_entropy(logits[kept], labels[kept])).exp())
+    mask = labels != examples.IGNORE
+    return float((-torch.nn.functional.cross_entropy(logits[mask], labels[mask])).exp())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from train.base.models import load_model, load_tokenizer, save_model
-from train.base.stage import Result, Setting, Stage
+from train.base.stage import Setting, Stage, StageResult
 from ttc import nano
 from ttc.errors import ConfigError
 
@@ -34,8 +34,8 @@ class _Packaged:
         if has_model:
             raise ConfigError("packaged brings its own model: make it the first stage and give no --model")
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         folder = setting.folder / "model"
         save_model(load_model(self.source, "cpu"), load_tokenizer(self.source), folder)
-        return Result(str(folder))
+        return StageResult(str(folder))

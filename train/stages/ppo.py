@@ -14,24 +14,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from train.advantages.gae import gae
-from train.base.fields import flattened
 from train.base.optimiser import Schedule
-from train.base.specs import make_task
 from train.losses.ppo import ppo as clipped
-from train.rl.critic_start import CriticStart
-from train.rl.policy_stage import PolicyStage
+from train.registries import make_task
+from train.rl.policy_stage import CriticStart, PolicyStage
 from train.rl.rl_fields import RewardFields, RolloutFields
 from train.rollouts.frontier import Mode
 from train.update.build import Build
-from train.update.correction import Correction
 from train.update.critic import ValueFit
+from train.update.terms import Correction
 from train.update.update import Objective
 
 __all__ = ["ppo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rollouts(RolloutFields):
+class _RolloutFields(RolloutFields):
     """Many prompts, one rollout each: a critic compares, not a group."""
 
     prompts: int = 128
@@ -40,19 +38,18 @@ class _Rollouts(RolloutFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rewards(RewardFields):
+class _RewardFields(RewardFields):
     """On a leash."""
 
     kl_weight: float = 0.05
 
 
-@flattened
 def ppo(
     *,
     task: str,
     held_out: str,
-    rollouts: _Rollouts,
-    rewards: _Rewards,
+    rollouts: _RolloutFields,
+    rewards: _RewardFields,
     kl_in: Literal["reward", "loss"] = "reward",
     critic: str = "copy",
     value_lr: float | None = None,
@@ -69,14 +66,8 @@ def ppo(
     Args:
         task: the training problems, NAME or NAME:KEY=VALUE,...
         held_out: the problems it is measured on; none of them may be in `task`.
-        rollouts: the fields of `train.rl.rl_fields.RolloutFields`.
-        steps: batches of rollouts.
-        lr: learning rate of the policy.
-        prompts: prompts per batch.
-        n: rollouts per prompt.
-        warmup: optimiser steps over which the rates rise.
-        rewards: the fields of `train.rl.rl_fields.RewardFields`.
-        kl_weight: weight of the divergence from the reference; 0 needs no reference.
+        rollouts: see `RolloutFields`.
+        rewards: see `RewardFields`.
         kl_in: reward takes it off the reward of every token, loss adds it to the loss.
         critic: copy (of the policy), head (on the policy), or a reward model to start from, named as in reward_model.
         value_lr: learning rate of the critic; None is ten times that of the policy.
@@ -86,18 +77,18 @@ def ppo(
         clip: bound of the probability ratio, on both sides.
         epochs: passes over each batch, of the policy and of the critic.
         minibatches: optimiser steps per pass.
-        build: the fields of `train.update.build.Build`.
+        build: see `Build`.
     """
     rollouts.check("ppo")
     rewards.check("ppo")
     problems = make_task(task)
-    taken = rollouts.steps * epochs * minibatches
+    num_steps = rollouts.steps * epochs * minibatches
     value_rate = 10 * rollouts.lr if value_lr is None else value_lr
     return rollouts.stage(
         "ppo",
         problems,
         make_task(held_out),
-        schedule=Schedule(rollouts.lr, taken, rollouts.warmup),
+        schedule=Schedule(rollouts.lr, num_steps, rollouts.warmup),
         objective=Objective(
             clipped(clip_low=clip, clip_high=clip), gae(gamma=gamma, lam=lam), "token", rollouts.cap(problems),
             Correction(), rewards.kl_weight, kl_in=kl_in, whiten=True,
@@ -105,7 +96,7 @@ def ppo(
         passes=(epochs, minibatches),
         critic=CriticStart(
             critic,
-            Schedule(value_rate, taken, rollouts.warmup),
+            Schedule(value_rate, num_steps, rollouts.warmup),
             ValueFit(epochs, minibatches, value_clip),
         ),
         build=build,

@@ -17,21 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from evals.task import Task
-from train.base.fields import flattened
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
-from train.base.specs import make, make_task
-from train.base.stage import Result, Setting, Stage, check_model, model_of
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
+from train.examples.examples import parted
 from train.examples.imitation import ranked_right
-from train.examples.pair_data import PairSource, Preferred
-from train.examples.pairs import LabelledLoss, PairLoss
-from train.examples.reference import reference_sums
-from train.examples.sources import check_file, parted
+from train.examples.pairs import LabelledLoss, PairLoss, PairSource, Preferred
 from train.measure.measure import gains, task_gains
-from train.offline.course import Course
-from train.offline.epochs import Fit
-from train.offline.preference_update import PairUpdater, Reference, mismatched
-from train.registries import PREFERENCES
+from train.offline.epochs import Fit, FitFields
+from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
+from train.registries import PREFERENCES, make, make_task
 from ttc.config.specs import parse_spec
 from ttc.errors import ConfigError
 
@@ -39,13 +34,12 @@ __all__ = ["preference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Course(Course):
+class _Course(FitFields):
     """At a constant rate."""
 
     decay: bool = False
 
 
-@flattened
 def preference(
     *,
     data: str | None = None,
@@ -67,8 +61,7 @@ def preference(
         per_problem: most pairs of one problem's rollouts; None is all.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
-        course: the fields of `train.offline.course.Course`.
-        rows: pairs per update.
+        course: see `FitFields`.
     """
     pairs = PairSource("preference", None if data is None else Path(data).expanduser(), rollouts, per_problem)
     pairs.check()
@@ -97,7 +90,7 @@ class _Preference:
     loss: Any
     on_single: bool
     likelihood: float
-    course: Course
+    course: FitFields
     task: Task | None
     limit: int
 
@@ -112,16 +105,16 @@ class _Preference:
         """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("preference", setting)
         tokenizer = load_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
-        train, measured = parted("preference", pairs, self.course.held_out_share, setting)
-        measured = measured[: 4 * self.limit]
+        train, held_out = parted("preference", pairs, self.course.held_out_share, setting)
+        held_out = held_out[: 4 * self.limit]
         pad_id = int(tokenizer.pad_token_id)
         model = load_model(source, setting.device)
-        sides = [pair.chosen for pair in measured], [pair.rejected for pair in measured]
+        sides = [pair.chosen for pair in held_out], [pair.rejected for pair in held_out]
         before = ranked_right(load_model(source, setting.device), *sides, pad_id)
         pair_loss: PairLoss | None = None if self.on_single else self.loss
         updater = PairUpdater(
@@ -143,11 +136,11 @@ class _Preference:
         last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
-        keys = [pair.key for pair in measured]
+        keys = [pair.key for pair in held_out]
         numbers = {**last, **gains("ranked", before, ranked_right(model, *sides, pad_id), setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
-        return Result(str(folder), numbers, stopped)
+        return StageResult(str(folder), numbers, stopped)
 
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:
         sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]

@@ -19,14 +19,14 @@ import torch
 from train.base.checkpoint import Checkpoints
 from train.base.models import Shape, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.specs import make
-from train.base.stage import Result, Setting, Stage
+from train.base.stage import Setting, Stage, StageResult
 from train.examples.corpus import CORPORA, Corpus
 from train.examples.examples import corpus_examples
 from train.examples.imitation import probabilities
 from train.measure.measure import gains
+from train.registries import make
 from train.update.batch import pad
-from train.update.policy import token_logprobs
+from train.update.logprobs import token_logprobs
 from ttc import seeds
 from ttc.durable import replace_text
 from ttc.engines.shared.text import Text
@@ -83,17 +83,17 @@ class _Pretrain:
         if has_model:
             raise ConfigError("pretrain starts from nothing: make it the first stage and give no --model")
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         tokenizer = self.corpus.tokenizer()
         model = self._untrained(tokenizer, setting)
         optimiser = Optimiser(model, self.schedule)
         checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log)
-        found = checkpoints.load(model)
+        checkpoint = checkpoints.load(model)
         start, first = 0, float("nan")
-        if found is not None:
-            optimiser.load(found[0])
-            start, first = int(found[1]["step"]), float(found[1]["first"])
+        if checkpoint is not None:
+            optimiser.load(checkpoint[0])
+            start, first = int(checkpoint[1]["step"]), float(checkpoint[1]["first"])
         model.train()
         loss = first
         for step in range(start, self.schedule.steps):
@@ -111,7 +111,9 @@ class _Pretrain:
         folder: Path = setting.folder / "model"
         save_model(model, tokenizer, folder)
         replace_text(folder / "corpus.json", json.dumps({"corpus": self.corpus.name}) + "\n")
-        return Result(str(folder), {"loss_before": first, "loss_after": loss, **self._gains(model, folder, setting)})
+        return StageResult(
+            str(folder), {"loss_before": first, "loss_after": loss, **self._gains(model, folder, setting)}
+        )
 
     def _gains(self, model: Any, folder: Path, setting: Setting) -> dict[str, float]:
         """The probability per token of fresh texts, before and after."""

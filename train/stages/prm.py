@@ -17,29 +17,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evals.data.steps import Labelled, read_labelled
 from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranking
 from evals.task import Task
-from train.base.fields import flattened
 from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
-from train.base.specs import make_task, make_verifier
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.examples.sources import check_file, check_positive, one_of, parted
-from train.examples.step_rows import StepRow, Steps, read_steps
+from train.base.stage import (
+    Setting,
+    Stage,
+    StageResult,
+    check_file,
+    check_model,
+    check_positive,
+    model_of,
+    one_of,
+    pass_through,
+)
+from train.examples.examples import parted
 from train.measure.measure import gains, open_engine
-from train.offline.course import Course
-from train.offline.epochs import Fit
+from train.offline.epochs import Fit, FitFields
+from train.registries import make_task, make_verifier
 from train.reward_models.monte_carlo import MonteCarlo
-from train.reward_models.step_model import Form, StepModel, new_step_model
+from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from ttc import seeds
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
+from ttc.verifiers.steps import prefixes
 
-__all__ = ["prm"]
+__all__ = ["prm", "read_steps"]
 
 
-@flattened
 def prm(
     *,
     data: str | None = None,
@@ -54,7 +63,7 @@ def prm(
     good: str | None = None,
     bad: str | None = None,
     measured: str | None = None,
-    course: Course,
+    course: FitFields,
 ) -> Stage:
     """Learn to judge steps.
 
@@ -71,8 +80,7 @@ def prm(
         good: the token that says right, for form token.
         bad: the token that says wrong, for form token.
         measured: a file of labelled steps to measure on, instead of held-out rows of its own.
-        course: the fields of `train.offline.course.Course`.
-        rows: solutions per update.
+        course: see `FitFields`.
     """
     one_of("prm", data=data, task=task)
     check_positive("prm", n=n, continuations=continuations, rounds=rounds)
@@ -99,7 +107,7 @@ class _Prm:
     form: Form
     words: tuple[str, str] | None
     measured: Path | None
-    course: Course
+    course: FitFields
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
@@ -113,15 +121,15 @@ class _Prm:
         """See `Asking.tasks`."""
         return {} if self.task is None else {"task": (self.task, self.drawn[0])}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; labels that were made once are kept on disk."""
         source = model_of("prm", setting)
         tokenizer = load_tokenizer(source)
         pad_id = int(tokenizer.pad_token_id)
-        train, measured = self._rows(setting, source)
+        train, held_out = self._rows(setting, source)
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
-        before = model.judged(measured, pad_id)
+        before = model.judged(held_out, pad_id)
         optimiser = Optimiser(model.network, self.course.schedule)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
@@ -131,34 +139,34 @@ class _Prm:
             return {"loss": float(loss.detach()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
-            right = [value for value, _ in _right(model.judged(measured, pad_id))]
+            right = [value for value, _ in _right(model.judged(held_out, pad_id))]
             return {"held_out_accuracy": sum(right) / len(right)}
 
         fit = Fit(model.network, optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         _save(model, tokenizer, setting.folder / "prm")
         threshold = fit_threshold(model.judged(train, pad_id))
-        numbers = {**last, **_measured(before, model.judged(measured, pad_id), threshold, setting.seed)}
-        return Result(pass_through(setting), numbers, stopped)
+        numbers = {**last, **_measured(before, model.judged(held_out, pad_id), threshold, setting.seed)}
+        return StageResult(pass_through(setting), numbers, stopped)
 
     def _rows(self, setting: Setting, source: Path) -> tuple[list[StepRow], list[StepRow]]:
-        found = self._labelled(setting, source)
+        rows = self._labelled(setting, source)
         if self.measured is not None:
-            return found, read_steps(self.measured, source, self.delimiter)
-        return parted("prm", found, self.course.held_out_share, setting)
+            return rows, read_steps(self.measured, source, self.delimiter)
+        return parted("prm", rows, self.course.held_out_share, setting)
 
     def _labelled(self, setting: Setting, source: Path) -> list[StepRow]:
         if self.data is not None:
             return read_steps(self.data, source, self.delimiter)
         if self.task is None:
             raise ConfigError("prm: give data or task")
-        kept = setting.folder / "labels.jsonl"
-        if kept.is_file():
-            return [_read(line) for line in kept.read_text().splitlines()]
-        found, drawn = asyncio.run(self._made(self.task, setting, source))
-        setting.log(f"{len(found)} solutions labelled by {drawn} continuations")
-        replace_text(kept, "".join(json.dumps([row.key, row.ids, row.reads, row.labels]) + "\n" for row in found))
-        return found
+        path = setting.folder / "labels.jsonl"
+        if path.is_file():
+            return [_read(line) for line in path.read_text().splitlines()]
+        rows, num_continuations = asyncio.run(self._made(self.task, setting, source))
+        setting.log(f"{len(rows)} solutions labelled by {num_continuations} continuations")
+        replace_text(path, "".join(json.dumps([row.key, row.ids, row.reads, row.labels]) + "\n" for row in rows))
+        return rows
 
     async def _made(self, task: Task, setting: Setting, source: Path) -> tuple[list[StepRow], int]:
         limit, n, continuations, rounds, hard = self.drawn
@@ -171,6 +179,29 @@ class _Prm:
         finally:
             await engine.close()
             await verifier.close()
+
+
+def read_steps(file: Path, folder: Path, delimiter: str) -> list[StepRow]:
+    """Read a file of labelled steps for the model in `folder`.
+
+    Raises:
+        RecordError: a broken line, by name.
+        ConfigError: no row, or steps that the delimiter does not keep apart.
+    """
+    text, steps = Text(folder), Steps(folder, delimiter)
+    return [_step_row(row, text, steps, delimiter, file) for row in read_labelled(file)]
+
+
+def _step_row(row: Labelled, text: Text, steps: Steps, delimiter: str, file: Path) -> StepRow:
+    root = text.render(row.problem.messages, None)
+    whole = prefixes(root, text.encode, row.steps, delimiter)[-1]
+    reads = steps.reads(whole)
+    if len(reads) != len(row.steps):
+        raise ConfigError(
+            f"{file}: solution {row.problem.id!r} has {len(row.steps)} steps, but step_delimiter {delimiter!r} ends "
+            f"{len(reads)}; set the delimiter that the steps were cut at"
+        )
+    return StepRow(row.cluster, whole.token_ids or (), reads, row.labels)
 
 
 def _read(line: str) -> StepRow:
@@ -199,7 +230,7 @@ def _measured(before: Sequence[Judged], after: Sequence[Judged], threshold: floa
     first, last = _right(before), _right(after)
     keys = [key for _, key in first]
     f1 = first_error(after, threshold, seed=seed).f1
-    found = {
+    numbers = {
         **gains("steps_right", [value for value, _ in first], [value for value, _ in last], seed, keys),
         "first_error_f1": f1.value,
         "first_error_f1_low": f1.low,
@@ -208,4 +239,4 @@ def _measured(before: Sequence[Judged], after: Sequence[Judged], threshold: floa
         "ranking": ranking(after),
         "ranking_before": ranking(before),
     }
-    return {name: value for name, value in found.items() if math.isfinite(value)}  # F1 needs both kinds of solutions
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}  # F1 needs both kinds of solutions

@@ -16,11 +16,10 @@ from functools import partial
 
 from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
-from train.base.rollout import Collector, Rollout, group_draws
-from train.base.rollout_file import RolloutFile
-from train.base.specs import make_task, make_verifier
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
+from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
 from train.measure.measure import gains, open_engine
+from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
 from ttc.core import Engine, Message, Problem, Sampling, Verdict
 from ttc.errors import ConfigError
@@ -82,7 +81,7 @@ class _Revise:
         """See `Asking.tasks`."""
         return {"task": (self.task, self.limit)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a stage that was cut begins again."""
         first, revised = asyncio.run(self._draw(setting))
         path = setting.folder / "rollouts.jsonl"
@@ -91,39 +90,41 @@ class _Revise:
         file.append([replace(rollout, verdict=verdict) for rollout, verdict in revised])
         file.close()
         before, after = ([_right(rollout) for rollout in rows] for rows in (first, [r for r, _ in revised]))
-        kept = sum(verdict.correct for _, verdict in revised)
-        setting.log(f"{len(revised)} revisions, {kept} kept")
+        num_right = sum(verdict.correct for _, verdict in revised)
+        setting.log(f"{len(revised)} revisions, {num_right} kept")
         keys = [rollout.problem_id for rollout in first]
         numbers = gains("good", before, after, setting.seed, keys)
-        return Result(pass_through(setting), {**numbers, "kept": kept / len(revised)})
+        return StageResult(pass_through(setting), {**numbers, "kept": num_right / len(revised)})
 
     async def _draw(self, setting: Setting) -> tuple[list[Rollout], list[tuple[Rollout, Verdict]]]:
         """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""
         engine = open_engine(model_of("revise", setting), setting)
         rewarder = Rewarder(make_verifier(self.task))
         items = self.task.items(self.limit, 0)
-        said = {item.problem.id: prompt_text(item) for item in items}
+        prompts = {item.problem.id: prompt_text(item) for item in items}
         try:
-            drawn = await _answers(engine, items, self.n, self.sampling, setting.seed)
-            asked = [{"prompt": said[r.problem_id], "answer": r.text} for r in drawn]
-            faults = await self._ask(engine, [self.critique.format(**one) for one in asked], setting.seed, "critique")
-            wanted = [
-                self.revision.format(**one, critique=fault.text) for one, fault in zip(asked, faults, strict=True)
+            answers = await _answers(engine, items, self.n, self.sampling, setting.seed)
+            questions = [{"prompt": prompts[r.problem_id], "answer": r.text} for r in answers]
+            faults = await self._ask(
+                engine, [self.critique.format(**one) for one in questions], setting.seed, "critique"
+            )
+            selection = [
+                self.revision.format(**one, critique=fault.text) for one, fault in zip(questions, faults, strict=True)
             ]
-            better = await self._ask(engine, wanted, setting.seed, "revision")
-            verdicts = await self._accepted(engine, asked, better, setting.seed)
+            better = await self._ask(engine, selection, setting.seed, "revision")
+            verdicts = await self._accepted(engine, questions, better, setting.seed)
             revised = [
                 replace(
                     old, token_ids=new.token_ids, sampled=new.sampled, logprobs=new.logprobs, text=new.text,
                     thinking=new.thinking, final=new.final, finish_reason=new.finish_reason,
                 )
-                for old, new in zip(drawn, better, strict=True)
+                for old, new in zip(answers, better, strict=True)
             ]  # fmt: skip
-            judged = await rewarder.judge([*drawn, *revised], 0)
+            results = await rewarder.judge([*answers, *revised], 0)
         finally:
             await engine.close()
             await rewarder.close()
-        return judged[: len(drawn)], list(zip(judged[len(drawn) :], verdicts, strict=True))
+        return results[: len(answers)], list(zip(results[len(answers) :], verdicts, strict=True))
 
     async def _ask(self, engine: Engine, texts: Sequence[str], seed: int, what: str) -> list[Rollout]:
         """What the model says to each text."""

@@ -18,15 +18,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from train.base.fields import flattened
 from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.examples.pair_data import PairSource, Preferred
-from train.examples.sources import check_file, parted
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through
+from train.examples.examples import parted
+from train.examples.pairs import PairSource, Preferred
 from train.measure.measure import gains
-from train.offline.course import Course
-from train.offline.epochs import Fit
+from train.offline.epochs import Fit, FitFields
 from train.reward_models.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from ttc import seeds
 from ttc.durable import replaced_folder
@@ -35,7 +33,6 @@ from ttc.errors import ConfigError
 __all__ = ["reward_model"]
 
 
-@flattened
 def reward_model(
     *,
     data: str | None = None,
@@ -43,7 +40,7 @@ def reward_model(
     members: int = 1,
     centre: float = 0.0,
     per_problem: int | None = 4,
-    course: Course,
+    course: FitFields,
 ) -> Stage:
     """Learn a reward from comparisons.
 
@@ -53,9 +50,7 @@ def reward_model(
         members: reward models in the ensemble.
         centre: weight of the squared sum of both rewards, which keeps them around 0.
         per_problem: most pairs of one problem's rollouts; None is all.
-        course: the fields of `train.offline.course.Course`.
-        steps: updates of each member.
-        rows: pairs per update.
+        course: see `FitFields`.
     """
     pairs = PairSource("reward_model", None if data is None else Path(data).expanduser(), rollouts, per_problem)
     pairs.check()
@@ -74,36 +69,36 @@ class _RewardModel:
     source: PairSource
     members: int
     centre: float
-    course: Course
+    course: FitFields
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
         check_model("reward_model", has_model)
         check_file("reward_model", self.source.data)
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("reward_model", setting)
         tokenizer = load_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
-        train, measured = parted("reward_model", pairs, self.course.held_out_share, setting)
+        train, held_out = parted("reward_model", pairs, self.course.held_out_share, setting)
         pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
         for number in range(1, self.members + 1):
             folder = setting.folder / f"reward_model-{number}"
-            model, reason = self._member(number, train, measured, pad_id, setting, source)
+            model, reason = self._member(number, train, held_out, pad_id, setting, source)
             stopped = reason or stopped
             with replaced_folder(folder) as fresh:
                 model.save_pretrained(fresh)
                 tokenizer.save_pretrained(fresh)
             folders.append(folder)
         models = [load_reward_model(folder, setting.device) for folder in folders]
-        keys, chance = [pair.key for pair in measured], [0.5] * len(measured)
+        keys, chance = [pair.key for pair in held_out], [0.5] * len(held_out)
         numbers: dict[str, float] = {}
         ways: tuple[How, ...] = ("mean", "worst") if self.members > 1 else ("mean",)
         for how in ways:
-            right = ranked_right(RewardEnsemble(models, pad_id, how), measured)
+            right = ranked_right(RewardEnsemble(models, pad_id, how), held_out)
             numbers |= gains(f"ranked_{how}", chance, right, setting.seed, keys)
-        return Result(pass_through(setting), numbers, stopped)
+        return StageResult(pass_through(setting), numbers, stopped)
 
     def _member(
         self, number: int, train: Sequence[Preferred], measured: Sequence[Preferred], pad_id: int, setting: Setting,
@@ -123,8 +118,8 @@ class _RewardModel:
             loss = (-F.logsigmoid(chosen - rejected) * weight).sum() / weight.sum()
             (loss + self.centre * (chosen + rejected).square().mean()).backward()
             gap = (chosen - rejected).detach()
-            found = {"loss": float(loss.detach()), "pair_accuracy": float((gap > 0).float().mean())}
-            return {**found, "margin": float(gap.mean()), "grad_norm": optimiser.step()}
+            metrics = {"loss": float(loss.detach()), "pair_accuracy": float((gap > 0).float().mean())}
+            return {**metrics, "margin": float(gap.mean()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
             right = ranked_right(RewardEnsemble([model], pad_id), measured)

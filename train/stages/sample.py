@@ -15,11 +15,10 @@ from typing import Literal
 
 from evals.numbers.statistics import mean_interval
 from evals.task import Task
-from train.base.rollout import Collector, Rollout, group_draws
-from train.base.rollout_file import RolloutFile
-from train.base.specs import make_task, make_verifier
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
+from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
+from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
 from train.measure.measure import open_engine
+from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
 from ttc.core import Sampling
 from ttc.errors import ConfigError
@@ -76,7 +75,7 @@ class _Sample:
         """See `Asking.tasks`."""
         return {"task": (self.task, self.limit)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a sampling that was cut begins again."""
         source = model_of("sample", setting)
         path = setting.folder / "rollouts.jsonl"
@@ -89,7 +88,7 @@ class _Sample:
         rate = mean_interval(right, [r.problem_id for r in rollouts], seed=setting.seed)
         setting.log(f"sampled {len(rollouts)} rollouts, {100 * rate.value:.1f} % right")
         numbers = {"accuracy": rate.value, "accuracy_low": rate.low, "accuracy_high": rate.high}
-        return Result(pass_through(setting), {**numbers, "rollouts": float(len(rollouts))})
+        return StageResult(pass_through(setting), {**numbers, "rollouts": float(len(rollouts))})
 
     async def _draw(self, source: Path, setting: Setting) -> list[Rollout]:
         engine = open_engine(source, setting)
@@ -103,8 +102,8 @@ class _Sample:
             seed=setting.seed,
         )
         try:
-            drawn = await collector.collect(self.task.items(self.limit, 0), self.round)
-            return await rewarder.judge(drawn, self.round)
+            rollouts = await collector.collect(self.task.items(self.limit, 0), self.round)
+            return await rewarder.judge(rollouts, self.round)
         finally:
             await engine.close()
             await rewarder.close()

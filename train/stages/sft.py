@@ -5,7 +5,7 @@ of `train/corpora`, or from a run's rollouts that were judged right: rejection s
 arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the same update rule as everything
 else, with cross-entropy weights only. Held out are whole prompts; measured are the probability per token of their
 completions and, with `held_out`, the accuracy on a task, both before and after. Rows may be packed
-(`train.update.packing`).
+(`train.update.logprobs`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
-from train.base.fields import flattened
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
-from train.base.specs import make, make_task
-from train.base.stage import Result, Setting, Stage, check_model, model_of
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
 from train.examples.corpus import CORPORA, Corpus
-from train.examples.examples import Example, corpus_examples, read_examples, right_rollouts
+from train.examples.examples import Example, corpus_examples, parted, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
-from train.examples.sources import check_file, parted, rollouts_path
 from train.losses.ppo import ppo
 from train.measure.measure import gains, task_gains
-from train.offline.course import Course
-from train.offline.epochs import Fit
+from train.offline.epochs import Fit, FitFields
+from train.registries import make, make_task
+from train.update.batch import Normaliser
 from train.update.build import Build
-from train.update.normalise import Normaliser
 from train.update.update import Objective, Updater
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -40,14 +37,13 @@ __all__ = ["sft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Course(Course):
+class _Course(FitFields):
     """Measured and saved less often than in other stages."""
 
     eval_every: int = 50
     save_every: int = 100
 
 
-@flattened
 def sft(
     *,
     data: str | None = None,
@@ -76,8 +72,8 @@ def sft(
         held_out_limit: most problems of that task.
         normaliser: token, or sequence for the mean of each completion first.
         packed: lay rows end to end in rows of so many tokens, none attending to another; 0 pads them instead.
-        course: the fields of `train.offline.course.Course`.
-        build: the fields of `train.update.build.Build`.
+        course: see `FitFields`.
+        build: see `Build`.
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
@@ -104,7 +100,7 @@ class _Sft:
     corpus: Corpus | None
     rollouts: str | None
     picked: tuple[int | None, bool, int]
-    course: Course
+    course: FitFields
     task: Task | None
     limit: int
     normaliser: Normaliser
@@ -124,17 +120,17 @@ class _Sft:
         """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("sft", setting)
         tokenizer = load_tokenizer(source)
         examples = self._examples(setting, source, int(tokenizer.eos_token_id))
-        train, measured = parted("sft", examples, self.course.held_out_share, setting)
-        measured = measured[: self.limit]
+        train, held_out = parted("sft", examples, self.course.held_out_share, setting)
+        held_out = held_out[: self.limit]
         model = self.build.load(source, setting.device, setting.seed, setting.world)
         start = load_model(source, setting.device)
         pad_id = int(tokenizer.pad_token_id)
-        before = probabilities(start, measured, pad_id)
+        before = probabilities(start, held_out, pad_id)
         del start
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
         world = setting.world
@@ -146,32 +142,32 @@ class _Sft:
 
         def update(rows: Sequence[int]) -> dict[str, float]:
             batch = imitation_batch([train[row] for row in rows], pad_id, self.normaliser, longest)
-            found = updater.step(batch)
-            return {name: found[name] for name in ("loss", "grad_norm", "entropy")}
+            metrics = updater.step(batch)
+            return {name: metrics[name] for name in ("loss", "grad_norm", "entropy")}
 
         def evaluate() -> dict[str, float]:
-            return {"held_out_loss": mean_loss(model, measured, pad_id)}
+            return {"held_out_loss": mean_loss(model, held_out, pad_id)}
 
         fit = Fit(model, updater.optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.course.pace, self.course.rules, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder, writes=world.main)
-        after = probabilities(model, measured, pad_id)
+        after = probabilities(model, held_out, pad_id)
         if not world.main:
-            return Result(str(folder), last, stopped)
-        keys = [example.key for example in measured]
+            return StageResult(str(folder), last, stopped)
+        keys = [example.key for example in held_out]
         numbers = {**last, **gains("likelihood", before, after, setting.seed, keys)}
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
-        return Result(str(folder), numbers, stopped)
+        return StageResult(str(folder), numbers, stopped)
 
     def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:
         per_problem, shortest, corpus_rows = self.picked
-        found: list[Example] = []
+        examples: list[Example] = []
         if self.data is not None:
-            found += read_examples(self.data, Text(source), end)
+            examples += read_examples(self.data, Text(source), end)
         if self.rollouts is not None:
-            found += right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
+            examples += right_rollouts(rollouts_path(self.rollouts, setting), most=per_problem, shortest=shortest)
         if self.corpus is not None:
-            found += corpus_examples(self.corpus, Text(source), end, corpus_rows, setting.seed)
-        return found
+            examples += corpus_examples(self.corpus, Text(source), end, corpus_rows, setting.seed)
+        return examples

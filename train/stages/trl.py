@@ -1,7 +1,7 @@
 """SFT, DPO, KTO or a Bradley-Terry reward model through TRL's own trainers, for models beyond this package's loops.
 
 The rows, what is held out and how it is measured are those of the stages `sft` and `preference`; only the updates are
-TRL's (`train.examples.offline`), with its checkpoints. A reward model is written to `reward_model`, and the policy
+TRL's (`train.offline.trl_trainers`), with its checkpoints. A reward model is written to `reward_model`, and the policy
 passes through. Needs the extra `train`. Left out: health rules, which TRL's loop does not ask.
 """
 
@@ -18,15 +18,24 @@ import torch
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
 from train.base.optimiser import Schedule
-from train.base.specs import make_task
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.examples.examples import Example, read_examples, right_rollouts
+from train.base.stage import (
+    Setting,
+    Stage,
+    StageResult,
+    check_file,
+    check_model,
+    check_share,
+    model_of,
+    pass_through,
+    rollouts_path,
+)
+from train.examples.examples import Example, parted, read_examples, right_rollouts
 from train.examples.imitation import probabilities, ranked_right
-from train.examples.offline import Job, Method, check_options, run_trl
-from train.examples.pair_data import PairSource, Preferred
-from train.examples.sources import check_file, check_share, parted, rollouts_path
+from train.examples.pairs import PairSource, Preferred
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import Pace
+from train.offline.epochs import FitPlan
+from train.offline.trl_trainers import Method, TrlJob, check_options, run_trl
+from train.registries import make_task
 from ttc.config.specs import overrides
 from ttc.engines.shared.text import Text
 
@@ -71,7 +80,7 @@ def trl(
     return _Trl(
         method=method,
         source=source,
-        pace=Pace(steps, rows, steps, save_every),
+        pace=FitPlan(steps, rows, steps, save_every),
         lr=lr,
         held_out_share=held_out_share,
         task=None if held_out is None else make_task(held_out),
@@ -91,7 +100,7 @@ def _value(text: str) -> Any:
 class _Trl:
     method: Method
     source: PairSource
-    pace: Pace
+    pace: FitPlan
     lr: float
     held_out_share: float
     task: Task | None
@@ -108,31 +117,31 @@ class _Trl:
         """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("trl", setting)
         tokenizer = load_tokenizer(source)
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
-        train, measured = parted("trl", rows, self.held_out_share, setting)
+        train, held_out = parted("trl", rows, self.held_out_share, setting)
         pace, folder = self.pace, setting.folder / ("reward_model" if self.method == "reward" else "model")
-        job = Job(
+        job = TrlJob(
             source, setting.folder, folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
             pace.save_every, self.options, setting.log,
         )  # fmt: skip
         last = run_trl(self.method, train, job)
         pad_id = int(tokenizer.pad_token_id)
         measure = _MEASURES[self.method]
-        before, after = (measure(path, measured, pad_id, setting.device) for path in (source, folder))
-        keys = [row.key for row in measured]
+        before, after = (measure(path, held_out, pad_id, setting.device) for path in (source, folder))
+        keys = [row.key for row in held_out]
         numbers = {
             **last,
             **gains("ranked" if self.method != "sft" else "likelihood", before, after, setting.seed, keys),
         }
         if self.method == "reward":
-            return Result(pass_through(setting), numbers)
+            return StageResult(pass_through(setting), numbers)
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
-        return Result(str(folder), numbers)
+        return StageResult(str(folder), numbers)
 
     def _rows(self, setting: Setting, model: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
         source = self.source

@@ -20,20 +20,16 @@ from typing import Any
 
 from evals.numbers.step_metrics import Judged, ranking
 from train.advantages.batch import batch as batch_advantage
-from train.base.fields import flattened
 from train.base.models import load_tokenizer, save_model
 from train.base.optimiser import Optimiser
-from train.base.rollout_file import read_rollouts
-from train.base.stage import Result, Setting, Stage, check_model, model_of, pass_through
-from train.examples.examples import Example
+from train.base.rollout import read_rollouts
+from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through, rollouts_path
+from train.examples.examples import Example, parted
 from train.examples.imitation import imitation_batch
-from train.examples.sources import parted, rollouts_path
-from train.examples.step_rows import StepRow
 from train.losses.ppo import ppo
 from train.measure.measure import gains
-from train.offline.course import Course
-from train.offline.epochs import Fit
-from train.reward_models.step_model import StepModel, new_step_model
+from train.offline.epochs import Fit, FitFields
+from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.update.update import Objective, Updater
 from ttc import seeds
 from ttc.errors import ConfigError
@@ -45,7 +41,6 @@ _NEVER = "\x00"
 """A step delimiter that no answer holds: the whole answer is one step."""
 
 
-@flattened
 def verifier_lm(
     *,
     rollouts: str,
@@ -54,7 +49,7 @@ def verifier_lm(
     bad: str,
     imitation: float = 0.0,
     balanced: bool = True,
-    course: Course,
+    course: FitFields,
 ) -> Stage:
     """Learn to say whether an answer is right.
 
@@ -65,8 +60,7 @@ def verifier_lm(
         bad: the token that says wrong.
         imitation: weight of imitating right answers, beside saying verdicts.
         balanced: learn from as many right as wrong answers, the rarer kind repeated.
-        course: the fields of `train.offline.course.Course`.
-        rows: answers per update.
+        course: see `FitFields`.
     """
     if imitation < 0:
         raise ConfigError(f"verifier_lm: imitation must be at least 0, got {imitation}")
@@ -97,27 +91,27 @@ class _VerifierLm:
     words: tuple[str, str, str]
     imitation: float
     balanced: bool
-    course: Course
+    course: FitFields
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
         check_model("verifier_lm", has_model)
 
-    def run(self, setting: Setting) -> Result:
+    def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`."""
         source = model_of("verifier_lm", setting)
         tokenizer = load_tokenizer(source)
         pad_id, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
         ask, good, bad = (Tokens(source).single("verifier_lm", word) for word in self.words)
         answers = _answers(rollouts_path(self.rollouts, setting), end)
-        train, measured = parted("verifier_lm", answers, self.course.held_out_share, setting)
+        train, held_out = parted("verifier_lm", answers, self.course.held_out_share, setting)
         train = _evened(train, setting.seed) if self.balanced else train
         model = new_step_model(source, "token", _NEVER, self.words[1:], 0, setting.device)
-        asked = [
+        questions = [
             StepRow(a.key, ids := (*a.prompt_ids, *a.token_ids, ask), (len(ids) - 1,), (float(a.right),))
-            for a in measured
+            for a in held_out
         ]
-        before = model.judged(asked, pad_id)
+        before = model.judged(questions, pad_id)
         optimiser = Optimiser(model.network, self.course.schedule)
         updater = Updater(model.network, optimiser, Objective(ppo(), batch_advantage()))
         longest = max(len(answer.token_ids) for answer in train) + 1
@@ -127,37 +121,37 @@ class _VerifierLm:
             examples = [Example(a.key, (*a.prompt_ids, *a.token_ids, ask), (good if a.right else bad,)) for a in part]
             if self.imitation:
                 examples += [Example(a.key, a.prompt_ids, (*a.token_ids, end), self.imitation) for a in part if a.right]
-            found = updater.step(imitation_batch(examples, pad_id, "sequence", longest))
+            metrics = updater.step(imitation_batch(examples, pad_id, "sequence", longest))
             # without the entropy, whose rise is an alarm in a policy: one that never said a verdict was sure of others
-            return {name: found[name] for name in ("loss", "grad_norm")}
+            return {name: metrics[name] for name in ("loss", "grad_norm")}
 
         def evaluate() -> dict[str, float]:
-            right = _right(model.judged(asked, pad_id))
+            right = _right(model.judged(questions, pad_id))
             return {"held_out_accuracy": sum(right) / len(right)}
 
         fit = Fit(model.network, updater.optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.course.pace, self.course.rules, setting)
-        after = model.judged(asked, pad_id)
+        after = model.judged(questions, pad_id)
         _save(model, tokenizer, setting.folder / "verifier", self.words[0])
-        keys = [answer.key for answer in measured]
-        told = {"ranking_before": ranking(before), "ranking": ranking(after)}
-        told = {name: value for name, value in told.items() if value == value}  # both kinds are needed to rank them
-        numbers = {**last, **told, **gains("judged_right", _right(before), _right(after), setting.seed, keys)}
-        return Result(pass_through(setting), numbers, stopped)
+        keys = [answer.key for answer in held_out]
+        ranks = {"ranking_before": ranking(before), "ranking": ranking(after)}
+        ranks = {name: value for name, value in ranks.items() if value == value}  # both kinds are needed to rank them
+        numbers = {**last, **ranks, **gains("judged_right", _right(before), _right(after), setting.seed, keys)}
+        return StageResult(pass_through(setting), numbers, stopped)
 
 
 def _answers(path: Path, end: int) -> list[_Answer]:
     """The judged and finished rollouts, each text once per problem."""
-    found: dict[tuple[str, tuple[int, ...]], _Answer] = {}
+    answers: dict[tuple[str, tuple[int, ...]], _Answer] = {}
     for rollout in read_rollouts(path):
         if rollout.verdict is None or rollout.reward is None or rollout.truncated:
             continue
         ids = rollout.token_ids[:-1] if rollout.token_ids[-1] == end else rollout.token_ids
         answer = _Answer(rollout.problem_id, rollout.prompt_ids, ids, rollout.verdict.correct)
-        found.setdefault((answer.key, ids), answer)
-    if len({answer.right for answer in found.values()}) < 2:
+        answers.setdefault((answer.key, ids), answer)
+    if len({answer.right for answer in answers.values()}) < 2:
         raise ConfigError(f"{path} must hold both right and wrong answers; sample at another difficulty")
-    return list(found.values())
+    return list(answers.values())
 
 
 def _evened(answers: Sequence[_Answer], seed: int) -> list[_Answer]:
@@ -166,9 +160,9 @@ def _evened(answers: Sequence[_Answer], seed: int) -> list[_Answer]:
     if not all(kinds):
         return list(answers)
     most = max(map(len, kinds))
-    found = [kind[place % len(kind)] for kind in kinds for place in range(most)]
-    random.Random(seeds.derive(seed, "evened")).shuffle(found)
-    return found
+    rows = [kind[place % len(kind)] for kind in kinds for place in range(most)]
+    random.Random(seeds.derive(seed, "evened")).shuffle(rows)
+    return rows
 
 
 def _right(rows: Sequence[Judged]) -> list[float]:
@@ -177,6 +171,6 @@ def _right(rows: Sequence[Judged]) -> list[float]:
 
 
 def _save(model: StepModel, tokenizer: Any, folder: Path, ask: str) -> None:
-    stated = replace(model, reading={**model.reading, "step_tag": ask})
-    stated.network.config.ttc_prm = dict(stated.reading)
-    save_model(stated.network, tokenizer, folder)
+    tagged = replace(model, reading={**model.reading, "step_tag": ask})
+    tagged.network.config.ttc_prm = dict(tagged.reading)
+    save_model(tagged.network, tokenizer, folder)

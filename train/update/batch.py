@@ -1,28 +1,49 @@
-"""A batch of the one update rule: ids, and three weights per token.
+"""A batch of the one update rule: ids, three weights per token, and how it is cut.
 
     loss = sum over tokens of   pg * policy-gradient term   (GRPO, PPO, RLOO, ...)
                               + ce * -log p(token)          (SFT, rejection sampling, thinking fusion)
                               + kl * divergence estimate    (a reference or a teacher)
 
-The weights carry the normaliser (`train.update.normalise`), so micro-batches add up. Masks come from lengths, never
-from a padding id: a policy may well sample that id. Shapes: R rows, L ids padded on the right, T = L - 1 target tokens.
+The weights carry the normaliser, computed once from the mask of the whole batch, so the losses of micro-batches add up:
+the result does not depend on how the batch is cut, on padding, or on the number of devices.
+
+    token       mean over all tokens: long rollouts count more (DAPO)
+    sequence    mean per rollout, then over rollouts: a long rollout's tokens count less (GRPO)
+    constant    sum divided by rollouts x most tokens: no length bias (Dr. GRPO)
+    rollout     sum per rollout, mean over rollouts (Kimi k1.5; the likelihood of whole sequences)
+
+Mini-batches (an optimiser step each) and micro-batches (a forward pass each) are pure functions of the batch's lengths
+and a number, so that every process of a run, and a resumed one, cuts alike. Masks come from lengths, never from a
+padding id: a policy may well sample that id. Shapes: R rows, L ids padded on the right, T = L - 1 target tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 
 from train.base.rollout import Rollout
+from train.base.world import World
+from ttc.errors import ConfigError
 
-__all__ = ["Batch", "pad", "rollout_batch"]
+__all__ = [
+    "NORMALISERS",
+    "Normaliser",
+    "TokenBatch",
+    "micro_batches",
+    "pad",
+    "rollout_batch",
+    "shared",
+    "shuffled",
+    "token_weights",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TokenBatch:
     """Tensors of one update; every field has R rows.
 
     `ids` (R, L); `mask` (R, T) True at trained tokens; `advantages`, `pg`, `ce`, `kl` (R, T); `engine` (R, T) the
@@ -42,40 +63,134 @@ class Batch:
     def __len__(self) -> int:
         return self.ids.shape[0]
 
-    def rows(self, index: torch.Tensor) -> Batch:
+    def rows(self, index: torch.Tensor) -> TokenBatch:
         """The rows of `index`, cut to their longest."""
-        picked = {field.name: getattr(self, field.name)[index] for field in fields(self)}
-        used = (picked["mask"].any(0).nonzero().max().item() + 1) if picked["mask"].any() else 1
-        cut = {name: tensor[:, : used + 1] if name == "ids" else tensor[:, :used] for name, tensor in picked.items()}
-        return Batch(**cut)
+        tensors = {field.name: getattr(self, field.name)[index] for field in fields(self)}
+        width = (tensors["mask"].any(0).nonzero().max().item() + 1) if tensors["mask"].any() else 1
+        narrow = {
+            name: tensor[:, : width + 1] if name == "ids" else tensor[:, :width] for name, tensor in tensors.items()
+        }
+        return TokenBatch(**narrow)
 
-    def to(self, device: Any) -> Batch:
+    def to(self, device: Any) -> TokenBatch:
         """The batch on another device."""
-        return Batch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        return TokenBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
-def rollout_batch(rollouts: Sequence[Rollout], pad_id: int, *, mask_truncated: bool = False) -> Batch:
+def rollout_batch(rollouts: Sequence[Rollout], pad_id: int, *, mask_truncated: bool = False) -> TokenBatch:
     """Lay rollouts out; all weights 0 yet. Trained tokens are the sampled ones of rollouts that have a reward.
 
     With `mask_truncated` a rollout that was cut is not trained on (DAPO's overlong filtering); its reward still counts
     in the means of its group.
     """
     rows = [(*rollout.prompt_ids, *rollout.token_ids) for rollout in rollouts]
-    ids = pad(rows, pad_id)
+    ids = pad(rows, pad_id)  # (R, L)
     width = ids.shape[1] - 1
     mask = torch.zeros(len(rows), width, dtype=torch.bool)
     engine = torch.full((len(rows), width), float("nan"))
     for i, rollout in enumerate(rollouts):
-        first = len(rollout.prompt_ids) - 1
+        first = len(rollout.prompt_ids) - 1  # target t is ids[t + 1], so the first sampled id is one place earlier
         span = slice(first, first + len(rollout.token_ids))
         if rollout.reward is not None and not (mask_truncated and rollout.truncated):
             mask[i, span] = torch.tensor(rollout.sampled, dtype=torch.bool)
         engine[i, span] = torch.tensor([float("nan") if value is None else value for value in rollout.logprobs])
     zero = torch.zeros(len(rows), width)
-    return Batch(ids, mask, zero, zero, zero, zero, engine, zero)
+    return TokenBatch(ids, mask, zero, zero, zero, zero, engine, zero)
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
     """Right-pad rows of ids: (R, longest)."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *([pad_id] * (longest - len(row)))] for row in rows], dtype=torch.long)
+
+
+def shuffled(num_rows: int, parts: int, number: int) -> list[torch.Tensor]:
+    """Row numbers in `parts` mini-batches, mixed by a generator that depends on `number` alone; in order when one."""
+    if parts == 1:
+        return [torch.arange(num_rows)]
+    maker = torch.Generator().manual_seed(number)
+    return list(torch.randperm(num_rows, generator=maker).chunk(parts))
+
+
+def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int, least: int = 1) -> Iterator[torch.Tensor]:
+    """Cut `index` so that rows x longest row stays within `most` tokens; rows of like length together.
+
+    Args:
+        mask: (R, T) True at the tokens that are asked for.
+        index: numbers of rows.
+        most: padded tokens of one part; a single row may be longer.
+        least: rows of every part, when there are so many.
+    """
+    index = index.to(mask.device)
+    if not len(index):
+        return
+    lengths = _lengths(mask)[index]
+    order = torch.argsort(lengths, stable=True)
+    start, longest = 0, 0
+    for end in range(len(index)):
+        size = int(lengths[order[end]])
+        if end - start >= least and len(index) - end >= least and max(longest, size) * (end - start + 1) > most:
+            yield index[order[start:end]]
+            start, longest = end, 0
+        longest = max(longest, size)
+    yield index[order[start:]]
+
+
+def shared(mask: torch.Tensor, index: torch.Tensor, most: int, world: World) -> Iterator[torch.Tensor]:
+    """This process's rows of every micro-batch, which is cut for all of them: so all have equally many parts.
+
+    Unless there are fewer rows than processes, of which the last then get none.
+    """
+    for part in micro_batches(mask, index, most * world.size, world.size):
+        mine = part[world.rank :: world.size]
+        if len(mine):
+            yield mine
+
+
+def _lengths(mask: torch.Tensor) -> torch.Tensor:
+    """Place of the last True of each row, from 1: (R,)."""
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return mask.long().mul(places).amax(1)
+
+
+Normaliser: TypeAlias = Literal["token", "sequence", "constant", "rollout"]
+
+
+def _token(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
+    return mask / mask.sum().clamp(min=1)
+
+
+def _sequence(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
+    return mask / (mask.sum(1, keepdim=True).clamp(min=1) * max(rows, 1))
+
+
+def _constant(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
+    return mask / (max(rows, 1) * most)
+
+
+def _rollout(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
+    return mask / max(rows, 1)
+
+
+NORMALISERS: Mapping[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
+    "token": _token,
+    "sequence": _sequence,
+    "constant": _constant,
+    "rollout": _rollout,
+}
+
+
+def token_weights(mask: torch.Tensor, how: Normaliser, max_tokens: int) -> torch.Tensor:
+    """Return the weight of every token: mask (R, T) -> (R, T).
+
+    Args:
+        mask: True at tokens that are trained on.
+        how: see the module.
+        max_tokens: the cap of a rollout, for `constant`.
+
+    Raises:
+        ConfigError: max_tokens < 1.
+    """
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens must be at least 1, got {max_tokens}")
+    return NORMALISERS[how](mask.float(), mask.shape[0], max_tokens)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.base.fields import Fields
 from train.base.lora import add_lora
 from train.base.models import load_model
 from train.base.sharding import shard
 from train.base.world import ALONE, World
+from train.update.logprobs import token_logprobs
 from ttc import seeds
 from ttc.errors import ConfigError
 
@@ -24,7 +24,7 @@ __all__ = ["Build"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build(Fields):
+class Build:
     """Fields of every stage that may train more than all weights in fp32.
 
     Args:
@@ -53,4 +53,4 @@ class Build(Fields):
         if self.lora:
             alpha = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
             add_lora(model, self.lora, alpha, seeds.derive(seed, "lora") % (1 << 31))
-        return shard(model, world) if self.shard else model
+        return shard(model, world, token_logprobs) if self.shard else model

@@ -18,8 +18,7 @@ import torch
 
 from train.base.optimiser import Optimiser
 from train.base.world import ALONE, World
-from train.update.batch import Batch
-from train.update.micro import micro_batches, shared, shuffled
+from train.update.batch import TokenBatch, micro_batches, shared, shuffled
 from ttc.errors import ConfigError
 
 __all__ = ["Critic", "ValueFit", "ValueHead", "explained_variance", "value_loss"]
@@ -91,21 +90,21 @@ class Critic:
         self._device = next(module.parameters()).device
 
     @torch.no_grad()
-    def values(self, batch: Batch) -> torch.Tensor:
+    def values(self, batch: TokenBatch) -> torch.Tensor:
         """Estimates (R, T) before each token of the mask, 0 elsewhere, on the device of the batch."""
         self.module.eval()
-        found = torch.zeros_like(batch.engine)
+        values = torch.zeros_like(batch.engine)
         for part in micro_batches(batch.mask, torch.arange(len(batch)), self._fit.micro_tokens):
             rows = batch.rows(part)
-            found[part, : rows.mask.shape[1]] = self.module(rows.ids.to(self._device)).to(found.device)
-        return found * batch.mask
+            values[part, : rows.mask.shape[1]] = self.module(rows.ids.to(self._device)).to(values.device)
+        return values * batch.mask
 
-    def fit(self, batch: Batch, old: torch.Tensor, returns: torch.Tensor) -> dict[str, float]:
+    def fit(self, batch: TokenBatch, old: torch.Tensor, returns: torch.Tensor) -> dict[str, float]:
         """Move the values of the batch's mask towards `returns` (R, T); returns metrics.
 
         `explained_variance` is that of the old values; `value_loss` the mean over the first pass.
         """
-        told = {"explained_variance": explained_variance(old, returns, batch.mask)}
+        metrics = {"explained_variance": explained_variance(old, returns, batch.mask)}
         self.module.train()
         losses: list[float] = []
         clipped, norm = 0.0, 0.0
@@ -126,7 +125,7 @@ class Critic:
         tokens = max(int(batch.mask.sum()), 1) * self._fit.epochs
         first = losses[: self._fit.minibatches]
         return {
-            **told,
+            **metrics,
             "value_loss": sum(first) / len(first),
             "value_clip_share": clipped / tokens,
             "value_grad_norm": norm,
@@ -134,7 +133,7 @@ class Critic:
         }
 
     def _loss(
-        self, batch: Batch, part: torch.Tensor, old: torch.Tensor, returns: torch.Tensor
+        self, batch: TokenBatch, part: torch.Tensor, old: torch.Tensor, returns: torch.Tensor
     ) -> tuple[torch.Tensor, float]:
         rows = batch.rows(part)
         width = rows.mask.shape[1]

@@ -1,21 +1,44 @@
-"""The seam of policy-gradient losses, and what they share.
+"""The terms of a loss per token: the seam of policy gradients, the divergence from a reference, the engine's mismatch.
 
 A loss maps four tensors (R, T) to one number per token, before any mean: log-probabilities of the policy, of the policy
-that the ratio is taken against, the advantages, and the mask. `train.update.normalise` turns that into one number. A
-loss must not mix rows, so that a batch may be cut into micro-batches anywhere.
+that the ratio is taken against, the advantages, and the mask. The weights of `train.update.batch` turn that into one
+number. A loss must not mix rows, so that a batch may be cut into micro-batches anywhere.
+
+Divergence: Schulman 2020, "Approximating KL divergence". Sampled from the policy, k1 = log p - log q is unbiased with a
+large variance, k2 = k1^2 / 2 is biased with the right gradient at p = q, k3 = q/p - 1 + k1 is unbiased and never
+negative. As a *loss*, k1 has zero expected gradient and k3 the wrong one, since the samples themselves move with the
+policy: `with_ratio` weighs them with the ratio, whose derivative is the missing part (Tang & Munos 2025,
+arXiv:2506.09477). `exact_kl` needs both models' logits.
+
+Mismatch: an engine in bf16, with other kernels or with weights one step old, is a behaviour policy of its own.
+Truncated importance sampling multiplies each token's (or rollout's) loss with min(p_trainer / p_engine, cap) (Yao et
+al. 2025; Espeholt et al. 2018); masking drops what lies outside [1 / cap, cap] instead. Exact only where the engine
+reports log-probabilities at temperature 1 without top-p or top-k, which is what rollouts are drawn with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 
 from ttc.errors import ConfigError
 
-__all__ = ["Loss", "PerToken", "check_clip", "sequence_mean"]
+__all__ = [
+    "KL_ESTIMATORS",
+    "Correction",
+    "Loss",
+    "PerToken",
+    "check_clip",
+    "exact_kl",
+    "k1",
+    "k2",
+    "k3",
+    "sequence_mean",
+    "with_ratio",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +64,66 @@ def check_clip(name: str, low: float, high: float) -> None:
         raise ConfigError(f"{name}.clip_low must be in [0, 1], got {low}")
     if high < 0:
         raise ConfigError(f"{name}.clip_high must be >= 0, got {high}")
+
+
+def k1(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Log p - log q at the sampled tokens."""
+    return logprobs - reference
+
+
+def k2(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Half the square of k1."""
+    return 0.5 * (logprobs - reference) ** 2
+
+
+def k3(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """q/p - 1 - log(q/p): never negative."""
+    gap = reference - logprobs
+    return torch.expm1(gap) - gap
+
+
+KL_ESTIMATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+
+
+def with_ratio(estimate: torch.Tensor, logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """Weigh an estimate with the importance ratio, so that its gradient is that of the divergence itself."""
+    return torch.exp(logprobs - old) * estimate
+
+
+def exact_kl(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """KL(policy || reference) per position: two (..., V) logits -> (...)."""
+    p, q = torch.log_softmax(logits, -1), torch.log_softmax(reference, -1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """How mismatch is handled: `level` of the ratio, `how` a large one is treated, the `cap`."""
+
+    level: Literal["token", "sequence", "none"] = "token"
+    how: Literal["truncate", "mask"] = "truncate"
+    cap: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuse a cap below 1."""
+        if self.cap < 1:
+            raise ConfigError(f"correction.cap must be at least 1, got {self.cap}")
+
+    def weights(self, trainer: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Weights (R, T) for the loss, without a gradient; 1 where nothing is known of the engine (NaN).
+
+        Args:
+            trainer: log-probabilities of the sampled tokens by the trainer, with the weights that sampled them.
+            engine: the same by the engine; NaN where it gave none.
+            mask: True at sampled tokens.
+        """
+        if self.level == "none":
+            return torch.ones_like(trainer)
+        is_known = ~torch.isnan(engine) & mask.bool()
+        gap = torch.where(is_known, trainer - engine, 0.0).detach()
+        if self.level == "sequence":
+            gap = gap.sum(1, keepdim=True).expand_as(gap)
+        ratio = torch.exp(gap)
+        if self.how == "truncate":
+            return ratio.clamp(max=self.cap)
+        return torch.where((ratio <= self.cap) & (ratio >= 1 / self.cap), ratio, 0.0)

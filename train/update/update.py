@@ -18,16 +18,11 @@ import torch
 from train.base.optimiser import Optimiser
 from train.base.sharding import Sharded
 from train.base.world import ALONE, World
-from train.update import kl as divergence
-from train.update.batch import Batch
-from train.update.correction import Correction
+from train.update.advantage import Advantage, RewardBatch
+from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
-from train.update.micro import shared, shuffled
-from train.update.normalise import Normaliser, token_weights
-from train.update.outcome import Advantage, Outcome
-from train.update.packing import check_packing
-from train.update.policy import Compare, token_logprobs
-from train.update.terms import Loss, PerToken
+from train.update.logprobs import Compare, check_packing, token_logprobs
+from train.update.terms import KL_ESTIMATORS, Correction, Loss, PerToken, with_ratio
 from ttc.config.plugin_fault import checked_return
 from ttc.errors import ConfigError, TrainingError
 
@@ -61,7 +56,7 @@ class Objective:
         return self.kl_weight if self.kl_in == "loss" else 0.0
 
 
-def weighted(batch: Batch, objective: Objective, outcome: Outcome) -> Batch:
+def weighted(batch: TokenBatch, objective: Objective, outcome: RewardBatch) -> TokenBatch:
     """Fill in advantages and weights; the normaliser sees the whole batch, before it is cut."""
     weights = token_weights(batch.mask, objective.normaliser, objective.max_tokens)
     advantages = checked_return("advantage", objective.advantage, objective.advantage(outcome), torch.Tensor)
@@ -75,10 +70,10 @@ def weighted(batch: Batch, objective: Objective, outcome: Outcome) -> Batch:
 
 def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Values (R, T) with mean 0 and spread 1 over the mask, 0 outside of it."""
-    picked = values[mask]
-    if picked.numel() < 2:
+    inside = values[mask]
+    if inside.numel() < 2:
         return values * mask
-    return (values - picked.mean()) / (picked.std() + 1e-8) * mask
+    return (values - inside.mean()) / (inside.std() + 1e-8) * mask
 
 
 class Updater:
@@ -96,7 +91,7 @@ class Updater:
         autocast: bool = False,
         reference: Any = None,
         critic: Critic | None = None,
-        replayed: Callable[[int], Batch] | None = None,
+        replayed: Callable[[int], TokenBatch] | None = None,
         packed: int = 0,
         world: World = ALONE,
     ) -> None:
@@ -105,7 +100,7 @@ class Updater:
         By default few on a CPU, where rows of like length in small batches stay in the cache and pad little.
         `reference` is a model that is never trained, for the objective's divergence; `replayed(step)` a batch of
         earlier data whose cross-entropy every optimiser step adds (PPO-ptx). `packed` lays the rows of an update end to
-        end (see `train.update.packing`). In a `world` the optimiser must be one of the same world.
+        end (see `train.update.logprobs`). In a `world` the optimiser must be one of the same world.
         """
         if packed:
             check_packing(model)
@@ -119,13 +114,13 @@ class Updater:
         self._autocast, self._packed = autocast, packed
         self._reference, self.critic, self._replayed, self._world = reference, critic, replayed, world
 
-    def learn(self, batch: Batch, outcome: Outcome) -> dict[str, float]:
+    def learn(self, batch: TokenBatch, outcome: RewardBatch) -> dict[str, float]:
         """Update on a batch without weights and its rewards; returns metrics.
 
         Raises:
             ConfigError: an objective with a divergence, and no reference.
         """
-        objective, told = self.objective, {}
+        objective, metrics = self.objective, {}
         if objective.kl_weight:
             if self._reference is None:
                 raise ConfigError("kl_weight is above 0, but the update has no reference model")
@@ -133,15 +128,15 @@ class Updater:
         if objective.kl_weight and objective.kl_in == "reward":
             gap = (self._without_gradient(self.model, batch) - batch.reference) * batch.mask
             outcome = replace(outcome, steps=-objective.kl_weight * gap)
-            told["kl"] = float(gap.sum() / batch.mask.sum().clamp(min=1))
+            metrics["kl"] = float(gap.sum() / batch.mask.sum().clamp(min=1))
         if self.critic is not None:
             outcome = replace(outcome, values=self.critic.values(batch))
         ready = weighted(batch, objective, outcome)
         if self.critic is not None and outcome.values is not None:
-            told |= self.critic.fit(batch, outcome.values, ready.advantages + outcome.values)
+            metrics |= self.critic.fit(batch, outcome.values, ready.advantages + outcome.values)
         if objective.whiten:
             ready = replace(ready, advantages=whitened(ready.advantages, ready.mask))
-        return {**self.step(ready), **told}
+        return {**self.step(ready), **metrics}
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the policy's weights."""
@@ -153,7 +148,7 @@ class Updater:
         if self.critic is not None:
             self.critic.load(state["critic"])
 
-    def step(self, batch: Batch, supervisor: Supervisor | None = None) -> dict[str, float]:
+    def step(self, batch: TokenBatch, supervisor: Supervisor | None = None) -> dict[str, float]:
         """Update the model on a weighted batch; returns metrics (nats, shares, norms).
 
         With a `supervisor`, `batch.kl` weighs the divergence from its teacher instead of the one from a reference.
@@ -179,12 +174,13 @@ class Updater:
         return tally.summary(self._world)
 
     def _loss(
-        self, batch: Batch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
+        self, batch: TokenBatch, old: torch.Tensor | None, tally: _Tally, compare: Compare | None = None
     ) -> torch.Tensor:
         objective = self.objective
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
             scored = token_logprobs(self.model, batch.ids, batch.mask, compare, packed=self._packed)
         logprobs = scored.logprobs
+        # with a single optimiser step the policy that sampled is the one that is updated, so the ratio is exactly 1
         before = logprobs.detach() if old is None else old[:, : logprobs.shape[1]]
         returned = objective.loss(logprobs, before, batch.advantages, batch.mask)
         terms = checked_return("loss", objective.loss, returned, PerToken)
@@ -194,19 +190,19 @@ class Updater:
             loss = loss + (scored.compared * batch.kl).sum()
             tally.add("divergence", scored.compared.detach(), batch.mask)
         elif objective.kl_loss:
-            estimate = divergence.ESTIMATORS[objective.kl_estimator](logprobs, batch.reference)
+            estimate = KL_ESTIMATORS[objective.kl_estimator](logprobs, batch.reference)
             # k2 has the right gradient as it is; the others get it from the ratio
-            fair = estimate if objective.kl_estimator == "k2" else divergence.with_ratio(estimate, logprobs, before)
+            fair = estimate if objective.kl_estimator == "k2" else with_ratio(estimate, logprobs, before)
             loss = loss + (fair * batch.kl).sum()
             tally.add("kl", estimate.detach(), batch.mask)
         tally.add("entropy", scored.entropy, batch.mask)
         tally.add("clip_share", terms.clipped.float(), batch.mask)
-        known = batch.mask & ~torch.isnan(batch.engine)
-        tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), known)
+        is_known = batch.mask & ~torch.isnan(batch.engine)
+        tally.add("mismatch", (before - torch.nan_to_num(batch.engine)).abs(), is_known)
         tally.loss += float(loss.detach())
         return loss
 
-    def _replay(self, batch: Batch, tally: _Tally) -> None:
+    def _replay(self, batch: TokenBatch, tally: _Tally) -> None:
         """Add the gradient of earlier data's cross-entropy."""
         batch = batch.to(self._device)
         for part in self._micro_batches(batch, torch.arange(len(batch))):
@@ -219,18 +215,18 @@ class Updater:
             tally.loss += float(loss.detach())
 
     @torch.no_grad()
-    def _without_gradient(self, model: Any, batch: Batch) -> torch.Tensor:
+    def _without_gradient(self, model: Any, batch: TokenBatch) -> torch.Tensor:
         """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch."""
-        found = torch.zeros_like(batch.engine)
+        logprobs = torch.zeros_like(batch.engine)
         for part in self._micro_batches(batch, torch.arange(len(batch), device=batch.mask.device)):
             rows = batch.rows(part)
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
                 scored = token_logprobs(model, rows.ids.to(self._device), rows.mask.to(self._device))
-            found[part, : rows.mask.shape[1]] = scored.logprobs.to(found.device)
-        self._world.add([found])
-        return found
+            logprobs[part, : rows.mask.shape[1]] = scored.logprobs.to(logprobs.device)
+        self._world.add([logprobs])
+        return logprobs
 
-    def _micro_batches(self, batch: Batch, index: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _micro_batches(self, batch: TokenBatch, index: torch.Tensor) -> Iterator[torch.Tensor]:
         return shared(batch.mask, index, self._micro, self._world)
 
 

@@ -63,7 +63,7 @@ class CudaDecoder(WholeRows):
         device = self.body.device
         ids = torch.zeros(rows, dtype=torch.long, device=device)
         positions = torch.zeros(rows, dtype=torch.long, device=device)
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         saved = self._keys[:, :rows, :, :1].clone(), self._values[:, :rows, :, :1].clone()
         with torch.cuda.stream(stream):

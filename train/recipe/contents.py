@@ -19,9 +19,9 @@ from pathlib import Path
 
 from evals.runs.contents import problems_digest
 from evals.task import Task
-from train.base.specs import make_task
 from train.base.stage import Asking, Naming
-from train.recipe.recipe import Recipe, Step
+from train.recipe.recipe import Recipe, RecipeStep
+from train.registries import make_task
 from ttc.config.choices import PartChoice
 from ttc.config.registry import VERIFIERS
 from ttc.identity.contents import code_digests, part_contents, texts_in
@@ -40,11 +40,11 @@ def run_contents(recipe: Recipe, model: Path | None, out: Path) -> dict[str, str
         ConfigError: a file or folder cannot be read, or a task has no problems.
     """
     contents = {} if model is None else named(model_digests(model), after=" of --model")
-    made: set[str] = set()
+    stages: set[str] = set()
     for number, step in enumerate(recipe.steps, start=1):
         place = f"{number}-{step.kind}"
-        contents |= _stage_contents(step, place, made, out)
-        made.add(place)
+        contents |= _stage_contents(step, place, stages, out)
+        stages.add(place)
     if recipe.retention is not None:
         for spec in recipe.retention.tasks:
             owner = f"retention task {spec}"
@@ -81,7 +81,7 @@ def task_contents(owner: str, task: Task, limit: int | None) -> dict[str, str]:
     }
 
 
-def _stage_contents(step: Step, place: str, made: set[str], out: Path) -> dict[str, str]:
+def _stage_contents(step: RecipeStep, place: str, made: set[str], out: Path) -> dict[str, str]:
     """What stage `place` reads; the stages in `made` are its run's own, and no files."""
     contents = code_digests("stage", step.kind)
     for field, value in step.fields.items():

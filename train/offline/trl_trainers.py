@@ -20,11 +20,11 @@ from typing import Any, Literal, TypeAlias
 from train.base.models import load_tokenizer
 from train.base.seal import newest_whole, seal
 from train.examples.examples import Example
-from train.examples.pair_data import Preferred
+from train.examples.pairs import Preferred
 from ttc.durable import replace_text, replaced_folder
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 
-__all__ = ["METHODS", "Job", "Method", "check_options", "run_trl"]
+__all__ = ["METHODS", "Method", "TrlJob", "check_options", "run_trl"]
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -32,7 +32,7 @@ Method: TypeAlias = Literal["sft", "dpo", "kto", "reward"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrlJob:
     """What a trainer is asked for: where it starts, works and writes its model, how long, and fields of TRL's."""
 
     source: Path
@@ -58,7 +58,7 @@ class _Kind:
     sample: Mapping[str, Any]
 
 
-def run_trl(method: Method, rows: Sequence[Example] | Sequence[Preferred], job: Job) -> dict[str, float]:
+def run_trl(method: Method, rows: Sequence[Example] | Sequence[Preferred], job: TrlJob) -> dict[str, float]:
     """Train on `rows` (examples for sft, pairs for the others) and save into `job.target`; the last metrics.
 
     The newest whole checkpoint in the folder is gone on from.
@@ -90,13 +90,13 @@ def run_trl(method: Method, rows: Sequence[Example] | Sequence[Preferred], job: 
 def check_options(method: Method, options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that the method's configuration does not have, or that the stage sets itself."""
     trl, _ = _import()
-    known = {field.name for field in dataclasses.fields(getattr(trl, METHODS[method].config))}
+    names = {field.name for field in dataclasses.fields(getattr(trl, METHODS[method].config))}
     own = {"output_dir", "max_steps", "per_device_train_batch_size", "learning_rate", "seed", "save_steps", "use_cpu"}
     for name in options:
         if name in own:
             raise ConfigError(f"trl: options: {name} is set by the stage's own fields")
-        if name not in known:
-            raise UnknownName(f"option of TRL's {METHODS[method].config}", name, known - own)
+        if name not in names:
+            raise UnknownName(f"option of TRL's {METHODS[method].config}", name, names - own)
 
 
 def _import() -> tuple[Any, Any]:
@@ -108,7 +108,7 @@ def _import() -> tuple[Any, Any]:
     return trl, datasets
 
 
-def _config(trl: Any, kind: _Kind, job: Job) -> Any:
+def _config(trl: Any, kind: _Kind, job: TrlJob) -> Any:
     settings = {
         "output_dir": str(job.folder / "trl"),
         "max_steps": job.steps,
@@ -133,7 +133,7 @@ def _sealing() -> Any:
     """A callback that seals every checkpoint once it is on the disk: TRL writes them in their place, file by file."""
     from transformers import TrainerCallback
 
-    class Sealing(TrainerCallback):
+    class Sealing(TrainerCallback):  # type: ignore[misc]
         def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
 
@@ -173,18 +173,18 @@ def _paired(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
 def _labelled(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
     """Single completions; the mismatched ones rotate within batches, as TRL does it."""
     single = [(side, good) for pair in rows for side, good in ((pair.chosen, True), (pair.rejected, False))]
-    found = []
+    columns = []
     for start in range(0, len(single), batch):
         part = single[start : start + batch]
         for number, (side, good) in enumerate(part):
             other = part[number - 1][0]
-            found.append({
+            columns.append({
                 "prompt_ids": list(side.prompt_ids),
                 "completion_ids": list(side.token_ids),
                 "KL_completion_ids": list(other.token_ids),
                 "label": good,
             })  # fmt: skip
-    return found
+    return columns
 
 
 def _compared(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import torch
 
-__all__ = ["Advantage", "Outcome", "centred", "group_mean", "group_std", "spread"]
+__all__ = ["Advantage", "RewardBatch", "centred", "group_mean", "group_std", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RewardBatch:
     """The rewards of one batch of rollouts.
 
     `rewards` (R,) one per rollout; `groups` (R,) equal numbers for rollouts of one prompt; `mask` (R, T) True at tokens
@@ -36,14 +36,14 @@ class Outcome:
         return ~torch.isnan(self.rewards)
 
 
-Advantage: TypeAlias = Callable[[Outcome], torch.Tensor]
+Advantage: TypeAlias = Callable[[RewardBatch], torch.Tensor]
 """Outcome -> (R, T) weights, 0 outside the mask."""
 
 
-def spread(per_row: torch.Tensor, outcome: Outcome) -> torch.Tensor:
+def spread(per_row: torch.Tensor, outcome: RewardBatch) -> torch.Tensor:
     """Give every sampled token the number of its row: (R,) -> (R, T); rows without a reward get 0."""
-    known = torch.where(outcome.judged, per_row, 0.0)
-    return known[:, None] * outcome.mask
+    values = torch.where(outcome.judged, per_row, 0.0)
+    return values[:, None] * outcome.mask
 
 
 def centred(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ def group_mean(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) 
 
 def group_std(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Sample standard deviation (n - 1) over the valid rows of each row's group; 0 for a single one: (R,)."""
-    mean, number = group_mean(values, groups, valid)
+    mean, number = group_mean(values, groups, valid)  # (R,) each: every row knows its group's
     squares, _ = group_mean((values - mean) ** 2, groups, valid)
     return (squares * number / (number - 1).clamp(min=1)).sqrt()
 
