@@ -17,7 +17,7 @@ from ttc.core import Path, Prompt, Sampling, Score
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.search.policies.gibbs import Gibbs, gibbs
-from ttc.search.runtime import Growth
+from ttc.search.tree import Growth
 from ttc.session.session import Session
 from ttc.session.solve import solve
 from ttc.strategies.tree import tree

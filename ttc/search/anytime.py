@@ -23,7 +23,7 @@ from ttc.choosing.aggregate import aggregate
 from ttc.concurrent import gather
 from ttc.core import Completion, Prompt
 from ttc.search.pace import Pace
-from ttc.search.runtime import NO_VERDICT, Growth, Node
+from ttc.search.tree import NO_VERDICT, Growth, Node
 from ttc.session.meter import Cost
 from ttc.session.session import Session
 

@@ -2,7 +2,7 @@
 
 Three kinds, each told by what it can do. A `Policy` is pure: no randomness of its own, no state, no view of text or
 targets. A `Resampler` is pure as well, but paths carry weights and it is given dice, keyed by the place in the tree. A
-`Searcher` grows the whole tree by itself, on the parts of `ttc.search.runtime`. Nodes arrive in path order, so a tie
+`Searcher` grows the whole tree by itself, on the parts of `ttc.search.tree`. Nodes arrive in path order, so a tie
 goes to the earlier path whatever finished first.
 """
 
@@ -18,7 +18,7 @@ from ttc.config.registry import POLICIES
 
 if TYPE_CHECKING:
     from ttc.core import Prompt
-    from ttc.search.runtime import Growth, Node
+    from ttc.search.tree import Growth, Node
     from ttc.session.session import Session
 
 Dice: TypeAlias = Callable[[int], float]

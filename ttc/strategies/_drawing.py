@@ -14,7 +14,7 @@ from ttc.choosing.aggregate import aggregate
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.search.policy import Searcher, make_policy
-from ttc.search.runtime import search
+from ttc.search.tree import search
 from ttc.session.session import Session
 from ttc.strategies.tree import growth_of
 

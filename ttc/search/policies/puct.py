@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ttc.core import Prompt
 from ttc.errors import ConfigError
 from ttc.search.policy import Searcher
-from ttc.search.runtime import Branch, Growth, Node, ended, grow
+from ttc.search.tree import Branch, Growth, Node, ended, grow
 from ttc.session.session import Session
 
 
