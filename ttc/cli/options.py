@@ -24,7 +24,7 @@ from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registr
 from ttc.config.values import nearest
 from ttc.core import Budget, Engine, Problem, Sampling
 from ttc.errors import ConfigError, PromptTooLong
-from ttc.search.policy import make_policy
+from ttc.search.tree import make_policy
 from ttc.session.thinking import Thinking
 
 __all__ = [

@@ -13,8 +13,7 @@ from ttc.allocation.table import Kind
 from ttc.choosing.aggregate import aggregate
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
-from ttc.search.policy import Searcher, make_policy
-from ttc.search.tree import search
+from ttc.search.tree import Searcher, make_policy, search
 from ttc.session.session import Session
 from ttc.strategies.tree import growth_of
 

@@ -18,9 +18,7 @@ from ttc.config.ranges import at_least
 from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.search.anytime import find_leaves
-from ttc.search.barrier import Barrier
-from ttc.search.policy import Searcher, make_policy
-from ttc.search.tree import Growth, Node, population_weights, search
+from ttc.search.tree import Barrier, Growth, Node, Searcher, make_policy, population_weights, search
 from ttc.session.session import Session
 from ttc.strategies.majority import check_n
 

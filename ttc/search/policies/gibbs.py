@@ -21,9 +21,8 @@ from ttc.concurrent import gather
 from ttc.core import Path, Prompt
 from ttc.errors import ConfigError
 from ttc.search.policies.particle import Weight, check, log_weight
-from ttc.search.policy import Searcher
 from ttc.search.resampling import log_sum, normalise
-from ttc.search.tree import Branch, Growth, Node, ended, grow
+from ttc.search.tree import Branch, Growth, Node, Searcher, ended, grow
 from ttc.session.session import Session
 
 Way: TypeAlias = tuple[Node, ...]

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from ttc.core import Prompt
 from ttc.errors import ConfigError
-from ttc.search.policy import Searcher
-from ttc.search.tree import Branch, Growth, Node, ended, grow
+from ttc.search.tree import Branch, Growth, Node, Searcher, ended, grow
 from ttc.session.session import Session
 
 
