@@ -22,6 +22,7 @@ from ttc.errors import ConfigError
 __all__ = [
     "PENALTIES",
     "Answer",
+    "AnswerReader",
     "Budget",
     "Candidate",
     "Capabilities",
@@ -576,6 +577,19 @@ class WholeAnswerScorer(Protocol):
     @property
     def whole_answers(self) -> bool:
         """True where an unfinished path has no score that means anything."""
+        ...
+
+
+class AnswerReader(Protocol):
+    """How answers of one kind are read, blindly: no target is seen (`ttc.answers.kind_of`)."""
+
+    def final(self, text: str) -> str | None:
+        """The final answer of `text`; None where there is none."""
+        ...
+
+    @property
+    def key(self) -> Callable[[str], str]:
+        """From a final answer to the class it votes in."""
         ...
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ttc.answers import kind_of
 from ttc.core import (
     Answer,
     Budget,
@@ -164,7 +165,9 @@ class PoolSession(Session):
         self, problem: Problem, pool: Mapping[int, Draw], *, seed: int, sampling: Sampling, budget: Budget | None
     ) -> None:
         """See `Session`; `pool` is the problem's."""
-        super().__init__(problem, PoolEngine(pool), seed=seed, sampling=sampling, budget=budget)
+        super().__init__(
+            problem, PoolEngine(pool), answers=kind_of(problem.kind), seed=seed, sampling=sampling, budget=budget
+        )
         self._pool = pool
 
     def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:

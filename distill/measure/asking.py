@@ -15,6 +15,7 @@ from distill.spec.method import Job
 from evals.task import Item, Task
 from train.base.stage import Setting
 from train.measure.measure import open_engine
+from ttc.answers import kind_of
 from ttc.concurrent import gather
 from ttc.core import Engine, Message, Sampling, Submission, Verifier
 from ttc.session.session import Session
@@ -81,7 +82,9 @@ async def _ask(
 async def _one(engine: Engine, verifier: Verifier, sampling: Sampling, question: Question, seed: int) -> Reply:
     problem = replace(question.item.problem, messages=tuple(question.messages))
     greedy = replace(sampling, temperature=0.0)
-    session = Session(problem, engine, seed=seed, sampling=greedy, thinking=question.thinking)
+    session = Session(
+        problem, engine, answers=kind_of(problem.kind), seed=seed, sampling=greedy, thinking=question.thinking
+    )
     prompt = session.render()
     (completion,) = await session.generate(prompt, 1)
     candidate = session.candidate(prompt, completion)

@@ -29,6 +29,7 @@ from ttc import records as store
 from ttc import seeds
 from ttc.allocation.policy import Policy, follow, mix, state_of
 from ttc.allocation.table import Kind, Plan, plan_of
+from ttc.answers import kind_of
 from ttc.choosing.selection import Select, choose
 from ttc.choosing.voting import fallback
 from ttc.concurrent import gather
@@ -132,7 +133,7 @@ class Planner:
             raise found.error
         if not found.parts:
             return Answer("", None, finish_reason="length", stop_cause="budget")
-        chosen = choose(found.candidates, problem.kind, found.select) or fallback(found.candidates)
+        chosen = choose(found.candidates, kind_of(problem.kind).key, found.select) or fallback(found.candidates)
         selected = () if chosen is None else (Event("select", chosen.path),)
         return replace(
             found.parts[-1],

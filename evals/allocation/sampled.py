@@ -18,6 +18,7 @@ import numpy as np
 from evals.folder.run import read_run
 from ttc import answers
 from ttc.allocation.table import Kind
+from ttc.answers import kind_of
 from ttc.choosing.aggregate import aggregate
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
@@ -25,7 +26,7 @@ from ttc.replay import Draw, pool_of
 
 __all__ = ["CLASSES", "Pools", "Sampled", "named", "opened", "plain", "read_pools", "unscored"]
 
-CLASSES = "exact"
+CLASSES = kind_of("exact").key
 """Answer kind of class names."""
 
 

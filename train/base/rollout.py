@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evals.task import Item
+from ttc.answers import kind_of
 from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, Target, Usage, Verdict
 from ttc.errors import ConfigError
 from ttc.session.session import Session, Shared
@@ -160,7 +161,10 @@ class _Recording(Session):
         thinking: Thinking | None,
         shared: Shared,
     ) -> None:
-        super().__init__(problem, engine, seed=seed, sampling=sampling, thinking=thinking, shared=shared)
+        answers = kind_of(problem.kind)
+        super().__init__(
+            problem, engine, answers=answers, seed=seed, sampling=sampling, thinking=thinking, shared=shared
+        )
         self.ends: dict[tuple[int, ...], tuple[Prompt, Completion]] = {}
 
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:

@@ -18,10 +18,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ttc import answers
 from ttc.allocation.table import Plan, Route
 from ttc.choosing.selection import choose
-from ttc.choosing.voting import tally, vote
+from ttc.choosing.voting import Key, tally, vote
 from ttc.core import Candidate
 from ttc.errors import ConfigError
 
@@ -61,20 +60,20 @@ class Mixture:
         return self.rich if u < self.fraction else self.lean
 
 
-def state_of(candidates: Sequence[Candidate], kind: str, cuts: Sequence[float]) -> str:
+def state_of(candidates: Sequence[Candidate], key: Key, cuts: Sequence[float]) -> str:
     """Name the state that some samples put a problem into: small whole numbers, joined by points."""
-    votes = tally(candidates, kind)
+    votes = tally(candidates, key)
     first, second = votes[0] if votes else 0.0, votes[1] if len(votes) > 1 else 0.0
     share = round(SHARES * first / max(len(candidates), 1))
     margin = min(int(2 * (first - second) / math.sqrt(first + second)), MARGINS) if first else 0
     if not cuts:
         return f"{share}.{margin}"
-    best = choose(candidates, kind, "argmax")
+    best = choose(candidates, key, "argmax")
     if best is None or best.score is None or best.final is None:
         return "0.0.0"
-    weights = tally(candidates, kind, lambda candidate: candidate.score)
-    leader = vote(candidates, kind, lambda candidate: candidate.score)
-    agree = leader is not None and answers.key(leader.final or "", kind) == answers.key(best.final, kind)
+    weights = tally(candidates, key, lambda candidate: candidate.score)
+    leader = vote(candidates, key, lambda candidate: candidate.score)
+    agree = leader is not None and key(leader.final or "") == key(best.final)
     level = 1 + sum(best.score >= cut for cut in cuts)
     return f"{level}.{int(4 * weights[0] / max(math.fsum(weights), 1e-12))}.{1 + agree}"
 

@@ -43,6 +43,10 @@ class Kind:
     extract: Callable[[str], Extraction]
     key: Callable[[str], str]
 
+    def final(self, text: str) -> str | None:
+        """The final answer of a text alone."""
+        return self.extract(text).final
+
 
 # -- mathematics and numbers -------------------------------------------------------------------------------------------
 _OR = r"(?:(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?)"

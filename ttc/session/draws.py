@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ttc.core import Path, Prompt
+from ttc.config.ranges import at_least, at_most
+from ttc.core import Path, Prompt, Sampling
 from ttc.errors import ConfigError
 
-__all__ = ["DrawBook"]
+__all__ = ["MAX_SAMPLES", "DrawBook", "check_n"]
+
+MAX_SAMPLES = 100_000
+"""Draws of one problem whose requests still fit into memory, and more than any curve of coverage needs."""
 
 
 @dataclass(slots=True)
@@ -95,3 +99,11 @@ def _name(path: Path) -> str:
 
 def _span(numbers: range) -> str:
     return f"{numbers.start} to {numbers.stop - 1}"
+
+
+def check_n(strategy: str, n: int, sampling: Sampling, name: str = "n") -> None:
+    """Refuse a number of draws that cannot mean anything; `name` is the parameter of `strategy`."""
+    at_least(strategy, 1, **{name: n})
+    at_most(strategy, MAX_SAMPLES, **{name: n})
+    if n > 1 and sampling.temperature == 0:
+        raise ConfigError(f"{strategy}: {name}={n} needs temperature > 0: at 0 all draws are equal")

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from ttc import answers, seeds
 from ttc.choosing.selection import choose
 from ttc.choosing.voting import fallback, vote
 from ttc.concurrent import gather, gather_until
 from ttc.config.plugin_fault import read_scores
 from ttc.core import (
     Answer,
+    AnswerReader,
     Budget,
     Candidate,
     Capabilities,
@@ -40,6 +40,7 @@ from ttc.core import (
     Usage,
 )
 from ttc.errors import BudgetExceeded, ConfigError
+from ttc.seeds import derive, uniform
 from ttc.session.draws import DrawBook
 from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, Request
 from ttc.session.thinking import (
@@ -96,6 +97,7 @@ class Session:
         problem: Problem,
         engine: Engine,
         *,
+        answers: AnswerReader,
         seed: int,
         sampling: Sampling,
         thinking: Thinking | None = None,
@@ -105,6 +107,7 @@ class Session:
     ) -> None:
         """Bind `engine` to `problem`; `seed` is the run's, `sampling` the run-level defaults of each draw.
 
+        `answers` reads and groups final answers of the problem's kind: `ttc.answers.kind_of(problem.kind)`.
         `shared` is one dictionary for all sessions of a run; without it, this session is a run of its own. `clock` is
         what a budget in seconds is measured by; the event loop waits by its own.
 
@@ -115,9 +118,10 @@ class Session:
         self.thinking = thinking or Thinking()
         self.thinking.check(engine.capabilities)
         _check_budget(budget or Budget(), self.thinking, engine.capabilities)
-        self.sampling = replace(sampling, seed=seeds.derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
+        self.sampling = replace(sampling, seed=derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
         self.seed = seed
         self._engine = engine
+        self._answers = answers
         self._meter = Meter(budget, clock=clock)
         self._draws = DrawBook()
         self._ends: dict[Path, tuple[Prompt, Completion]] = {}
@@ -164,9 +168,17 @@ class Session:
         """Token ids of `text` that a strategy injects, without any special token added."""
         return self._engine.encode(text)
 
+    def extract(self, text: str) -> str | None:
+        """The final answer of `text`, read blindly as answers of the problem's kind are; None where there is none."""
+        return self._answers.final(text)
+
+    def key(self, final: str) -> str:
+        """The class that a final answer votes in: answers with equal keys are one."""
+        return self._answers.key(final)
+
     def chance(self, *purpose: int | str) -> float:
         """Return the uniform number in [0, 1) that belongs to `purpose`: a strategy's own dice, keyed like a draw."""
-        return seeds.uniform(seeds.derive(self.sampling.seed or 0, "strategy", *purpose), 0)
+        return uniform(derive(self.sampling.seed or 0, "strategy", *purpose), 0)
 
     def subtree(self, parts: int, index: int) -> Session:
         """Return a view of this session that may spend share `index` of `parts` equal ones of what is left."""
@@ -449,7 +461,7 @@ class Session:
         return candidate
 
     def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
-        return close_path(whole, self._engine, self.problem.kind, finish_reason, score, num_tokens)
+        return close_path(whole, self._engine, self._answers, finish_reason, score, num_tokens)
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""
@@ -458,8 +470,7 @@ class Session:
                 score = self._scores.get(path)
                 self.candidate(prompt, completion, None if score is None else score.value)
         candidates = [self._closed[path] for path in sorted(self._closed)]
-        kind = self.problem.kind
-        chosen = choose(candidates, kind, "argmax") or vote(candidates, kind) or fallback(candidates)
+        chosen = choose(candidates, self.key, "argmax") or vote(candidates, self.key) or fallback(candidates)
         return self.answer(chosen, candidates, "budget")
 
     def answer(self, chosen: Candidate | None, candidates: Sequence[Candidate], stop_cause: str = "done") -> Answer:
@@ -483,12 +494,9 @@ class Session:
 
 
 def close_path(
-    whole: Prompt, engine: Engine, kind: str, finish_reason: str, score: float | None = None, num_tokens: int = 0
+    whole: Prompt, engine: Engine, answers: AnswerReader, finish_reason: str, score: float | None, num_tokens: int
 ) -> Candidate:
-    """Return the candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids.
-
-    `kind` is the answer kind of the problem.
-    """
+    """Return the candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids."""
     text, thinking, inside = _split(whole, engine)
     complete = finish_reason == "stop" and not inside
     known = [value for value in whole.logprobs or () if value is not None]
@@ -496,7 +504,7 @@ def close_path(
         path=whole.path,
         text=text,
         thinking=thinking,
-        final=answers.extract(text, kind).final if complete else None,
+        final=answers.final(text) if complete else None,
         finish_reason="stop" if finish_reason == "stop" else "length",
         num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
         score=score,

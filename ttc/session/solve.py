@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
+from ttc.answers import kind_of
 from ttc.config.plugin_fault import call_strategy
 from ttc.core import Answer, Budget, Engine, Problem, Sampling, Usage
 from ttc.errors import BudgetExceeded, ConfigError, TTCError
@@ -51,6 +52,7 @@ async def solve(
     session = Session(
         problem,
         engine,
+        answers=kind_of(problem.kind),
         seed=seed,
         sampling=sampling or Sampling(),
         thinking=thinking,

@@ -17,8 +17,8 @@ from ttc.choosing.voting import fallback, vote
 from ttc.concurrent import gather
 from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Candidate, Message, Problem
+from ttc.session.draws import check_n
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 _ASK = """Here are {count} attempts at the problem above. Some of them may be wrong. Combine what is right in them, \
 correct what is not, and give one solution of your own with its final answer.
@@ -39,7 +39,7 @@ async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 
     Raises:
         ConfigError: n < 1, k outside 1..n, rounds < 0, or n > 1 at temperature 0.
     """
-    check_n("aggregate", n, session)
+    check_n("aggregate", n, session.sampling)
     at_least("aggregate", 1, k=k)
     at_most("aggregate", n, "n", k=k)
     at_least("aggregate", 0, rounds=rounds)
@@ -47,7 +47,7 @@ async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 
     completions = await session.generate(prompt, n)
     population = [session.candidate(prompt, completion) for completion in completions]
     seen = list(population)
-    chosen = vote(population, problem.kind)
+    chosen = vote(population, session.key)
     for number in range(rounds):
         if len(population) < n:
             break
@@ -55,7 +55,7 @@ async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 
         made = await gather(_improve(session, attempts, place) for place, attempts in enumerate(shown))
         population = [candidate for candidate in made if candidate is not None]
         seen += population
-        chosen = vote(population, problem.kind) or chosen
+        chosen = vote(population, session.key) or chosen
     return session.answer(chosen or fallback(seen), seen)
 
 

@@ -23,9 +23,9 @@ from ttc.choosing.selection import choose
 from ttc.choosing.voting import fallback
 from ttc.core import Answer, Problem, Scorer
 from ttc.errors import ConfigError
+from ttc.session.draws import check_n
 from ttc.session.session import Session
 from ttc.strategies._drawing import Draws
-from ttc.strategies.majority import check_n
 
 
 async def auto(
@@ -69,17 +69,17 @@ async def auto(
     picked = mixture.pick(session.chance("auto"))
     route, go = made.routes[picked.route], picked.climbs[picked.route].go
     for each in made.routes:
-        check_n("auto", each.ladder[-1], session, "the plan's number of samples")
+        check_n("auto", each.ladder[-1], session.sampling, "the plan's number of samples")
     draws = Draws(session, scorer, route.kind)
     rung, name = 0, next(iter(route.rungs[0]))
     for rung, n in enumerate(route.ladder):
         await draws.up_to(n)
-        name = route.known(rung, state_of(draws.candidates, problem.kind, route.cuts))
+        name = route.known(rung, state_of(draws.candidates, session.key, route.cuts))
         if session.exhausted or name not in go[rung]:
             break
     select = route.select(rung, name)
     session.note("note", (), route=picked.route, state=name, select=select, n=len(draws.candidates))
-    chosen = choose(draws.candidates, problem.kind, select) or fallback(draws.candidates)
+    chosen = choose(draws.candidates, session.key, select) or fallback(draws.candidates)
     return session.answer(chosen, draws.candidates, f"n={len(draws.candidates)}")
 
 

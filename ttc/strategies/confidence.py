@@ -24,9 +24,9 @@ from ttc.choosing.voting import fallback, tally, vote
 from ttc.config.ranges import above, at_least, at_most
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
+from ttc.session.draws import check_n
 from ttc.session.growing import Draw, begin, check_pieces, grow_all
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 
 async def confidence(
@@ -59,7 +59,7 @@ async def confidence(
     Raises:
         ConfigError: a parameter outside its range, n > 1 at temperature 0, or an engine without log-probabilities.
     """
-    check_n("confidence", n, session)
+    check_n("confidence", n, session.sampling)
     check_pieces("confidence", session, chunk)
     at_least("confidence", 1, warmup=warmup, group=group, wave=wave)
     at_most("confidence", n, "n", warmup=warmup)
@@ -76,7 +76,7 @@ async def confidence(
     while True:
         candidates = [trace.close(session) for trace in traces]
         kept = [c for c in candidates if c.score is not None and c.score >= threshold]
-        weights = tally(kept, problem.kind, _weight)
+        weights = tally(kept, session.key, _weight)
         if len(traces) == len(draws) or traces[-1].spent:
             break
         if weights and weights[0] >= consensus * math.fsum(weights):
@@ -86,7 +86,7 @@ async def confidence(
     for trace in traces:
         if trace.aborted:
             session.note("prune", trace.draw.whole.path)
-    chosen = vote(kept, problem.kind, _weight) or vote(candidates, problem.kind) or fallback(candidates)
+    chosen = vote(kept, session.key, _weight) or vote(candidates, session.key) or fallback(candidates)
     return session.answer(chosen, candidates, stop_cause)
 
 

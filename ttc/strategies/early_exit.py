@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc import answers
 from ttc.config.ranges import above, at_least, at_most
 from ttc.core import Answer, Candidate, Problem, Prompt
 from ttc.errors import ConfigError
@@ -147,5 +146,5 @@ async def _ask(
     (said,) = completions
     known = [value for value in said.logprobs or () if value is not None]
     candidate = session.candidate_at(asked.then(said), said.finish_reason, None, said.usage.generated)
-    key = None if candidate.final is None else answers.key(candidate.final, session.problem.kind)
+    key = None if candidate.final is None else session.key(candidate.final)
     return _Probe(candidate, key, math.exp(math.fsum(known) / len(known)) if known else 0.0)

@@ -13,14 +13,14 @@ from typing import Literal, TypeAlias
 
 from ttc.choosing.aggregate import How, check_window
 from ttc.choosing.selection import choose
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.voting import Key, fallback, vote
 from ttc.config.ranges import at_least
 from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.search.anytime import find_leaves
 from ttc.search.tree import Barrier, Growth, Node, Searcher, make_policy, population_weights, search
+from ttc.session.draws import check_n
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 Boundary: TypeAlias = Literal["text", "tokens", "sentence"]
 
@@ -68,7 +68,7 @@ async def tree(
     Raises:
         ConfigError: a bad n, beam_width, islands, step, window or policy, or a scorer of whole answers.
     """
-    check_n("tree", n, session)
+    check_n("tree", n, session.sampling)
     growth = growth_of(
         session,
         scorer,
@@ -101,10 +101,10 @@ async def tree(
         for leaf in leaves
     ]
     if select == "population":
-        chosen = _by_population(candidates, problem.kind, population_weights(leaves))
+        chosen = _by_population(candidates, session.key, population_weights(leaves))
     else:
-        chosen = choose(candidates, problem.kind, select)
-    return session.answer(chosen or vote(candidates, problem.kind) or fallback(candidates), candidates)
+        chosen = choose(candidates, session.key, select)
+    return session.answer(chosen or vote(candidates, session.key) or fallback(candidates), candidates)
 
 
 def growth_of(
@@ -146,6 +146,6 @@ _STOPS: Mapping[Boundary, tuple[str, ...]] = MappingProxyType({"tokens": (), "se
 """Four at most: endpoints take no more."""
 
 
-def _by_population(candidates: Sequence[Candidate], kind: str, weights: Sequence[float]) -> Candidate | None:
+def _by_population(candidates: Sequence[Candidate], key: Key, weights: Sequence[float]) -> Candidate | None:
     known: dict[Path, float] = {c.path: weight for c, weight in zip(candidates, weights, strict=True)}
-    return vote(candidates, kind, lambda candidate: known[candidate.path])
+    return vote(candidates, key, lambda candidate: known[candidate.path])
