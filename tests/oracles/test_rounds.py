@@ -18,11 +18,10 @@ from ttc.search.policies.beam import beam
 from ttc.search.policies.entropic import entropic
 from ttc.search.policies.particle import particle
 from ttc.session.solve import solve
-from ttc.strategies._sums import wrong_sums
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.no_think_then_think import no_think_then_think
-from ttc.strategies.refine import refine
+from ttc.strategies.refine import refine, wrong_sums
 from ttc.strategies.tools import tools
 from ttc.strategies.tree import tree
 

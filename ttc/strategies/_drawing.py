@@ -7,7 +7,10 @@ every step. Where the greedy answer opens, it is draw 0.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ttc.allocation.table import Kind
 from ttc.choosing.aggregate import aggregate
@@ -15,7 +18,7 @@ from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.search.tree import Searcher, make_policy, search
 from ttc.session.session import Session
-from ttc.strategies.tree import growth_of
+from ttc.strategies.tree import growth_of, tree
 
 
 class Draws:
@@ -57,7 +60,7 @@ class Draws:
         policy = make_policy(params.pop("policy"), params.pop("beam_width"))
         if scorer is None or isinstance(policy, Searcher):
             raise ConfigError("auto: islands need a scorer and a policy that grows level by level")
-        growth, first = growth_of(self._session, scorer, **params), numbers.start * width
+        growth, first = growth_of(self._session, scorer, **_complete(params)), numbers.start * width
         leaves = await search(
             self._session, self._prompt, policy, len(numbers) * width, growth, islands=len(numbers), first=first
         )
@@ -66,6 +69,13 @@ class Draws:
             self._session.candidate_at(leaf.prompt, "stop" if leaf.finished else "length", leaf.score, leaf.num_sampled)
             for leaf in leaves
         ]
+
+
+def _complete(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `growth_of`: those of a plan, the others as `tree` has them by default."""
+    defaults = inspect.signature(tree).parameters
+    names = [name for name in inspect.signature(growth_of).parameters if name not in ("session", "scorer")]
+    return {**{name: defaults[name].default for name in names}, **params}
 
 
 async def draw_wave(

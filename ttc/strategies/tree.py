@@ -111,14 +111,14 @@ def growth_of(
     session: Session,
     scorer: Scorer,
     *,
-    boundary: Boundary = "text",
-    step: str = "\n\n",
-    max_step_tokens: int = 256,
-    max_depth: int = 40,
-    verify_every: int = 1,
-    aggregation: How = "last",
-    window: int | None = None,
-    barrier: bool = False,
+    boundary: Boundary,
+    step: str,
+    max_step_tokens: int,
+    max_depth: int,
+    verify_every: int,
+    aggregation: How,
+    window: int | None,
+    barrier: bool,
 ) -> Growth:
     """Return how steps are made, by the parameters of `tree`; raises ConfigError for a value that cannot be."""
     check_window(window)
