@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from ttc.answers.canonical import spelling_key
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Node
+from ttc.answers.nodes import Term
 from ttc.answers.plain import plain
 from ttc.answers.tokens import TooLarge, Unparsed
 
@@ -73,7 +73,7 @@ def expression_key(final: str) -> str:
     return f"{found.value} of {' '.join(map(str, found.numbers))}"
 
 
-def _numbers(node: Node) -> list[int]:
+def _numbers(node: Term) -> list[int]:
     """The whole numbers at the leaves; refuses every other kind of node before anything is computed."""
     if node.op == "num":
         value, digits = node.args
@@ -90,7 +90,7 @@ def _numbers(node: Node) -> list[int]:
     return found
 
 
-def _value(node: Node) -> Fraction:
+def _value(node: Term) -> Fraction:
     if node.op == "num":
         return Fraction(node.args[0])
     parts = [_value(child) for child in node.children()]
