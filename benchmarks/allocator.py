@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.effects.common import is_right
-from evals.allocation.allocation import Arm, Kind, curve, reached
+from evals.allocation.allocation import Arm, DrawKind, curve, reached
 from evals.allocation.calibrate import RULES, SCORED_RULES, fit_route, spend
 from evals.allocation.sampled import Pools, Sampled, named, plain
-from ttc.allocation.table import Kind as Draws
+from ttc.allocation.table import DrawKind as Draws
 from ttc.allocation.table import Plan
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.simulated import simulated
@@ -79,7 +79,7 @@ def _run(pools: list[Sampled], scored: bool) -> Pools:
     return Pools(Draws(scored=scored), {str(at): pool for at, pool in enumerate(pools)})
 
 
-def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[Kind]]:
+def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[DrawKind]]:
     """What is known of the problems: nothing, their levels, or each one's own curve."""
     rules = SCORED_RULES if scored else RULES
     groups = {
@@ -87,10 +87,10 @@ def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[Kind]
         "difficulty": [pools[level::LEVELS] for level in range(LEVELS)],
         "hindsight": [[pool] for pool in pools],
     }
-    made: dict[str, list[Kind]] = {}
+    made: dict[str, list[DrawKind]] = {}
     for name, parts in groups.items():
         curves: list[tuple[Arm, ...]] = [curve(part, rules, seed=seed + at) for at, part in enumerate(parts)]
-        made[name] = [Kind(str(at), 1 / len(parts), arms) for at, arms in enumerate(curves)]
+        made[name] = [DrawKind(str(at), 1 / len(parts), arms) for at, arms in enumerate(curves)]
     return made
 
 

@@ -26,7 +26,7 @@ from ttc.config.config import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
 from ttc.cli.options import PartChoice, StrategyChoice, fit_to_context
-from ttc.allocation.table import Kind
+from ttc.allocation.table import DrawKind
 from ttc.rehearsal import rehearse
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve
@@ -274,7 +274,7 @@ async def _solver(
     shape = {name: arm.choice.params.get(name) for name in ("width", "policy")}
     plan = None if given is None else read_plan(given, **shape, scorer=scorer)
 
-    async def draw(problem: Problem, kind: Kind, draws: range, limit: Budget) -> Answer:
+    async def draw(problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> Answer:
         wave = partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=scorer)
         return await solving(problem, strategy=wave, budget=limit)
 

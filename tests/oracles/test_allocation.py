@@ -24,8 +24,8 @@ from evals.commands import calibrate as command
 from evals.runs.replay import open_source
 from tests.oracles.tools import ballots
 from tests.ttc.questions import ask
-from ttc.allocation.policy import Climb, Mixture, Policy, follow, policy_at, state_of
-from ttc.allocation.table import Kind as Draws
+from ttc.allocation.policy import Climb, Mixture, StoppingPolicy, follow, policy_at, state_of
+from ttc.allocation.table import DrawKind as Draws
 from ttc.allocation.table import Plan, Route, State, load_plan, save_plan
 from ttc.answers import kind_of
 from ttc.cli.cli import main
@@ -151,7 +151,7 @@ def play(route: Route, go) -> tuple[float, float]:
     return right, spent
 
 
-def played(plan: Plan, policy: Policy) -> tuple[float, float]:
+def played(plan: Plan, policy: StoppingPolicy) -> tuple[float, float]:
     return play(plan.routes[policy.route], policy.climbs[policy.route].go)
 
 
@@ -183,7 +183,7 @@ def test_the_mixture_spends_its_tokens_and_nothing_that_spends_no_more_is_more_o
 
 
 def test_the_share_of_a_mixture_that_follows_the_richer_policy_is_its_fraction() -> None:
-    lean, rich = (Policy(0, (Climb(go, ()),)) for go in ((), (frozenset({"8.2"}),)))
+    lean, rich = (StoppingPolicy(0, (Climb(go, ()),)) for go in ((), (frozenset({"8.2"}),)))
     mixture = Mixture(lean, rich, 0.3)
     assert [mixture.pick(u) is rich for u in (0.0, 0.2999, 0.3, 0.9)] == [True, True, False, False]
 

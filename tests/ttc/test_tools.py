@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ttc.agents.episode import Limits
+from ttc.agents.episode import EpisodeLimits
 from ttc.agents.markup import MARKUPS
 from ttc.agents.tool import Kit, ToolFailure
 from ttc.answers import kind_of
@@ -201,7 +201,7 @@ def test_wrong_settings_are_named_before_anything_runs() -> None:
     with pytest.raises(UnknownName, match="calculator"):
         Kit(("calculater",))()
     with pytest.raises(ConfigError, match="tool_s"):
-        Limits(tool_s=0)
+        EpisodeLimits(tool_s=0)
 
 
 def use(tool, argument: str) -> str:

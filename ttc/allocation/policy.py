@@ -24,7 +24,7 @@ from ttc.choosing.voting import Key, tally, vote
 from ttc.core import Candidate
 from ttc.errors import ConfigError
 
-__all__ = ["Climb", "Mixture", "Policy", "follow", "mix", "policy_at", "state_of"]
+__all__ = ["Climb", "Mixture", "StoppingPolicy", "follow", "mix", "policy_at", "state_of"]
 
 SHARES, MARGINS = 8, 6
 MAX_PRICE, MIN_PRICE, HALVINGS = 1.0, 1e-8, 48
@@ -40,7 +40,7 @@ class Climb:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class StoppingPolicy:
     """The best policy at one price: the place of the route to take, and what is best on each route."""
 
     route: int
@@ -51,11 +51,11 @@ class Policy:
 class Mixture:
     """Two policies of neighbouring prices; a share `fraction` of the problems follows the richer one."""
 
-    lean: Policy
-    rich: Policy
+    lean: StoppingPolicy
+    rich: StoppingPolicy
     fraction: float
 
-    def pick(self, u: float) -> Policy:
+    def pick(self, u: float) -> StoppingPolicy:
         """The policy of a problem whose dice, in [0, 1), show `u`."""
         return self.rich if u < self.fraction else self.lean
 
@@ -78,11 +78,11 @@ def state_of(candidates: Sequence[Candidate], key: Key, cuts: Sequence[float]) -
     return f"{level}.{int(4 * weights[0] / max(math.fsum(weights), 1e-12))}.{1 + agree}"
 
 
-def policy_at(plan: Plan, price: float) -> Policy:
+def policy_at(plan: Plan, price: float) -> StoppingPolicy:
     """Return the policy that gains most when a token costs `price` right answers."""
-    found = [_climb(route, price) for route in plan.routes]
-    nets = [net for _, net in found]
-    return Policy(nets.index(max(nets)), tuple(climb for climb, _ in found))
+    climbs = [_climb(route, price) for route in plan.routes]
+    nets = [net for _, net in climbs]
+    return StoppingPolicy(nets.index(max(nets)), tuple(climb for climb, _ in climbs))
 
 
 def _climb(route: Route, price: float) -> tuple[Climb, float]:
@@ -111,7 +111,7 @@ def _climb(route: Route, price: float) -> tuple[Climb, float]:
     return Climb(tuple(reversed(go)), tuple(reversed(ahead))), start - price * route.first
 
 
-def mix(plan: Plan, tokens: float, spends: Callable[[Policy], float]) -> Mixture:
+def mix(plan: Plan, tokens: float, spends: Callable[[StoppingPolicy], float]) -> Mixture:
     """Return the mixture that spends `tokens` by plan; `spends` tells what a policy would.
 
     More than the richest policy can use is left over; less than the leanest one takes, it takes all the same.

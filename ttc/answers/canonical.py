@@ -56,8 +56,8 @@ def hashed(text: str) -> str:
 
 def shape_key(node: Term) -> str:
     """The class of a shape."""
-    made: str = _RULES[node.op](node)
-    return made
+    text: str = _RULES[node.op](node)
+    return text
 
 
 def _scalar(node: Term) -> str:
@@ -155,9 +155,9 @@ def _union(node: Term) -> str:
 
 def _ratio(node: Term) -> str:
     values = [exact(item.args[0]) if item.op == "scalar" else None for item in node.args]
-    known = [value for value in values if value is not None]
-    if len(known) == len(values) and known[0]:
-        return ":".join(str(value / known[0]) for value in known)
+    numbers = [value for value in values if value is not None]
+    if len(numbers) == len(values) and numbers[0]:
+        return ":".join(str(value / numbers[0]) for value in numbers)
     return ":".join(shape_key(item) for item in node.args)
 
 

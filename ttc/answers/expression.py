@@ -67,10 +67,10 @@ def read_expression(text: str) -> Expression:
 def expression_key(final: str) -> str:
     """The voting class: value and numbers where it is an expression, else the spelling."""
     try:
-        found = read_expression(final)
+        expression = read_expression(final)
     except (Unparsed, ZeroDivision):
         return spelling_key(final[:MAX_CHARS])
-    return f"{found.value} of {' '.join(map(str, found.numbers))}"
+    return f"{expression.value} of {' '.join(map(str, expression.numbers))}"
 
 
 def _numbers(node: Term) -> list[int]:
@@ -84,10 +84,10 @@ def _numbers(node: Term) -> list[int]:
         return [int(value)]
     if node.op not in ("add", "mul", "div", "neg"):
         raise Unparsed(f"{_NAMES.get(node.op, 'a ' + node.op)} in an expression")
-    found = [number for child in node.children() for number in _numbers(child)]
-    if len(found) > MAX_NUMBERS:
+    numbers = [number for child in node.children() for number in _numbers(child)]
+    if len(numbers) > MAX_NUMBERS:
         raise TooLarge(f"more than {MAX_NUMBERS} numbers")
-    return found
+    return numbers
 
 
 def _value(node: Term) -> Fraction:

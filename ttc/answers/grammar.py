@@ -32,12 +32,12 @@ MAX_POSTFIX = 6
 
 def parse(text: str) -> Term:
     """Return the tree of a plain answer (see `plain.plain`). Raises Unparsed, or TooLarge beyond a cap."""
-    found = tokens(text)
-    if len(found) == 1:
+    items = tokens(text)
+    if len(items) == 1:
         raise Unparsed("empty")
-    if _only_words(found[:-1]):
-        return Term("text", (" ".join(token.text for token in found[:-1]),))
-    grammar = _Grammar(found)
+    if _only_words(items[:-1]):
+        return Term("text", (" ".join(token.text for token in items[:-1]),))
+    grammar = _Grammar(items)
     node = grammar.answer()
     if grammar.peek.kind != "end":
         raise Unparsed(f"{grammar.peek.text[:40]!r} left over")
@@ -169,8 +169,8 @@ class _Grammar(Values):
         if token.kind == "mark":
             return token.text in "([{" or (token.text == "|" and not self.bars)
         name = token.text[1:]
-        known = name in GREEK or name in FUNCTIONS or name in VALUES or name in DECORATIONS
-        return known or token.text in FENCES or name.startswith("begin{")
+        begins_value = name in GREEK or name in FUNCTIONS or name in VALUES or name in DECORATIONS
+        return begins_value or token.text in FENCES or name.startswith("begin{")
 
     def signed(self) -> Term:
         """A factor with its signs."""
@@ -265,7 +265,7 @@ class _Grammar(Values):
                 self.at += 1
                 words.append("/")
         name = " ".join(words).replace(" / ", "/")
-        if name and self._ends_item() and _is_unit(self.found[start], name):
+        if name and self._ends_item() and _begins_value(self.found[start], name):
             return name
         self.at = start
         return ""
@@ -275,7 +275,7 @@ class _Grammar(Values):
         return token.kind == "end" or token.text in (",", ";", ")", "]", r"\}", r"\rangle", "=", "and", "or")
 
 
-def _is_unit(first: Token, name: str) -> bool:
+def _begins_value(first: Token, name: str) -> bool:
     head = re.split("[/^ ]", name, maxsplit=1)[0]
     if first.kind == "text":
         return True

@@ -107,8 +107,8 @@ def _exact_function(name: str, args: tuple[Term, ...]) -> Fraction | None:
     values = [part for part in parts if part is not None]
     if rule is None or len(values) < len(parts):
         return None
-    made: Fraction | None = rule(values)
-    return made
+    value: Fraction | None = rule(values)
+    return value
 
 
 def _exact_factorial(values: list[Fraction]) -> Fraction | None:

@@ -140,20 +140,20 @@ def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
     at, name = where[0], _name(operands[where[0]])
     if len(operands) == 2:
         operator = operators[0] if at == 0 else _FLIP.get(operators[0], "")
-        bound = shape(operands[1 - at])
+        limit = shape(operands[1 - at])
         low, high = (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,)))
-        made = {
-            "<": (low, bound, False, False), "<=": (low, bound, False, True),
-            ">": (bound, high, False, False), ">=": (bound, high, True, False),
+        interval = {
+            "<": (low, limit, False, False), "<=": (low, limit, False, True),
+            ">": (limit, high, False, False), ">=": (limit, high, True, False),
         }.get(operator)  # fmt: skip
     elif len(operands) == 3 and at == 1:
-        made = _between(operators, shape(operands[0]), shape(operands[2]))
+        interval = _between(operators, shape(operands[0]), shape(operands[2]))
     else:
         return None
-    if made is None:
+    if interval is None:
         return None
-    low, high, left, right = made
-    body = Term("interval", made) if left or right else Term("tuple", (low, high))
+    low, high, left, right = interval
+    body = Term("interval", interval) if left or right else Term("tuple", (low, high))
     return Term("named", (name, body))
 
 

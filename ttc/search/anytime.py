@@ -159,13 +159,13 @@ class _Search:
         leaves = await self._open()
         if self.pace.path is None:
             return leaves
-        searched, used = False, 1
-        while (width := self._width(n - used)) >= LEAST_WIDTH:
-            leaves += await self._grow(width, used)
-            searched, used = True, used + width
+        searched, num_paths = False, 1
+        while (width := self._width(n - num_paths)) >= LEAST_WIDTH:
+            leaves += await self._grow(width, num_paths)
+            searched, num_paths = True, num_paths + width
         if searched:
             leaves = await self._score(leaves)
-        leaves += await self._sample(range(used, n), searched)
+        leaves += await self._sample(range(num_paths, n), searched)
         return await self._score(leaves) if self._can_score_all(leaves) else leaves
 
     async def side_by_side(self, n: int) -> list[Node]:
@@ -179,11 +179,11 @@ class _Search:
         return 0 if path is None else int(min(self.session.pays_for(path.scored(self.session, 0, 0)), most))
 
     async def _open(self) -> list[Node]:
-        drawn = await self.session.generate(self.root, range(1), sampling=self.growth.sampling, least=0)
-        for completion in drawn:
+        completions = await self.session.generate(self.root, range(1), sampling=self.growth.sampling, least=0)
+        for completion in completions:
             growth, price = self.growth, self.session.price(self.root, self.growth.scorer)
             self.pace.learn(self.root, completion, growth.stop, growth.max_step_tokens, price)
-        return [_sampled(self.root, completion) for completion in drawn]
+        return [_sampled(self.root, completion) for completion in completions]
 
     async def _grow(self, width: int, first: int) -> list[Node]:
         return await self.run(replace(self.growth, pace=self.pace.course), width, first)
@@ -210,13 +210,13 @@ class _Search:
         if path is None or not numbers:
             return []
         if not scored:
-            drawn = await self.session.generate(self.root, numbers, sampling=self.growth.sampling, least=0)
-            return [_sampled(self.root, completion) for completion in drawn]
+            completions = await self.session.generate(self.root, numbers, sampling=self.growth.sampling, least=0)
+            return [_sampled(self.root, completion) for completion in completions]
         affordable = int(min(self.session.pays_for(path.scored(self.session, 0, path.num_steps - 1)), len(numbers)))
-        drawn = await self.session.generate(
+        completions = await self.session.generate(
             self.root, numbers[:affordable], sampling=self.growth.sampling, scorer=self.growth.scorer, least=0
         )
-        return await self._score([_sampled(self.root, completion) for completion in drawn])
+        return await self._score([_sampled(self.root, completion) for completion in completions])
 
 
 def _bare(leaf: Node) -> bool:

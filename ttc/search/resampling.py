@@ -76,8 +76,8 @@ def _residual(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
         return whole
     rest = [max(num * weight - count, 0.0) / left for weight, count in zip(weights, whole, strict=True)]
     total = math.fsum(rest)
-    drawn = _multinomial([value / total for value in rest], left, dice)
-    return [count + more for count, more in zip(whole, drawn, strict=True)]
+    extra = _multinomial([value / total for value in rest], left, dice)
+    return [count + more for count, more in zip(whole, extra, strict=True)]
 
 
 _SCHEMES: Mapping[Scheme, Callable[[Sequence[float], int, Dice], list[int]]] = MappingProxyType(

@@ -168,8 +168,8 @@ def make_policy(spec: str, beam_width: int) -> AnyPolicy:
         ConfigError: no such policy or parameter, or a value out of range.
     """
     name, params = parse_spec(spec)
-    made: AnyPolicy = POLICIES.create(name, params, supply={"beam_width": beam_width})
-    return made
+    policy: AnyPolicy = POLICIES.create(name, params, supply={"beam_width": beam_width})
+    return policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +202,11 @@ async def search(
     widths = policy.subtrees(n // islands) * islands
     starts = [first + sum(widths[:i]) for i in range(len(widths))]
     views = [session.subtree(len(widths), i) if len(widths) > 1 else session for i in range(len(widths))]
-    grown = [
+    work = [
         _join(view, root, range(start, start + width), policy, growth)
         for view, start, width in zip(views, starts, widths, strict=True)
     ]
-    subtrees = [await one for one in grown] if session.rationed and growth.barrier is None else await gather(grown)
+    subtrees = [await one for one in work] if session.rationed and growth.barrier is None else await gather(work)
     return [leaf for leaves in subtrees for leaf in leaves]
 
 
@@ -279,10 +279,10 @@ async def _close(session: Session, live: Sequence[Node], width: int, growth: Gro
 
 async def _finish_unscored(session: Session, node: Node, growth: Growth) -> Node:
     sampling = replace(growth.sampling, max_tokens=growth.sampling.max_tokens - node.num_sampled)
-    drawn = await session.generate(node.prompt, range(1), sampling=sampling, least=0)
-    if not drawn:
+    completions = await session.generate(node.prompt, range(1), sampling=sampling, least=0)
+    if not completions:
         return node
-    (completion,) = drawn
+    (completion,) = completions
     num_sampled = node.num_sampled + completion.usage.generated
     return replace(node, prompt=node.prompt.then(completion), completion=completion, num_sampled=num_sampled)
 
@@ -307,8 +307,8 @@ async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> l
     """Generate and score every child of the plan at once; results in path order; fewer when the budget ends."""
     if growth.barrier is None and not session.rationed:
         families = _one_by_one(plan) if session.limited else plan
-        grown = await gather(grow(session, branch, growth) for branch in families)
-        return [child for family in grown for child in family]
+        nodes_by_branch = await gather(grow(session, branch, growth) for branch in families)
+        return [child for family in nodes_by_branch for child in family]
     births = [(branch, draw) for branch in plan for draw in branch.draws]
     return await _in_step(session, births, growth, growth.barrier)
 
@@ -320,10 +320,10 @@ def _one_by_one(plan: Sequence[Branch]) -> list[Branch]:
 
 async def grow(session: Session, branch: Branch, growth: Growth) -> list[Node]:
     """Grow the children of a branch and score them together; fewer when the budget does not cover all."""
-    grown = await _first_step(session, branch, growth)
+    children = await _first_step(session, branch, growth)
     if growth.verify_every > 1:
-        grown = await gather(_finish(session, child, growth) for child in grown)
-    return await _judge(session, grown, growth)
+        children = await gather(_finish(session, child, growth) for child in children)
+    return await _judge(session, children, growth)
 
 
 async def _in_step(
@@ -333,12 +333,12 @@ async def _in_step(
     first = await gather(
         _first_step(session, replace(branch, draws=range(draw, draw + 1)), growth) for branch, draw in births
     )
-    grown = [child for family in first for child in family]
-    while not all(child.complete for child in grown):
-        grown = await gather(_step(session, child, growth) for child in grown)
+    children = [child for family in first for child in family]
+    while not all(child.complete for child in children):
+        children = await gather(_step(session, child, growth) for child in children)
     if barrier is not None:
         await barrier.wait()
-    results = await _judge(session, grown, growth)
+    results = await _judge(session, children, growth)
     if barrier is not None:
         await barrier.wait()
     return results
@@ -347,10 +347,10 @@ async def _in_step(
 async def _first_step(session: Session, branch: Branch, growth: Growth) -> list[_Grown]:
     """The first step of every child of a branch; fewer when the budget ends, none when nothing could be drawn."""
     sampling = _step_sampling(growth, branch)
-    drawn = await session.generate(
+    completions = await session.generate(
         branch.prompt, branch.draws, sampling=sampling, scorer=growth.scorer, piece=True, least=0
     )
-    return [_after(branch, completion, 1, growth) for completion in drawn]
+    return [_after(branch, completion, 1, growth) for completion in completions]
 
 
 async def _finish(session: Session, child: _Grown, growth: Growth) -> _Grown:
@@ -364,10 +364,10 @@ async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
     if child.complete:
         return child
     sampling = _step_sampling(growth, child)
-    drawn = await session.generate(
+    completions = await session.generate(
         child.prompt, range(1), sampling=sampling, scorer=growth.scorer, resumed=True, piece=True, least=0
     )
-    return _after(child, drawn[0], child.num_steps + 1, growth) if drawn else replace(child, complete=True)
+    return _after(child, completions[0], child.num_steps + 1, growth) if completions else replace(child, complete=True)
 
 
 def _step_sampling(growth: Growth, child: Branch | _Grown) -> Sampling:
@@ -382,14 +382,14 @@ def _step_sampling(growth: Growth, child: Branch | _Grown) -> Sampling:
 def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, growth: Growth) -> _Grown:
     """The child that a step makes of the path before it."""
     num_sampled = parent.num_sampled + completion.usage.generated
-    spent = num_sampled >= growth.sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
+    out_of_tokens = num_sampled >= growth.sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
     return _Grown(
         prompt=parent.prompt.then(completion),
         completion=completion,
         num_sampled=num_sampled,
         log_weight=parent.log_weight,
         num_steps=num_steps,
-        complete=completion.finished or spent or num_steps == growth.verify_every,
+        complete=completion.finished or out_of_tokens or num_steps == growth.verify_every,
     )
 
 

@@ -78,8 +78,8 @@ def _next_numbers(place: _Place, prompt: Prompt, count: int) -> range:
 def _check_free(place: _Place, prompt: Prompt, numbers: range) -> None:
     content = _content(prompt)
     for number in numbers:
-        drawn = place.prompts.get(number)
-        goes_on = drawn is None or (len(content) > drawn[0] and hash(content[: drawn[0]]) == drawn[1])
+        earlier = place.prompts.get(number)
+        goes_on = earlier is None or (len(content) > earlier[0] and hash(content[: earlier[0]]) == earlier[1])
         if goes_on and not any(number in flying for flying in place.in_flight):
             continue
         free = max([place.next_number, *(flying.stop for flying in place.in_flight)])

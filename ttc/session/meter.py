@@ -141,13 +141,13 @@ class Meter:
     @property
     def left(self) -> Cost:
         """What is neither spent nor leased; infinite where there is no limit."""
-        limits, used = self.budget, self.usage
+        limits, usage = self.budget, self.usage
         if self._closed:
             return Cost()
         return Cost(
-            math.inf if limits.tokens is None else limits.tokens - used.tokens - self._leased_tokens,
-            math.inf if limits.calls is None else limits.calls - used.calls - self._leased_calls,
-            math.inf if limits.flops is None else limits.flops - used.flops - self._leased_flops,
+            math.inf if limits.tokens is None else limits.tokens - usage.tokens - self._leased_tokens,
+            math.inf if limits.calls is None else limits.calls - usage.calls - self._leased_calls,
+            math.inf if limits.flops is None else limits.flops - usage.flops - self._leased_flops,
         )
 
     def pays_for(self, cost: Cost) -> float:
@@ -276,10 +276,10 @@ class Meter:
         """
         if not self.limited:
             return self
-        limits, used = self.budget, self.usage
-        tokens = None if limits.tokens is None else _part(limits.tokens - used.tokens, parts, index)
-        calls = None if limits.calls is None else _part(limits.calls - used.calls, parts, index)
-        flops = None if limits.flops is None else (limits.flops - used.flops) / parts
+        limits, usage = self.budget, self.usage
+        tokens = None if limits.tokens is None else _part(limits.tokens - usage.tokens, parts, index)
+        calls = None if limits.calls is None else _part(limits.calls - usage.calls, parts, index)
+        flops = None if limits.flops is None else (limits.flops - usage.flops) / parts
         if any(limit is not None and limit <= 0 for limit in (tokens, calls, flops)):
             return Meter(parent=self, closed=True)
         return Meter(Budget(tokens=tokens, flops=flops, seconds=limits.seconds, calls=calls), parent=self)

@@ -235,8 +235,8 @@ class Session:
         """
         if factory not in self._shared:
             self._shared[factory] = factory()
-        found: T = self._shared[factory]
-        return found
+        one: T = self._shared[factory]
+        return one
 
     def note(self, kind: str, path: tuple[int, ...], **data: object) -> None:
         """Add an event to the trace."""
@@ -267,7 +267,7 @@ class Session:
         """
         sampling = sampling or self.sampling
         thinking = thinking or self.thinking
-        done: list[Completion] = []
+        completions: list[Completion] = []
         with self._draws.numbered(prompt, draws) as numbers:
             needed = min(least, len(numbers))
             while numbers:
@@ -275,21 +275,21 @@ class Session:
                     lease = self._meter.lease(self._request(prompt, len(numbers), sampling, thinking, scorer, piece))
                 except BudgetExceeded:
                     self._meter.exhaust()
-                    if len(done) < needed:
+                    if len(completions) < needed:
                         raise
                     break
                 if resumed:
                     self._meter.release(prompt.path)
                 now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
                 control = thinking if piece else self._closing(thinking, lease, sampling)
-                drawn = await self._draw_leased(prompt, lease, sampling, now, control)
-                if control is not thinking and any(one.injected for one in drawn):
+                part = await self._draw_leased(prompt, lease, sampling, now, control)
+                if control is not thinking and any(one.injected for one in part):
                     self._meter.exhaust()
-                self._keep_for_scoring(prompt, lease, drawn, scorer)
-                done += drawn
-        if len(done) < needed:  # every lease was granted, so the clock has cut the draws
+                self._keep_for_scoring(prompt, lease, part, scorer)
+                completions += part
+        if len(completions) < needed:  # every lease was granted, so the clock has cut the draws
             raise BudgetExceeded(f"budget.seconds {self._meter.budget.seconds:g} is spent")
-        return done
+        return completions
 
     async def _draw_leased(
         self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
@@ -297,12 +297,12 @@ class Session:
         """Run draws under a lease and return it; note where the budget has ended them."""
         self._draws.made(prompt, draws)
         try:
-            drawn = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
+            completions = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
         finally:
             self._meter.settle(lease)
-        if len(drawn) < len(draws) or any(_shortened(one, lease, sampling) for one in drawn):
+        if len(completions) < len(draws) or any(_shortened(one, lease, sampling) for one in completions):
             self._meter.exhaust()
-        return drawn
+        return completions
 
     def _request(
         self, prompt: Prompt, num_draws: int, sampling: Sampling, thinking: Thinking, scorer: Scorer | None, piece: bool
@@ -365,8 +365,8 @@ class Session:
         each = (
             self._draw(prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
         )  # a request each, so that one can end without the others
-        drawn = await gather_until(each, seconds)
-        return [completion for part in drawn if part is not None for completion in part]
+        completions = await gather_until(each, seconds)
+        return [completion for part in completions if part is not None for completion in part]
 
     async def _draw(
         self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
@@ -412,7 +412,7 @@ class Session:
         A prompt whose scoring the budget does not cover, or does not leave time for, has no verdict; nor has one whose
         score is not finite.
         """
-        if not any(known is scorer for known in self._scorers):
+        if not any(other is scorer for other in self._scorers):
             self._scorers.append(scorer)
         for prompt in prompts:
             self._meter.cover(prompt.path, self._meter.price(prompt, scorer))
@@ -470,8 +470,8 @@ class Session:
                 score = self._scores.get(path)
                 self.candidate(prompt, completion, None if score is None else score.value)
         candidates = [self._closed[path] for path in sorted(self._closed)]
-        chosen = choose(candidates, self.key, "argmax") or vote(candidates, self.key) or fallback(candidates)
-        return self.answer(chosen, candidates, "budget")
+        best = choose(candidates, self.key, "argmax") or vote(candidates, self.key) or fallback(candidates)
+        return self.answer(best, candidates, "budget")
 
     def answer(self, chosen: Candidate | None, candidates: Sequence[Candidate], stop_cause: str = "done") -> Answer:
         """Build the strategy's answer from the chosen candidate (None: nothing was found)."""
@@ -499,7 +499,7 @@ def close_path(
     """Return the candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids."""
     text, thinking, inside = _split(whole, engine)
     complete = finish_reason == "stop" and not inside
-    known = [value for value in whole.logprobs or () if value is not None]
+    logprobs = [value for value in whole.logprobs or () if value is not None]
     return Candidate(
         path=whole.path,
         text=text,
@@ -508,7 +508,7 @@ def close_path(
         finish_reason="stop" if finish_reason == "stop" else "length",
         num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
         score=score,
-        logprob=sum(known) if known else None,
+        logprob=sum(logprobs) if logprobs else None,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ttc.allocation.table import Kind
+from ttc.allocation.table import DrawKind
 from ttc.choosing.aggregate import aggregate
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
@@ -24,7 +24,7 @@ from ttc.strategies.tree import growth_of, tree
 class Draws:
     """The candidates so far, in the order of their draws."""
 
-    def __init__(self, session: Session, scorer: Scorer | None, kind: Kind, start: int = 0) -> None:
+    def __init__(self, session: Session, scorer: Scorer | None, kind: DrawKind, start: int = 0) -> None:
         """The first draw will be number `start`; a kind that is not scored leaves the scorer alone."""
         if kind.scored and scorer is None:
             raise ConfigError("auto: the plan was calibrated with a scorer: add --scorer prm:PATH")
@@ -44,15 +44,17 @@ class Draws:
             self.candidates += await (self._samples(numbers) if plain else self._islands(numbers, self._scorer))
 
     async def _samples(self, numbers: range, sampling: Sampling | None = None) -> list[Candidate]:
-        drawn = await self._session.generate(self._prompt, numbers, sampling=sampling, scorer=self._scorer, least=0)
-        self._next += len(drawn)
-        values: list[float | None] = [None] * len(drawn)
+        completions = await self._session.generate(
+            self._prompt, numbers, sampling=sampling, scorer=self._scorer, least=0
+        )
+        self._next += len(completions)
+        values: list[float | None] = [None] * len(completions)
         if self._scorer is not None:
-            whole = [self._prompt.then(completion) for completion in drawn]
+            whole = [self._prompt.then(completion) for completion in completions]
             values = [aggregate(score) for score in await self._session.score(self._scorer, whole)]
         return [
             self._session.candidate(self._prompt, completion, value)
-            for completion, value in zip(drawn, values, strict=True)
+            for completion, value in zip(completions, values, strict=True)
         ]
 
     async def _islands(self, numbers: range, scorer: Scorer | None) -> list[Candidate]:
@@ -79,7 +81,7 @@ def _complete(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def draw_wave(
-    problem: Problem, session: Session, *, start: int, end: int, kind: Kind, scorer: Scorer | None
+    problem: Problem, session: Session, *, start: int, end: int, kind: DrawKind, scorer: Scorer | None
 ) -> Answer:
     """Take draws `start` to `end` and choose none of them: one wave of a run-level plan."""
     draws = Draws(session, scorer, kind, start)

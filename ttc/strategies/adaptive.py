@@ -58,12 +58,12 @@ async def adaptive(
     size = window if rule == "window" else wave
     while len(candidates) < n:
         numbers = range(len(candidates), min(len(candidates) + size, n))
-        drawn = await session.generate(prompt, numbers, least=0)
-        candidates += [session.candidate(prompt, completion) for completion in drawn]
-        if len(drawn) < len(numbers) or _DECIDED[rule](candidates, session.key, threshold, window):
+        completions = await session.generate(prompt, numbers, least=0)
+        candidates += [session.candidate(prompt, completion) for completion in completions]
+        if len(completions) < len(numbers) or _DECIDED[rule](candidates, session.key, threshold, window):
             break
-    chosen = vote(candidates, session.key) or fallback(candidates)
-    return session.answer(chosen, candidates, "decided" if len(candidates) < n else "done")
+    leader = vote(candidates, session.key) or fallback(candidates)
+    return session.answer(leader, candidates, "decided" if len(candidates) < n else "done")
 
 
 def _beta(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:

@@ -55,5 +55,5 @@ async def best_of_n(
         session.candidate(prompt, completion, aggregate(score, aggregation, window))
         for completion, score in zip(completions, scores, strict=True)
     ]
-    chosen = choose(candidates, session.key, select, beta=beta, u=session.chance("select"))
-    return session.answer(chosen or vote(candidates, session.key) or fallback(candidates), candidates)
+    best = choose(candidates, session.key, select, beta=beta, u=session.chance("select"))
+    return session.answer(best or vote(candidates, session.key) or fallback(candidates), candidates)

@@ -43,5 +43,5 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
     cancelled = [draw for draw in draws if not draw.ended]
     for draw in cancelled:
         session.note("prune", draw.whole.path)
-    chosen = vote(first, session.key) or fallback(first or candidates)
-    return session.answer(chosen, candidates, f"{m} finished" if cancelled else "done")
+    leader = vote(first, session.key) or fallback(first or candidates)
+    return session.answer(leader, candidates, f"{m} finished" if cancelled else "done")

@@ -87,6 +87,6 @@ class _Match:
 
     async def _ask(self, text: str, path: Path, times: int) -> float:
         """Votes for the answer shown first, less those for the other."""
-        asked = self._session.ask((Message("user", text),), path)
-        said: list[Completion] = await self._session.generate(asked, times, least=0)
-        return sum(_POINTS.get(verdict(asked, completion) or "", 0.0) for completion in said)
+        prompt = self._session.ask((Message("user", text),), path)
+        completions: list[Completion] = await self._session.generate(prompt, times, least=0)
+        return sum(_POINTS.get(verdict(prompt, completion) or "", 0.0) for completion in completions)

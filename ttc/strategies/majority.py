@@ -28,5 +28,5 @@ async def majority(problem: Problem, session: Session, *, n: int = 16) -> Answer
     prompt = session.render()
     completions = await session.generate(prompt, n)
     candidates = [session.candidate(prompt, completion) for completion in completions]
-    chosen = vote(candidates, session.key) or fallback(candidates)
-    return session.answer(chosen, candidates)
+    leader = vote(candidates, session.key) or fallback(candidates)
+    return session.answer(leader, candidates)

@@ -44,8 +44,8 @@ async def no_think_then_think(
     on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
     careful = await _sample(session, on, range(n, n + m))
     candidates = [*cheap, *careful]
-    chosen = vote(careful, session.key) or vote(cheap, session.key) or fallback(candidates)
-    return session.answer(chosen, candidates, "escalated")
+    leader = vote(careful, session.key) or vote(cheap, session.key) or fallback(candidates)
+    return session.answer(leader, candidates, "escalated")
 
 
 async def _sample(session: Session, thinking: Thinking, draws: range) -> list[Candidate]:

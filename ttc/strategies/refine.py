@@ -63,7 +63,7 @@ async def refine(
     if feedback == "scorer" and scorer is None:
         raise ConfigError("refine: feedback=scorer needs a scorer: add --scorer prm:PATH")
     critic = _Critic(session, feedback, threshold, step, scorer)
-    made: list[Candidate] = []
+    candidates: list[Candidate] = []
     prompt, stop_cause = session.render(), "done"
     for number in range(rounds + 1):
         completions = await session.generate(prompt, 1, scorer=critic.scorer, least=0)
@@ -71,7 +71,7 @@ async def refine(
             break
         completion = completions[0]
         candidate = session.candidate(prompt, completion)
-        made.append(candidate)
+        candidates.append(candidate)
         if number == rounds:
             break
         complaint = await critic.complain(prompt.then(completion), candidate)
@@ -81,8 +81,8 @@ async def refine(
         reply = Message("user", _AGAIN.format(complaint=complaint))
         messages = (*problem.messages, Message("assistant", candidate.text.strip()), reply)
         prompt = session.ask(messages, candidate.path)
-    answered = [candidate for candidate in made if candidate.final is not None]
-    return session.answer(answered[-1] if answered else fallback(made), made, stop_cause)
+    answered = [candidate for candidate in candidates if candidate.final is not None]
+    return session.answer(answered[-1] if answered else fallback(candidates), candidates, stop_cause)
 
 
 class _Critic:
@@ -141,12 +141,12 @@ def wrong_sums(text: str) -> list[str]:
     >>> wrong_sums("12+30*2=72, so 72/3=25")
     ['72/3=25']
     """
-    found: dict[str, None] = {}
+    sums: dict[str, None] = {}
     for match in _EQUALITY.finditer(text):
         left, right = _value(match[1]), _value(match[2])
         if left is not None and right is not None and abs(left - right) > _rounding(match[2]):
-            found[match[0].strip()] = None
-    return list(found)
+            sums[match[0].strip()] = None
+    return list(sums)
 
 
 def _rounding(number: str) -> Fraction:

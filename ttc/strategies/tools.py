@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from ttc.agents.episode import Limits, run_episode
+from ttc.agents.episode import EpisodeLimits, run_episode
 from ttc.agents.markup import MARKUPS, MarkupName
 from ttc.agents.tool import Kit
 from ttc.choosing.voting import fallback, vote
@@ -51,12 +51,12 @@ async def tools(
     """
     check_n("tools", n, session.sampling)
     check_pieces("tools", session, 1)
-    limits = Limits(max_calls, max_result, tool_s)
+    limits = EpisodeLimits(max_calls, max_result, tool_s)
     kit = session.shared(Kit(tools))
-    written = MARKUPS[markup](list(kit.values()))
-    said = Message("system", written.instruct)
-    root = session.ask((said, *problem.messages), ()) if instruct else session.render()
-    play = functools.partial(run_episode, tools=kit, markup=written, limits=limits)
+    writing = MARKUPS[markup](list(kit.values()))
+    instruction = Message("system", writing.instruct)
+    root = session.ask((instruction, *problem.messages), ()) if instruct else session.render()
+    play = functools.partial(run_episode, tools=kit, markup=writing, limits=limits)
     # Under a budget one after another: side by side, all might be cut where the first could have been finished.
     if session.limited:
         played = [await play(session, Draw(root, draw)) for draw in range(n)]

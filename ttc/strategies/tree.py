@@ -101,10 +101,10 @@ async def tree(
         for leaf in leaves
     ]
     if select == "population":
-        chosen = _by_population(candidates, session.key, population_weights(leaves))
+        best = _by_population(candidates, session.key, population_weights(leaves))
     else:
-        chosen = choose(candidates, session.key, select)
-    return session.answer(chosen or vote(candidates, session.key) or fallback(candidates), candidates)
+        best = choose(candidates, session.key, select)
+    return session.answer(best or vote(candidates, session.key) or fallback(candidates), candidates)
 
 
 def growth_of(
@@ -147,5 +147,5 @@ _STOPS: Mapping[Boundary, tuple[str, ...]] = MappingProxyType({"tokens": (), "se
 
 
 def _by_population(candidates: Sequence[Candidate], key: Key, weights: Sequence[float]) -> Candidate | None:
-    known: dict[Path, float] = {c.path: weight for c, weight in zip(candidates, weights, strict=True)}
-    return vote(candidates, key, lambda candidate: known[candidate.path])
+    weight_of: dict[Path, float] = {c.path: weight for c, weight in zip(candidates, weights, strict=True)}
+    return vote(candidates, key, lambda candidate: weight_of[candidate.path])
