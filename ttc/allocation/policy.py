@@ -1,12 +1,14 @@
 """Deciding how to draw and when to stop: the policy that spends a budget best by the table of a calibration.
 
 Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707), with the marginal gain looked up at every step
-rather than once: a problem takes one of the plan's routes (`ttc.allocation.table`) and climbs its ladder of numbers of
-draws; at each rung its draws put it into a state (the share of the leading answer and its margin; with a scorer, how
-good the best one is and whether the votes agree with it). For a price of one token, backward induction (Bellman 1957)
-tells which states are worth going on from, and so which route is worth most; the price is the one at which that spends
-the budget. Between two prices a share of the problems follows the richer policy, so the budget is met on average and
-not exceeded by plan, and a budget between two routes is spent on the best mixture of them.
+rather than once. A problem takes one of the plan's routes (`ttc.allocation.table`), a ladder of numbers of draws. At
+each rung its draws put it into a state: the share of the leading answer and its margin; with a scorer, how good the
+best one is and whether the votes agree with it.
+
+A price is put on one token. Backward induction (Bellman 1957) then tells from which states it is worth going on, and so
+which route is worth most. The price is chosen such that this spends the budget. Where the budget lies between two
+prices, a share of the problems follows the richer policy: it is met on average, and a budget between two routes is
+spent on the best mixture of them.
 
 A state forgets which rungs lie behind it (a Markov approximation). Left out: leaving a route for another on the way,
 and routes that think longer.

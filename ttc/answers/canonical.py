@@ -82,6 +82,8 @@ def fingerprint(node: Term) -> str:
     names = sorted(node.symbols())
     values = []
     for turn in range(_TURNS if names else 1):
+        # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits
+        # are few enough to hide rounding, and many enough that different functions do not meet at all three points.
         point = {name: _coordinate(name, turn) for name in names}
         try:
             value = approximate(node, point, fp)

@@ -70,6 +70,7 @@ def expression_key(final: str) -> str:
         expression = read_expression(final)
     except (Unparsed, ZeroDivision):
         return spelling_key(final[:MAX_CHARS])
+    # Both parts count: 3*8 and 4*6 are equal in value, but in a numbers game one may be right and the other wrong.
     return f"{expression.value} of {' '.join(map(str, expression.numbers))}"
 
 

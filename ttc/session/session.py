@@ -192,7 +192,7 @@ class Session:
         return self._meter.exhausted
 
     def narrow(self) -> None:
-        """Say that the budget, not the strategy, decided how far the work goes: the answer's stop cause tells."""
+        """Mark the answer as stopped by the budget: a strategy says so when it asks for less than it would without."""
         self._meter.exhaust()
 
     @property
@@ -257,9 +257,9 @@ class Session:
         """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
 
         A count takes the next free numbers at this place of the tree; calls that overlap at one place name their
-        ranges. `scorer` is the one that every draw will be scored by: where it can tell its price, a budget keeps room
-        for that. `resumed`: `prompt` is itself a draw that was to be scored and will now only be as part of these.
-        `piece`: the draws will go on later, so a budget that ends does not hand their thinking over into an answer.
+        ranges. `scorer` will score every draw: where it can tell its price, a budget reserves room for that.
+        `resumed` says that `prompt` is an unfinished draw, whose reserved scoring passes on to these draws. `piece` says
+        that the draws will go on later, so a budget that ends does not force their thinking into an answer.
 
         Raises:
             BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.

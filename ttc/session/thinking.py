@@ -263,6 +263,8 @@ def _judge(
     capabilities: Capabilities,
 ) -> tuple[int, Action]:
     """Decide how many ids of a segment to keep and what comes next."""
+    # A thought of t ids is within a cap of c where t <= c. One marker's length is sampled past the cap, so a natural end
+    # at exactly c ids is seen whole and kept as it is; only where the ids go on without it is the thought cut to c.
     ids = segment.token_ids
     marker = capabilities.think_close if state.inside else capabilities.think_open
     at_marker = bool(marker) and ids[-len(marker) :] == marker
@@ -334,10 +336,10 @@ class Assembly:
         self.num_sampled = self.num_waits = 0
 
     def append(self, engine: Engine, segment: Completion, kept: int, forced: tuple[int, int] | None = None) -> None:
-        """Take the first `kept` ids of a segment; `forced` is the span that the engine itself put in."""
+        """Add the first `kept` ids of a segment; of those, the engine itself has injected the span `forced`."""
         ids = segment.token_ids[:kept]
         logprobs = segment.logprobs
-        if forced is not None:  # the engine put these there; of a first segment, so its places are those of the draw
+        if forced is not None:  # only a first segment has such a span, so it counts from the start of the draw
             self.injected.append(forced)
             logprobs = logprobs and tuple(
                 None if forced[0] <= at < forced[1] else value for at, value in enumerate(logprobs)
