@@ -1,7 +1,7 @@
 """The meter: one place where tokens, calls and FLOPs are counted and a budget is held.
 
 A session owns one meter and hands its `add` to the engine and to scorers, so no strategy can bypass it. Before a draw
-starts it takes a lease of its `max_tokens`; when it ends it returns what it did not use. Leases are taken in path order,
+starts it takes a lease of its `max_tokens`; when it ends it returns what is left of it. Leases are taken in path order,
 before the first await, so which draw gets the last tokens does not depend on the schedule.
 
 Some scorers tell their price beforehand. Then the lease covers the scoring of the draw as well, and that part stays

@@ -258,8 +258,8 @@ class Session:
 
         A count takes the next free numbers at this place of the tree; calls that overlap at one place name their
         ranges. `scorer` will score every draw: where it can tell its price, a budget reserves room for that.
-        `resumed` says that `prompt` is an unfinished draw, whose reserved scoring passes on to these draws. `piece` says
-        that the draws will go on later, so a budget that ends does not force their thinking into an answer.
+        `resumed`: `prompt` is an unfinished draw, and the scoring reserved for it passes on to these draws. `piece`: the
+        draws will go on later, so a budget that ends does not force their thinking into an answer.
 
         Raises:
             BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.
@@ -448,7 +448,7 @@ class Session:
         return scores + [_TOO_LATE] * (len(prompts) - len(scores))
 
     def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:
-        """Close a path (`ttc.session.solve`): split thinking from answer and extract the final answer."""
+        """Close a path: split thinking from answer and extract the final answer."""
         whole = prompt.then(completion)
         return self.candidate_at(whole, completion.finish_reason, score, completion.usage.generated)
 
@@ -461,7 +461,20 @@ class Session:
         return candidate
 
     def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
-        return close_path(whole, self._engine, self._answers, finish_reason, score, num_tokens)
+        """The candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids."""
+        text, thinking, inside = _split(whole, self._engine)
+        complete = finish_reason == "stop" and not inside
+        logprobs = [value for value in whole.logprobs or () if value is not None]
+        return Candidate(
+            path=whole.path,
+            text=text,
+            thinking=thinking,
+            final=self._answers.final(text) if complete else None,
+            finish_reason="stop" if finish_reason == "stop" else "length",
+            num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
+            score=score,
+            logprob=sum(logprobs) if logprobs else None,
+        )
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""
@@ -491,25 +504,6 @@ class Session:
         """Free what scorers keep for this problem."""
         for scorer in self._scorers:
             scorer.release(self.problem.id)
-
-
-def close_path(
-    whole: Prompt, engine: Engine, answers: AnswerReader, finish_reason: str, score: float | None, num_tokens: int
-) -> Candidate:
-    """Return the candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids."""
-    text, thinking, inside = _split(whole, engine)
-    complete = finish_reason == "stop" and not inside
-    logprobs = [value for value in whole.logprobs or () if value is not None]
-    return Candidate(
-        path=whole.path,
-        text=text,
-        thinking=thinking,
-        final=answers.final(text) if complete else None,
-        finish_reason="stop" if finish_reason == "stop" else "length",
-        num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
-        score=score,
-        logprob=sum(logprobs) if logprobs else None,
-    )
 
 
 def _split(whole: Prompt, engine: Engine) -> tuple[str, str, bool]:
