@@ -258,8 +258,8 @@ class Session:
 
         A count takes the next free numbers at this place of the tree; calls that overlap at one place name their
         ranges. `scorer` will score every draw: where it can tell its price, a budget reserves room for that.
-        `resumed`: `prompt` is an unfinished draw, and the scoring reserved for it passes on to these draws. `piece`: the
-        draws will go on later, so a budget that ends does not force their thinking into an answer.
+        `resumed`: `prompt` is an unfinished draw, and the scoring reserved for it passes on to these draws. `piece`:
+        the draws will go on later, so a budget that ends does not force their thinking into an answer.
 
         Raises:
             BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.

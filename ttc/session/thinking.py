@@ -263,8 +263,8 @@ def _judge(
     capabilities: Capabilities,
 ) -> tuple[int, Action]:
     """Decide how many ids of a segment to keep and what comes next."""
-    # A thought of c ids is within a cap of c. One marker's length is sampled past the cap, so a natural end at exactly c
-    # ids is seen whole and kept as it is; only where the ids go on without it is the thought cut to c.
+    # A thought of c ids is within a cap of c. One marker's length is sampled past the cap, so a natural end at
+    # exactly c ids is seen whole and kept as it is; only where the ids go on without it is the thought cut to c.
     ids = segment.token_ids
     marker = capabilities.think_close if state.inside else capabilities.think_open
     at_marker = bool(marker) and ids[-len(marker) :] == marker
