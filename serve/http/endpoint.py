@@ -25,7 +25,7 @@ from serve.requests.request import ServeRequest
 from serve.requests.schema import Schema, parse_json, read
 from serve.running.events import Outcome, ServeEvent
 from serve.running.service import Job, Service
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 
 __all__ = ["Dialect", "Encoder", "Endpoint"]
 

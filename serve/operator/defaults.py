@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from serve.operator.config import Limits, ModelSpec, PresetSpec, ServeConfig, part
 from serve.requests.keys import read_keys
 from serve.requests.thinking import ThinkingPolicy
-from ttc.cli.options import DEFAULT_ENGINE, DEFAULT_SCORER
-from ttc.config.config import build, split_model
+from ttc.cli.parts import DEFAULT_ENGINE, DEFAULT_SCORER
 from ttc.config.registry import ENGINES, SCORERS
-from ttc.config.values import nearest
+from ttc.config.specs import split_model
+from ttc.config.values import build, nearest
 from ttc.errors import ConfigError
 
 __all__ = ["from_options"]

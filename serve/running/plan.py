@@ -24,7 +24,7 @@ from serve.requests.thinking import Settled, settle
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.forward import check_forward
 from serve.running.watch import raw_prompt
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Problem, Prompt, Sampling
 from ttc.errors import TTCError
 from ttc.session.session import Session
