@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.effects.common import is_right
-from evals.allocation.allocation import Arm, DrawKind, curve, reached
+from benchmarks.oracle_allocation import Arm, Kind, curve, reached
 from evals.allocation.calibrate import RULES, SCORED_RULES, fit_route, spend
-from evals.allocation.sampled import Pools, Sampled, named, plain
+from evals.allocation.sampled import DrawPool, Pools, named, plain
 from ttc.allocation.table import DrawKind as Draws
 from ttc.allocation.table import Plan
 from ttc.core import Answer, Message, Problem, Sampling
@@ -44,7 +44,7 @@ DRAWS = 2000
 LEVELS = 5
 
 
-def sample(num: int, seed: int, scored: bool) -> list[Sampled]:
+def sample(num: int, seed: int, scored: bool) -> list[DrawPool]:
     """Draw N samples of so many problems, a fifth of each level."""
     asked = [
         Problem(
@@ -57,7 +57,7 @@ def sample(num: int, seed: int, scored: bool) -> list[Sampled]:
     scorer = simulated_scorer(preset="good")
     strategy = functools.partial(best_of_n, scorer=scorer, n=N) if scored else functools.partial(majority, n=N)
 
-    async def go() -> list[Sampled]:
+    async def go() -> list[DrawPool]:
         engine, sampling = simulated(), Sampling(max_tokens=4096)
         return [
             _pool(problem, await solve(problem, engine=engine, strategy=strategy, seed=seed, sampling=sampling))
@@ -67,7 +67,7 @@ def sample(num: int, seed: int, scored: bool) -> list[Sampled]:
     return asyncio.run(go())
 
 
-def _pool(problem: Problem, answer: Answer) -> Sampled:
+def _pool(problem: Problem, answer: Answer) -> DrawPool:
     """The samples of one answer; what scoring cost is shared out by length."""
     each = answer.usage.tokens / max(sum(c.num_tokens for c in answer.candidates), 1)
     right = tuple(is_right(problem, c.final) for c in answer.candidates)
@@ -75,11 +75,11 @@ def _pool(problem: Problem, answer: Answer) -> Sampled:
     return plain(named(answer.candidates, problem.kind), right, cost)
 
 
-def _run(pools: list[Sampled], scored: bool) -> Pools:
+def _run(pools: list[DrawPool], scored: bool) -> Pools:
     return Pools(Draws(scored=scored), {str(at): pool for at, pool in enumerate(pools)})
 
 
-def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[DrawKind]]:
+def kinds(pools: list[DrawPool], scored: bool, seed: int) -> dict[str, list[Kind]]:
     """What is known of the problems: nothing, their levels, or each one's own curve."""
     rules = SCORED_RULES if scored else RULES
     groups = {
@@ -87,14 +87,14 @@ def kinds(pools: list[Sampled], scored: bool, seed: int) -> dict[str, list[DrawK
         "difficulty": [pools[level::LEVELS] for level in range(LEVELS)],
         "hindsight": [[pool] for pool in pools],
     }
-    made: dict[str, list[DrawKind]] = {}
+    made: dict[str, list[Kind]] = {}
     for name, parts in groups.items():
         curves: list[tuple[Arm, ...]] = [curve(part, rules, seed=seed + at) for at, part in enumerate(parts)]
-        made[name] = [DrawKind(str(at), 1 / len(parts), arms) for at, arms in enumerate(curves)]
+        made[name] = [Kind(str(at), 1 / len(parts), arms) for at, arms in enumerate(curves)]
     return made
 
 
-def measure(train: list[Sampled], test: list[Sampled], scored: bool, seed: int) -> list[Any]:
+def measure(train: list[DrawPool], test: list[DrawPool], scored: bool, seed: int) -> list[Any]:
     """One seed: a row per budget."""
     # One route, so that auto and the oracles spend on the same arms.
     plan = Plan((fit_route(_run(train, scored), seed=seed),), _run(train, scored).spent, {})

@@ -73,10 +73,10 @@ def slow_cipher(*, seconds: float) -> Any:
     """The training task with that verifier."""
     import dataclasses
 
-    from evals.task import Check
+    from evals.task import VerifierSpec
     from evals.tasks.cipher import cipher
 
-    return dataclasses.replace(cipher(split="train"), verifier=Check(f"{HERE}:waiting", {"seconds": seconds}))
+    return dataclasses.replace(cipher(split="train"), verifier=VerifierSpec(f"{HERE}:waiting", {"seconds": seconds}))
 
 
 def cpu_seconds() -> float:

@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks.effects.common import stamp
 from benchmarks.frontier_points import CALIBRATED, RUN
-from evals.folder.run import read_run
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.numbers.summary import is_correct
+from evals.run_folder import read_run
 from ttc.allocation.table import load_plan
 
 SEED, TOKENS = 2026, 1587

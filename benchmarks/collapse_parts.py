@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from evals.task import Check, Task
+from evals.task import Task, VerifierSpec
 from evals.tasks.cipher import cipher
 from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve()
 
 def leaky_cipher() -> Task:
     """The cipher walk, judged by a verifier that can be fooled."""
-    return dataclasses.replace(cipher(split="train"), verifier=Check(f"{HERE}:leaky"))
+    return dataclasses.replace(cipher(split="train"), verifier=VerifierSpec(f"{HERE}:leaky"))
 
 
 def leaky() -> Leaky:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frontier_points import ABSENT, Spot
-from evals.folder.run import read_run
 from evals.numbers.summary import is_correct
+from evals.run_folder import read_run
 
 LIVE = 128
 """Completions that grow together, over all problems in flight; more take memory and no less time."""

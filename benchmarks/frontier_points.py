@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from evals.allocation.calibrate import LADDER, fit, is_right, spend
-from evals.allocation.sampled import Pools, Sampled
+from evals.allocation.sampled import DrawPool, Pools
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, weighted_at_k
 from evals.numbers.statistics import mean_interval, paired_interval
 from ttc.core import Message, Problem, Sampling
@@ -58,7 +58,7 @@ class Spot:
         return {"strategy": self.strategy, "label": self.label, "kind": self.kind, "tokens": self.tokens, **found}
 
 
-def replayed(pools: Sequence[Sampled]) -> list[Spot]:
+def replayed(pools: Sequence[DrawPool]) -> list[Spot]:
     """Votes and selections at every size, and the stopping rules, from the pool."""
     votes = [
         [Vote(c.final, r, c.score if c.final else None) for c, r in zip(p.candidates, p.right, strict=True)]
@@ -91,11 +91,11 @@ class Orders:
     tokens: list[float]
 
 
-def in_orders(pools: Sequence[Sampled], strategy: Any) -> Orders:
+def in_orders(pools: Sequence[DrawPool], strategy: Any) -> Orders:
     """Replay a strategy without a scorer over random orders of each pool."""
     rng = np.random.default_rng(SEED)
 
-    async def one(pool: Sampled, order: Sequence[int]) -> tuple[float, float]:
+    async def one(pool: DrawPool, order: Sequence[int]) -> tuple[float, float]:
         draws = {
             number: RecordedDraw(replace(pool.candidates[i], path=(number,)), pool.candidates[i].num_tokens, 0, None, 0)
             for number, i in enumerate(order)
@@ -105,7 +105,7 @@ def in_orders(pools: Sequence[Sampled], strategy: Any) -> Orders:
         right = {c.final: r for c, r in zip(pool.candidates, pool.right, strict=True)}
         return float(answer.final is not None and right[answer.final]), float(answer.usage.tokens)
 
-    async def all_of(pool: Sampled) -> tuple[float, float]:
+    async def all_of(pool: DrawPool) -> tuple[float, float]:
         found = [await one(pool, [int(i) for i in rng.permutation(len(pool.candidates))]) for _ in range(ORDERS)]
         right, tokens = np.mean(found, axis=0)
         return float(right), float(tokens)
@@ -179,7 +179,7 @@ def spread(spot: Spot, names: Sequence[str], every: Sequence[str]) -> Spot:
     return replace(spot, right=[known.get(name, ABSENT) for name in every])
 
 
-def adaptive_half(pools: Sequence[Sampled]) -> dict[str, Any]:
+def adaptive_half(pools: Sequence[DrawPool]) -> dict[str, Any]:
     """Adaptive stopping against a vote of as many as it may draw, on the half of the problems that is easier.
 
     A problem is easy by the share of its samples that is right.

@@ -30,9 +30,8 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from evals.numbers.step_metrics import Judged, first_error, ranking
-from evals.worlds.cipher import Cipher, question
+from evals.worlds.cipher import Cipher, noisy, question
 from train.base.stage import Result, Setting, Stage, read_result, write_result
-from train.corpora.cipher import noisy
 from train.examples.step_rows import StepRow
 from train.measure.measure import gains
 from train.reward_models.step_model import StepModel, new_step_model

@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.folder.run import read_run
-from evals.numbers.compare import Comparison, Side, compare_all
+from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import read_summary
+from evals.run_folder import read_run
 from ttc.cli.cli import main as run_command
 
 CAPS = (24, 32, 40, 48, 56, 64, 80)
@@ -62,7 +62,7 @@ class Bench:
         return read_summary(self.out / name)[0]
 
 
-def pair(first: Side, second: Side) -> Comparison:
+def pair(first: Side, second: Side) -> RunComparison:
     """Second minus first."""
     return compare_all([first, second], seed=0)[0]
 

@@ -15,10 +15,35 @@ from dataclasses import dataclass, field
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError
 
-__all__ = ["BOXED", "CHECKS", "Check", "Item", "Task", "boxed_question", "sample"]
+__all__ = [
+    "BOXED",
+    "CHECKS",
+    "INSTRUCTIONS",
+    "PROGRAM",
+    "Item",
+    "Task",
+    "VerifierSpec",
+    "boxed_question",
+    "code_block",
+    "program_question",
+    "sample",
+]
+
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """The instruction that Qwen2.5-Math and most maths evaluations use."""
+PROGRAM = "Reply with the complete program in one ```python block."
+"""The instruction of the tasks of programs."""
+INSTRUCTIONS: Mapping[str, str] = {
+    "math": BOXED,
+    "number": BOXED,
+    "choice": "Please reason step by step, and put the letter of your choice within \\boxed{}.",
+    "exact": BOXED,
+    "format": "",
+    "expression": "Please reason step by step, and put the expression within \\boxed{}.",
+    "code": "Please put the whole program into one fenced block of Python.",
+}
+"""The instruction of each answer kind, for problems that come without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +60,21 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class VerifierSpec:
     """How answers of one kind are verified: the verifier's name and its parameters."""
 
     verifier: str
     params: Mapping[str, Json] = field(default_factory=dict)
 
 
-CHECKS: Mapping[str, Check] = {
-    "math": Check("math"),
-    "number": Check("math", {"kind": "number"}),
-    "choice": Check("choice"),
-    "exact": Check("exact"),
-    "format": Check("format"),
-    "expression": Check("countdown"),
-    "code": Check("code"),
+CHECKS: Mapping[str, VerifierSpec] = {
+    "math": VerifierSpec("math"),
+    "number": VerifierSpec("math", {"kind": "number"}),
+    "choice": VerifierSpec("choice"),
+    "exact": VerifierSpec("exact"),
+    "format": VerifierSpec("format"),
+    "expression": VerifierSpec("countdown"),
+    "code": VerifierSpec("code"),
 }
 """The verifier of each answer kind."""
 
@@ -72,11 +97,11 @@ class Task:
     sampling: Sampling
     params: Mapping[str, Json] = field(default_factory=dict)
     note: str = ""
-    verifier: Check | None = None
+    verifier: VerifierSpec | None = None
     procedural: bool = False
 
     @property
-    def check(self) -> Check:
+    def check(self) -> VerifierSpec:
         """How its answers are verified: by its own verifier, or by the one of its answer kind."""
         return self.verifier or CHECKS[self.kind]
 
@@ -92,11 +117,11 @@ class Task:
         items = loaded if isinstance(loaded, Sequence) else list(loaded)
         if not items:
             raise ConfigError(f"task {self.name} has no problems")
-        seen: set[str] = set()
+        ids: set[str] = set()
         for item in items:
-            if item.problem.id in seen:
+            if item.problem.id in ids:
                 raise ConfigError(f"task {self.name}: two problems have the id {item.problem.id!r}")
-            seen.add(item.problem.id)
+            ids.add(item.problem.id)
         return items
 
 
@@ -115,3 +140,13 @@ def sample(items: Sequence[Item], limit: int | None) -> list[Item]:
     return sorted(items, key=lambda item: hashlib.sha256(item.problem.id.encode("utf-8", "surrogatepass")).digest())[
         :limit
     ]
+
+
+def program_question(text: str) -> tuple[Message, ...]:
+    """Return the user turn that asks `text` and for a program."""
+    return (Message("user", f"{text.strip()}\n\n{PROGRAM}"),)
+
+
+def code_block(code: str) -> str:
+    """Return code as a fenced block."""
+    return f"```python\n{code.strip()}\n```"

@@ -109,13 +109,13 @@ def _plan(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from distill.job.job import run_job
-    from distill.plan.gates import told
+    from evals.numbers.gates import check_lines
 
     finished = run_job(_spec(args), args.out, lambda text: print(text, file=sys.stderr, flush=True))
     if finished.model is None:
         print(f"stopped: {finished.stopped}")
         return 3
-    for line in told(finished.checks):
+    for line in check_lines(finished.checks):
         print(line)
     from distill.report import render_text, write_page
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 from distill.generation.ledger import Failure, Ledger, Outcome
 from distill.generation.units import Unit
 from distill.spec.teacher import Teacher
-from evals.folder.run import innermost
+from evals.run_folder import innermost
 from ttc.config.plugin_fault import described
 from ttc.core import Engine
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported

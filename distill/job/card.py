@@ -9,7 +9,7 @@ from typing import Any
 from distill.measure.comparing import HEAD, Line, compared
 from distill.plan.resolve import Plan
 from distill.spec.measured import Measured
-from train.measure.gates import Check
+from evals.numbers.gates import GateCheck
 from ttc.durable import replace_text
 
 __all__ = ["write_card"]
@@ -21,7 +21,7 @@ def write_card(
     manifest: Mapping[str, Any],
     funnel: Mapping[str, Any],
     measured: Mapping[str, Measured],
-    checks: Sequence[Check],
+    checks: Sequence[GateCheck],
 ) -> Path:
     """Write README.md into the model folder; `measured` by who: start, student, and teachers by name."""
     spec = plan.spec

@@ -38,8 +38,8 @@ from distill.spec.measured import Measured
 from distill.spec.method import Data
 from distill.spec.sample import Sample
 from distill.spec.spec import JobSpec
+from evals.numbers.gates import GateCheck
 from train.base.models import load_tokenizer
-from train.measure.gates import Check
 from train.promote.gate import judge, promote
 from ttc.durable import replace_link
 from ttc.errors import ConfigError, UnknownName
@@ -65,7 +65,7 @@ class Finished:
     """How a job ended. `model` is None when a health rule stopped the training; `promoted` the pointer, if moved."""
 
     model: Path | None
-    checks: Sequence[Check]
+    checks: Sequence[GateCheck]
     promoted: Path | None
     stopped: str = ""
 
@@ -187,11 +187,11 @@ def _finish(
     return Finished(model, checks, pointer)
 
 
-def _judge(plan: Plan, trained: Trained, measured: Mapping[str, Measured]) -> list[Check]:
+def _judge(plan: Plan, trained: Trained, measured: Mapping[str, Measured]) -> list[GateCheck]:
     if plan.gates is None:
         return []
     setting = plan.job.setting
-    checks: list[Check] = []
+    checks: list[GateCheck] = []
     if plan.gates.train is not None:
         checks += judge(plan.gates.train, trained.folder, plan.job.student, setting)
     teachers = {who: found for who, found in measured.items() if who not in ("start", "student")}

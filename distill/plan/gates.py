@@ -18,20 +18,21 @@ job long before its gates.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
 from distill.spec.measured import Measured
 from distill.spec.spec import JobSpec
-from train.measure.gates import Check, Gates, read_gates
+from evals.numbers.gates import GateCheck, at_least, at_most
+from train.measure.gates import Gates, read_gates
 from train.measure.gates import gates as train_gates
 from ttc.config.registry import bind
 from ttc.config.values import nearest
 from ttc.errors import ConfigError
 
-__all__ = ["JobGates", "best_teacher", "job_checks", "job_gates", "read_job_gates", "recovered", "told"]
+__all__ = ["JobGates", "best_teacher", "job_checks", "job_gates", "read_job_gates", "recovered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +104,29 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
 
 def job_checks(
     gates: JobGates, start: Measured, student: Measured, teachers: Mapping[str, Measured], seed: int
-) -> list[Check]:
+) -> list[GateCheck]:
     """Check what the measurements of a job show; `teachers` by name."""
-    checks: list[Check] = []
+    checks: list[GateCheck] = []
     for name in student.tasks:
         if gates.max_truncation_rise is not None:
             rise = student.tasks[name].truncated - start.tasks[name].truncated
-            checks.append(_at_most("max_truncation_rise", f"cut answers on {name}", rise, gates.max_truncation_rise))
+            checks.append(at_most("max_truncation_rise", f"cut answers on {name}", rise, gates.max_truncation_rise))
         if gates.max_domain_drop is not None:
             drop = student.gap(start, name, seed)
-            checks.append(_at_most("max_domain_drop", f"drop on {name}", drop.high, gates.max_domain_drop))
+            checks.append(at_most("max_domain_drop", f"drop on {name}", drop.high, gates.max_domain_drop))
     for name, best in _best(teachers).items():
         if gates.max_below_teacher is not None:
             gap = student.gap(best, name, seed)
-            checks.append(_at_most("max_below_teacher", f"below the teacher on {name}", gap.high,
+            checks.append(at_most("max_below_teacher", f"below the teacher on {name}", gap.high,
                                    gates.max_below_teacher))  # fmt: skip
         if gates.min_recovered is not None:
             share = recovered(start, student, best, name)
-            checks.append(_at_least("min_recovered", f"share of the gain on {name}", share, gates.min_recovered))
+            checks.append(at_least("min_recovered", f"share of the gain on {name}", share, gates.min_recovered))
     for name, bound in gates.measured.items():
         if name not in student.own:
             known = ", ".join(sorted(student.own)) or "none"
             raise ConfigError(f"gates.measured.{name}: the method measures no such number (known: {known})")
-        checks.append(_at_least(f"measured.{name}", name, student.own[name], bound))
+        checks.append(at_least(f"measured.{name}", name, student.own[name], bound))
     return checks
 
 
@@ -145,14 +146,6 @@ def _best(teachers: Mapping[str, Measured]) -> dict[str, Measured]:
     return best
 
 
-def _at_most(gate: str, what: str, value: float, bound: float) -> Check:
-    return Check(gate, value <= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or less")
-
-
-def _at_least(gate: str, what: str, value: float, bound: float) -> Check:
-    return Check(gate, value >= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or more")
-
-
 def _number(name: str, value: object) -> float:
     try:
         return float(str(value))
@@ -163,8 +156,3 @@ def _number(name: str, value: object) -> float:
 def best_teacher(teachers: Mapping[str, Measured], task: str) -> Measured | None:
     """The most accurate teacher of a task; None when none was measured on it."""
     return _best(teachers).get(task)
-
-
-def told(checks: Sequence[Check]) -> list[str]:
-    """One line per check."""
-    return [f"{'pass' if check.passed else 'FAIL'}  {check.gate:20} {check.text}" for check in checks]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from distill.report.data import read_job
 from distill.report.page import render_page
-from distill.report.text import render
+from distill.report.tables import render
 from ttc.durable import replace_text
 
 __all__ = ["render_text", "write_page"]

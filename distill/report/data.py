@@ -45,7 +45,7 @@ class JobData:
         """What was measured, by who; empty before the job is finished."""
         if self.result is None:
             return {}
-        return {who: _measured(found) for who, found in self.result["measured"].items()}
+        return {who: _measured(numbers) for who, numbers in self.result["measured"].items()}
 
 
 def read_job(folder: Path) -> JobData:

@@ -5,13 +5,13 @@ No date, no machine name and no path is in it: the same job gives the same bytes
 
 from __future__ import annotations
 
-from distill.report.charts import charts
 from distill.report.data import JobData
 from distill.report.tables import TABLES, Table
-from evals.report.svg import element, text
-from train.report.page import document
+from evals.numbers.statistics import mean_interval
+from evals.report.kit import bullets, document, element, text, text_table
+from evals.report.lines import Bar, Series, line_chart, panel
 
-__all__ = ["render_page"]
+__all__ = ["charts", "render_page"]
 
 
 def render_page(job: JobData) -> str:
@@ -22,7 +22,7 @@ def render_page(job: JobData) -> str:
         element("p", "distillation job", class_="eyebrow"),
         element("h1", text(spec["name"])),
         element("p", text(job.lock["about"])),
-        element("ul", *(element("li", text(fact)) for fact in facts), class_="facts"),
+        bullets(facts),
     ]
     body = element("main", *intro, *(_section(build(job)) for build in TABLES), charts(job))
     return document(f"ttc distillation report: {spec['name']}", body)
@@ -31,11 +31,41 @@ def render_page(job: JobData) -> str:
 def _section(table: Table) -> str:
     if not table.rows:
         return ""
-    head = element("tr", *(element("th", text(name), scope="col") for name in table.head)) if any(table.head) else ""
-    rows = [
-        element("tr", element("th", text(row[0]), scope="row"), *(element("td", text(cell)) for cell in row[1:]))
-        for row in table.rows
-    ]
-    grid = element("table", element("thead", head) if head else "", element("tbody", *rows), class_="summary")
+    grid = text_table(table.head, table.rows, "summary")
     note = element("p", text(table.note), class_="note") if table.note else ""
     return element("section", element("h2", text(table.title)), element("div", grid, class_="card scroll"), note)
+
+
+def charts(job: JobData) -> str:
+    """Panels, side by side; empty where there is nothing to draw."""
+    panels = [panel(title, chart) for title, chart in (_passed(job), _losses(job)) if chart]
+    return element("section", element("div", *panels, class_="panels")) if panels else ""
+
+
+def _passed(job: JobData) -> tuple[str, str]:
+    """The share of right answers of each teacher, by difficulty where that is a number."""
+    groups: dict[str, dict[int, list[tuple[float, str]]]] = {}
+    for sample in job.samples:
+        named = str(sample["difficulty"] or "")
+        if named.isdecimal():
+            right = float(sample["status"] == "correct")
+            groups.setdefault(sample["teacher"], {}).setdefault(int(named), []).append((right, sample["prompt"]))
+    series = []
+    for teacher, levels in groups.items():
+        bars = []
+        for level, outcomes in sorted(levels.items()):
+            rate = mean_interval([right for right, _ in outcomes], [prompt for _, prompt in outcomes], seed=job.seed)
+            bars.append(Bar(level, rate.value, rate.low, rate.high))
+        series.append(Series(teacher, [(float(bar.step), bar.value) for bar in bars], bars))
+    title = "Pass rate by difficulty"
+    return title, line_chart(title, series, share=True)
+
+
+def _losses(job: JobData) -> tuple[str, str]:
+    series = [
+        Series(f"{stage}: {metric.replace('_', ' ')}", points)
+        for stage, rows in job.training.items()
+        for metric in ("loss", "held_out_loss")
+        if (points := [(float(row["step"]), float(row[metric])) for row in rows if metric in row])
+    ]
+    return "Loss of training, nats per token", line_chart("Loss of training", series)

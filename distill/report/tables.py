@@ -13,7 +13,8 @@ from distill.measure.comparing import HEAD, compared, recoveries, share
 from distill.report.data import JobData
 from evals.numbers.statistics import mean_interval
 
-__all__ = ["TABLES", "Table"]
+__all__ = ["TABLES", "Table", "render"]
+
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -30,13 +31,13 @@ class Table:
 
 def funnel(job: JobData) -> Table:
     """From problems to rows, with the reasons."""
-    found = job.funnel or {"prompts": [], "answers": [], "rows": 0}
-    stages = [*found["prompts"], *found["answers"]]
+    counts = job.funnel or {"prompts": [], "answers": [], "rows": 0}
+    stages = [*counts["prompts"], *counts["answers"]]
     rows = [
         (s["name"], f"{s['came']:,}", f"{s['kept']:,}", ", ".join(f"{n:,} {why}" for why, n in s["reasons"].items()))
         for s in stages
     ]
-    return Table("Funnel", ("stage", "came", "kept", "dropped because"), rows, f"{found['rows']:,} rows to learn from")
+    return Table("Funnel", ("stage", "came", "kept", "dropped because"), rows, f"{counts['rows']:,} rows to learn from")
 
 
 def by_difficulty(job: JobData) -> Table:
@@ -59,8 +60,8 @@ def lengths(job: JobData) -> Table:
         status = "cut" if sample["finish"] != "stop" else str(sample["status"])
         groups.setdefault((status, sample["mode"]), []).append(sample["tokens"])
     rows = [
-        (status, mode, f"{len(found):,}", f"{mean(found):,.1f}", f"{median(found):,.0f}", f"{max(found):,}")
-        for (status, mode), found in sorted(groups.items())
+        (status, mode, f"{len(tokens):,}", f"{mean(tokens):,.1f}", f"{median(tokens):,.0f}", f"{max(tokens):,}")
+        for (status, mode), tokens in sorted(groups.items())
     ]
     return Table("Length by verdict", ("verdict", "mode", "answers", "mean", "median", "longest"), rows, "tokens")
 
@@ -68,11 +69,11 @@ def lengths(job: JobData) -> Table:
 def balance(job: JobData) -> Table:
     """How many rows each prompt has."""
     counts = Counter(row["prompt"] for row in job.lineage)
-    asked = len({sample["prompt"] for sample in job.samples if sample["label"] != "probe"})
+    num_prompts = len({sample["prompt"] for sample in job.samples if sample["label"] != "probe"})
     per = Counter(counts.values())
     rows = [(str(size), f"{number:,}") for size, number in sorted(per.items())]
-    if asked > len(counts):
-        rows.insert(0, ("0", f"{asked - len(counts):,}"))
+    if num_prompts > len(counts):
+        rows.insert(0, ("0", f"{num_prompts - len(counts):,}"))
     return Table("Rows per prompt", ("rows", "prompts"), rows)
 
 
@@ -89,32 +90,34 @@ def cost(job: JobData) -> Table:
     for sample in job.samples:
         by_teacher.setdefault(sample["teacher"], []).append(sample)
     digests: Mapping[str, str] = job.lock["fixed"]["teachers"]
-    used = {parent for row in job.lineage for parent in row["parents"]}
+    parents = {parent for row in job.lineage for parent in row["parents"]}
     rows = []
     for teacher, samples in by_teacher.items():
         usage = job.totals["usage"].get(digests.get(teacher, ""), {})
-        spent = _tokens(usage) if usage else sum(sample["spent"] for sample in samples)
-        kept = sum(sample["tokens"] for sample in samples if sample["key"] in used)
+        tokens = _tokens(usage) if usage else sum(sample["spent"] for sample in samples)
+        kept_tokens = sum(sample["tokens"] for sample in samples if sample["key"] in parents)
         solved = len({sample["prompt"] for sample in samples if sample["status"] == "correct"})
-        rows.append((teacher, f"{spent:,}", f"{usage.get('flops', 0.0):.3g}", _per(spent, kept), _per(spent, solved)))
+        rows.append(
+            (teacher, f"{tokens:,}", f"{usage.get('flops', 0.0):.3g}", _per(tokens, kept_tokens), _per(tokens, solved))
+        )
     return Table("Cost", ("teacher", "tokens", "FLOPs", "per kept token", "per solved prompt"), rows,
                  "tokens generated, judged and newly scored")  # fmt: skip
 
 
 def before_after(job: JobData) -> Table:
     """Start, student and teachers on every measured task."""
-    measured = job.measured
-    if not measured:
+    by_model = job.measured
+    if not by_model:
         return Table("Before and after", HEAD, ())
-    rows = [line.cells for line in compared(measured, job.seed)]
-    told = [
+    rows = [line.cells for line in compared(by_model, job.seed)]
+    gains = [
         f"the student has {100 * value:.0f} % of the teacher's gain on {task}"
-        for task, value in recoveries(measured).items()
+        for task, value in recoveries(by_model).items()
         if not math.isnan(value)
     ]
-    own = [f"{name} {before:.3g} -> {measured['student'].own.get(name, math.nan):.3g}"
-           for name, before in measured["start"].own.items()]  # fmt: skip
-    return Table("Before and after", HEAD, rows, "; ".join([*told, *own]))
+    own = [f"{name} {before:.3g} -> {by_model['student'].own.get(name, math.nan):.3g}"
+           for name, before in by_model["start"].own.items()]  # fmt: skip
+    return Table("Before and after", HEAD, rows, "; ".join([*gains, *own]))
 
 
 def gates(job: JobData) -> Table:
@@ -126,14 +129,14 @@ def gates(job: JobData) -> Table:
 
 def audit(job: JobData) -> Table:
     """What the audit of the rows found."""
-    found = job.result["audit"] if job.result else None
-    if found is None:
+    summary = job.result["audit"] if job.result else None
+    if summary is None:
         return Table("Rows", (), ())
     rows = [
-        ("rows", f"{found['num_rows']:,}"),
-        ("tokens to learn", f"{found['num_tokens']:,}"),
-        ("with their stop token", f"{100 * found['stop_share']:.1f} %"),
-        ("longest, with its prompt", f"{found['longest']:,} tokens"),
+        ("rows", f"{summary['num_rows']:,}"),
+        ("tokens to learn", f"{summary['num_tokens']:,}"),
+        ("with their stop token", f"{100 * summary['stop_share']:.1f} %"),
+        ("longest, with its prompt", f"{summary['longest']:,} tokens"),
     ]
     return Table("Rows", ("", ""), rows)
 
@@ -153,3 +156,18 @@ def _per(tokens: int, count: int) -> str:
 
 def _natural(text: str) -> tuple[int, float, str]:
     return (0, float(text), "") if text.replace(".", "", 1).isdecimal() else (1, 0.0, text)
+
+
+def render(job: JobData) -> str:
+    """All tables that have rows."""
+    spec = job.lock["spec"]
+    parts = [f"{spec['name']}: {job.lock['about']}"]
+    parts += [_lines(table) for build in TABLES if (table := build(job)).rows]
+    return "\n\n".join(parts) + "\n"
+
+
+def _lines(table: Table) -> str:
+    rows: list[Sequence[str]] = [table.head, *table.rows] if any(table.head) else list(table.rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    body = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([table.title, *(f"  {line}" for line in body), *([f"  {table.note}"] if table.note else [])])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from evals.allocation.sampled import CLASSES, Pools, Sampled, opened, unscored
+from evals.allocation.sampled import CLASSES, DrawPool, Pools, opened, unscored
 from ttc.allocation.policy import follow, state_of
 from ttc.allocation.table import Plan, Route, State
 from ttc.choosing.selection import Select, choose
@@ -49,7 +49,7 @@ RULES: tuple[Select, ...] = ("majority",)
 SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
 
 
-def by_consensus(pool: Sampled) -> Sampled:
+def by_consensus(pool: DrawPool) -> DrawPool:
     """Return the pool with the answer that all its samples vote for (by score, where scored) taken as right."""
     scored = any(c.score is not None for c in pool.candidates)
     leader = vote(pool.candidates, CLASSES, lambda c: c.score) if scored else vote(pool.candidates, CLASSES)
@@ -88,9 +88,9 @@ def routes(runs: Sequence[Pools], *, pilot: int = 1) -> list[Pools]:
     if not names:
         raise ConfigError("the runs hold no problem in common; calibrate on runs of the same task, level and limit")
     warm = [run for run in runs if not run.kind.greedy]
-    found = [*([opened(cold[0], run) for run in warm] if cold else warm), *cold]
-    found += [unscored(run) for run in found if run.kind.scored and not run.kind.search]
-    deep = [pools for pools in (run.only(names) for run in found) if pools.depth >= pilot]
+    pool_sets = [*([opened(cold[0], run) for run in warm] if cold else warm), *cold]
+    pool_sets += [unscored(run) for run in pool_sets if run.kind.scored and not run.kind.search]
+    deep = [pools for pools in (run.only(names) for run in pool_sets) if pools.depth >= pilot]
     if pilot < 1 or not deep:
         raise ConfigError(f"pilot must be >= 1, and at most the draws that every problem has, got {pilot}")
     return deep
@@ -104,11 +104,11 @@ def fit(
     Raises:
         ConfigError: what `routes` raises.
     """
-    known = routes(runs, pilot=pilot)
-    made = tuple(fit_route(pools, seed=seed, pilot=pilot, prior=prior) for pools in known)
+    pool_sets = routes(runs, pilot=pilot)
+    fitted_routes = tuple(fit_route(pools, seed=seed, pilot=pilot, prior=prior) for pools in pool_sets)
     # Greedy answers open many routes, and samples stand in two, but every draw was paid for once.
-    names = list(known[0].by_id)
-    return Plan(made, sum(run.only(names).spent for run in runs), dict(source))
+    names = list(pool_sets[0].by_id)
+    return Plan(fitted_routes, sum(run.only(names).spent for run in runs), dict(source))
 
 
 def fit_route(pools: Pools, *, seed: int, pilot: int = 1, prior: float = PRIOR) -> Route:
@@ -128,13 +128,13 @@ def fit_route(pools: Pools, *, seed: int, pilot: int = 1, prior: float = PRIOR) 
             _walk(pool, order, ladder, cuts, rules, rungs)
     total = len(each) * ORDERS
     # One rule for the route: the best of several in every state would often be best by chance.
-    best = max(rules, key=lambda rule: sum(seen.right[rule] for rung in rungs for seen in rung.values()))
+    best = max(rules, key=lambda rule: sum(visits.right[rule] for rung in rungs for visits in rung.values()))
     states = tuple(_states(rung, _parents(rungs, (best,)), (best,), total, prior) for rung in rungs)
     return Route(pools.kind, ladder, cuts, first / total, states)
 
 
 def _walk(
-    pool: Sampled,
+    pool: DrawPool,
     order: Sequence[int],
     ladder: Sequence[int],
     cuts: Sequence[float],
@@ -144,12 +144,12 @@ def _walk(
     """Enter one order of one pool into the states of all rungs."""
     before: _Seen | None = None
     for rung, n in enumerate(ladder):
-        taken = order[:n]
-        name = state_of(pool.of(taken), CLASSES, cuts)
+        prefix = order[:n]
+        name = state_of(pool.of(prefix), CLASSES, cuts)
         here = rungs[rung][name]
         here.count += 1
         for rule in rules:
-            here.right[rule] += is_right(pool, taken, rule)
+            here.right[rule] += is_right(pool, prefix, rule)
         if before is not None:
             before.leads[name] += 1
             before.tokens += pool.cost(order[ladder[rung - 1] : n])
@@ -160,10 +160,10 @@ def _parents(rungs: Sequence[Mapping[str, _Seen]], rules: Sequence[Select]) -> d
     """The states of each name, over all rungs."""
     parents: dict[str, _Seen] = defaultdict(_Seen)
     for rung in rungs:
-        for name, seen in rung.items():
-            parents[name].count += seen.count
+        for name, visits in rung.items():
+            parents[name].count += visits.count
             for rule in rules:
-                parents[name].right[rule] += seen.right[rule]
+                parents[name].right[rule] += visits.right[rule]
     return parents
 
 
@@ -172,12 +172,12 @@ def _states(
 ) -> dict[str, State]:
     return {
         name: State(
-            visits=seen.count / total,
-            tokens=seen.tokens / seen.count,
-            accuracy={rule: seen.accuracy(rule, parents[name], prior) for rule in rules},
-            leads={other: count / seen.count for other, count in sorted(seen.leads.items())},
+            visits=visits.count / total,
+            tokens=visits.tokens / visits.count,
+            accuracy={rule: visits.accuracy(rule, parents[name], prior) for rule in rules},
+            leads={other: count / visits.count for other, count in sorted(visits.leads.items())},
         )
-        for name, seen in sorted(rung.items())
+        for name, visits in sorted(rung.items())
     }
 
 
@@ -187,12 +187,12 @@ def worth(runs: Sequence[Pools], tokens: float, *, seed: int, pilot: int = 1) ->
     Raises:
         ConfigError: `tokens` do not pay for the first samples of either half.
     """
-    found: dict[str, tuple[float, float]] = {}
+    outcomes: dict[str, tuple[float, float]] = {}
     for plan, names in halves(runs, seed=seed, pilot=pilot):
         outcome = spend(plan, [run.only(names) for run in runs], tokens, seed=seed)
-        found.update(zip(names, zip(*outcome, strict=True), strict=True))
-    here = [found[name] for name in routes(runs)[0].by_id]
-    return [right for right, _ in here], [spent for _, spent in here]
+        outcomes.update(zip(names, zip(*outcome, strict=True), strict=True))
+    here = [outcomes[name] for name in routes(runs)[0].by_id]
+    return [right for right, _ in here], [tokens_used for _, tokens_used in here]
 
 
 def halves(runs: Sequence[Pools], *, seed: int, pilot: int = 1) -> list[tuple[Plan, list[str]]]:
@@ -212,40 +212,40 @@ def spend(plan: Plan, runs: Sequence[Pools], tokens: float, *, seed: int) -> tup
     The runs are of the kinds that the plan was fitted to, in the same order.
     """
     mixture, rng = follow(plan, tokens), np.random.default_rng(seed)
-    known = routes(runs, pilot=plan.routes[0].ladder[0])
-    accuracy, spent = [0.0] * len(known[0].by_id), [0.0] * len(known[0].by_id)
+    pool_sets = routes(runs, pilot=plan.routes[0].ladder[0])
+    accuracy, costs = [0.0] * len(pool_sets[0].by_id), [0.0] * len(pool_sets[0].by_id)
     for policy, chance in ((mixture.lean, 1 - mixture.fraction), (mixture.rich, mixture.fraction)):
         if not chance:
             continue
         route, go = plan.routes[policy.route], policy.climbs[policy.route].go
-        for at, pool in enumerate(known[policy.route].by_id.values()):
+        for at, pool in enumerate(pool_sets[policy.route].by_id.values()):
             for _ in range(ORDERS):
-                taken, rule = _follow(route, go, pool, pool.order(rng))
-                accuracy[at] += chance * is_right(pool, taken, rule) / ORDERS
-                spent[at] += chance * pool.cost(taken) / ORDERS
-    return accuracy, spent
+                prefix, rule = _follow(route, go, pool, pool.order(rng))
+                accuracy[at] += chance * is_right(pool, prefix, rule) / ORDERS
+                costs[at] += chance * pool.cost(prefix) / ORDERS
+    return accuracy, costs
 
 
 def _follow(
-    route: Route, go: Sequence[frozenset[str]], pool: Sampled, order: Sequence[int]
+    route: Route, go: Sequence[frozenset[str]], pool: DrawPool, order: Sequence[int]
 ) -> tuple[Sequence[int], Select]:
     """Return the draws that a policy takes in this order, and the rule that it answers by."""
     for rung, n in enumerate(route.ladder):
-        taken = order[:n]
-        name = route.known(rung, state_of(pool.of(taken), CLASSES, route.cuts))
+        prefix = order[:n]
+        name = route.known(rung, state_of(pool.of(prefix), CLASSES, route.cuts))
         if name not in go[rung]:
             break
-    return taken, route.select(rung, name)
+    return prefix, route.select(rung, name)
 
 
-def is_right(pool: Sampled, taken: Sequence[int], rule: Select) -> bool:
+def is_right(pool: DrawPool, taken: Sequence[int], rule: Select) -> bool:
     """Whether the rule picks a right candidate among those taken."""
-    chosen = choose(pool.of(taken), CLASSES, rule)
+    choice = choose(pool.of(taken), CLASSES, rule)
     places = (i for draw in taken for i in pool.draws[draw])
-    return chosen is not None and any(pool.right[i] for i in places if pool.candidates[i].path == chosen.path)
+    return choice is not None and any(pool.right[i] for i in places if pool.candidates[i].path == choice.path)
 
 
-def _cuts(pools: Sequence[Sampled]) -> tuple[float, ...]:
+def _cuts(pools: Sequence[DrawPool]) -> tuple[float, ...]:
     """Scores that some shares of all samples stay below."""
     scores = [c.score for pool in pools for c in pool.candidates if c.score is not None] or [0.0]
-    return tuple(float(cut) for cut in np.unique(np.quantile(scores, LEVELS if len(pools) >= FEW else COARSE)))
+    return tuple(float(level) for level in np.unique(np.quantile(scores, LEVELS if len(pools) >= FEW else COARSE)))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.allocation.calibrate import LADDER, by_consensus, fit_route
-from evals.allocation.sampled import CLASSES, Pools, Sampled, named
+from evals.allocation.sampled import CLASSES, DrawPool, Pools, named
 from ttc import records as store
 from ttc import seeds
 from ttc.allocation.policy import StoppingPolicy, follow, mix, state_of
@@ -128,24 +128,26 @@ class Planner:
 
     async def answer(self, problem: Problem) -> Answer:
         """Return what a problem got; raises the error that ended it."""
-        found = self._state[problem.id]
-        if found.error is not None:
-            raise found.error
-        if not found.parts:
+        progress = self._state[problem.id]
+        if progress.error is not None:
+            raise progress.error
+        if not progress.parts:
             return Answer("", None, finish_reason="length", stop_cause="budget")
-        chosen = choose(found.candidates, kind_of(problem.kind).key, found.select) or fallback(found.candidates)
-        selected = () if chosen is None else (Event("select", chosen.path),)
+        choice = choose(progress.candidates, kind_of(problem.kind).key, progress.select) or fallback(
+            progress.candidates
+        )
+        selected = () if choice is None else (Event("select", choice.path),)
         return replace(
-            found.parts[-1],
-            text=chosen.text if chosen else "",
-            final=chosen.final if chosen else None,
-            thinking=chosen.thinking if chosen else "",
-            finish_reason=chosen.finish_reason if chosen else "length",
-            candidates=tuple(found.candidates),
-            usage=sum((part.usage for part in found.parts), Usage()),
-            trace=(*(event for part in found.parts for event in part.trace), *selected),
-            stop_cause=f"n={len(found.candidates)}",
-            seconds=sum(part.seconds for part in found.parts),
+            progress.parts[-1],
+            text=choice.text if choice else "",
+            final=choice.final if choice else None,
+            thinking=choice.thinking if choice else "",
+            finish_reason=choice.finish_reason if choice else "length",
+            candidates=tuple(progress.candidates),
+            usage=sum((part.usage for part in progress.parts), Usage()),
+            trace=(*(event for part in progress.parts for event in part.trace), *selected),
+            stop_cause=f"n={len(progress.candidates)}",
+            seconds=sum(part.seconds for part in progress.parts),
         )
 
     def _begun(self) -> list[Problem]:
@@ -168,16 +170,16 @@ class Planner:
 
         Where the budget is too small to learn from, everybody gets the same, and nobody is left.
         """
-        used = sum(part.usage.tokens for progress in self._state.values() for part in progress.parts)
-        one = max(used / max(len(going), 1), 1.0)
+        pilot_tokens = sum(part.usage.tokens for progress in self._state.values() for part in progress.parts)
+        one = max(pilot_tokens / max(len(going), 1), 1.0)
         mean = self._total / max(len(self._problems), 1) / one
         most = max(n for n in LADDER if n <= max(DEPTH * mean, 1))
         number = int(EXPLORE * self._total / (most * one))
         if number < MIN_EXPLORED or most < 2 or number > len(going) // 2:
             await self._wave(going, self._kind, range(1, max(int(mean), 1)))
             return []
-        chosen = {going[i * len(going) // number].id for i in range(number)}
-        explored = [problem for problem in going if problem.id in chosen]
+        explored_ids = {going[i * len(going) // number].id for i in range(number)}
+        explored = [problem for problem in going if problem.id in explored_ids]
         await self._wave(explored, self._kind, range(1, most))
         pools = {problem.id: self._pool(problem) for problem in explored}
         pools = {name: by_consensus(pool) for name, pool in pools.items() if len(pool.draws) == most}
@@ -185,22 +187,22 @@ class Planner:
             return []
         route = fit_route(Pools(self._kind, pools), seed=self._seed)
         self._plan = Plan((route,), Pools(self._kind, pools).spent, {"learned": len(pools)})
-        return [problem for problem in going if problem.id not in chosen]
+        return [problem for problem in going if problem.id not in explored_ids]
 
-    def _pool(self, problem: Problem) -> Sampled:
+    def _pool(self, problem: Problem) -> DrawPool:
         """One problem's draws as a pool; what a wave cost is shared out by length."""
-        found = self._state[problem.id]
+        progress = self._state[problem.id]
         places: dict[int, list[int]] = {}
         tokens: dict[int, float] = {}
-        for part in found.parts:
+        for part in progress.parts:
             length = max(sum(candidate.num_tokens for candidate in part.candidates), 1)
             for candidate in part.candidates:
                 draw = candidate.path[0] // self._kind.width
                 places.setdefault(draw, []).append(sum(map(len, places.values())))
                 tokens[draw] = tokens.get(draw, 0.0) + part.usage.tokens * candidate.num_tokens / length
-        candidates = named(found.candidates, problem.kind)
-        draws = tuple(tuple(found) for found in places.values())
-        return Sampled(candidates, (False,) * len(candidates), draws, tuple(tokens.values()))
+        candidates = named(progress.candidates, problem.kind)
+        draws = tuple(tuple(progress) for progress in places.values())
+        return DrawPool(candidates, (False,) * len(candidates), draws, tuple(tokens.values()))
 
     async def _climb(self, plan: Plan, going: Sequence[Problem]) -> None:
         """Take problems up their ladders, rung by rung, as long as it pays."""
@@ -227,16 +229,16 @@ class Planner:
         return policy.climbs[self._state[problem.id].route].go
 
     def _name(self, plan: Plan, rung: int, problem: Problem) -> str:
-        found = self._state[problem.id]
-        route, candidates = plan.routes[found.route], named(found.candidates, problem.kind)
+        progress = self._state[problem.id]
+        route, candidates = plan.routes[progress.route], named(progress.candidates, problem.kind)
         return route.known(rung, state_of(candidates, CLASSES, route.cuts))
 
     def _rate(self, plan: Plan, going: Sequence[Problem]) -> float:
         """How much more these problems take than those that the plan knows."""
         begun = [self._state[problem.id] for problem in going]
-        firsts = sum(found.parts[0].usage.tokens for found in begun)
-        known = sum(plan.routes[found.route].first for found in begun)
-        return max(firsts / max(known, 1.0), 1e-6) if going else 1.0
+        firsts = sum(progress.parts[0].usage.tokens for progress in begun)
+        expected = sum(plan.routes[progress.route].first for progress in begun)
+        return max(firsts / max(expected, 1.0), 1e-6) if going else 1.0
 
     def _dice(self, problem: Problem) -> float:
         return seeds.uniform(seeds.derive(self._seed, problem.id, "planner"), 0)
@@ -257,26 +259,26 @@ class Planner:
 
     async def _one(self, wave: int, problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> int:
         """Draw for one problem, or read what was drawn before the run was killed; return its tokens."""
-        found = self._state[problem.id]
-        known = self._drawn.get((wave, problem.id))
-        if known is not None and known.answer is not None:
-            return found.add(wave, known.answer)
+        progress = self._state[problem.id]
+        earlier = self._drawn.get((wave, problem.id))
+        if earlier is not None and earlier.answer is not None:
+            return progress.add(wave, earlier.answer)
         try:
             async with self._slots:
                 answer = await self._draw(problem, kind, draws, limit)
         except ConfigError:
             raise
         except TTCError as error:
-            found.error = error
+            progress.error = error
             return spent(error).tokens
         self._journal.append(Record(problem, answer=answer, provenance={"wave": wave}))
-        return found.add(wave, answer)
+        return progress.add(wave, answer)
 
     def _persisted(self, number: int, members: Sequence[Problem], draws: range) -> list[Problem]:
         """The members that a run had chosen before it was killed; else these, written down."""
         if number < len(self._waves):
-            chosen = set(self._waves[number]["members"])
-            return [problem for problem in self._problems if problem.id in chosen]
+            members_before = set(self._waves[number]["members"])
+            return [problem for problem in self._problems if problem.id in members_before]
         self._waves += [{"start": 0, "end": 0, "members": []} for _ in range(number - len(self._waves))]
         self._waves.append({"start": draws.start, "end": draws.stop, "members": [problem.id for problem in members]})
         self._save()

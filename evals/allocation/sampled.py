@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evals.folder.run import read_run
+from evals.run_folder import read_run
 from ttc import answers
 from ttc.allocation.table import DrawKind
 from ttc.answers import kind_of
@@ -24,14 +24,14 @@ from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
 from ttc.replay import RecordedDraw, pool_of
 
-__all__ = ["CLASSES", "Pools", "Sampled", "named", "opened", "plain", "read_pools", "unscored"]
+__all__ = ["CLASSES", "DrawPool", "Pools", "named", "opened", "plain", "read_pools", "unscored"]
 
 CLASSES = kind_of("exact").key
 """Answer kind of class names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class DrawPool:
     """One problem's pool: its draws, each the places of its candidates and its cost in tokens; who of them is right.
 
     A plain sample is a draw of one candidate, an island one of its leaves. Finals are the names of their answer
@@ -57,7 +57,7 @@ class Sampled:
         """Tokens of some draws."""
         return sum(self.tokens[draw] for draw in taken)
 
-    def first(self, n: int) -> Sampled:
+    def first(self, n: int) -> DrawPool:
         """The pool of its first n draws."""
         return replace(self, draws=self.draws[:n], tokens=self.tokens[:n])
 
@@ -67,7 +67,7 @@ class Pools:
     """The pools of the problems of a run, by their ids; all draws are of one kind."""
 
     kind: DrawKind
-    by_id: Mapping[str, Sampled]
+    by_id: Mapping[str, DrawPool]
 
     def only(self, names: Sequence[str]) -> Pools:
         """The pools of some problems, in that order."""
@@ -88,9 +88,9 @@ class Pools:
         return round(sum(sum(pool.tokens) for pool in self.by_id.values()))
 
 
-def plain(candidates: Sequence[Candidate], right: Sequence[bool], tokens: Sequence[float]) -> Sampled:
+def plain(candidates: Sequence[Candidate], right: Sequence[bool], tokens: Sequence[float]) -> DrawPool:
     """Return a pool of plain samples; finals are already names."""
-    return Sampled(tuple(candidates), tuple(right), tuple((i,) for i in range(len(candidates))), tuple(tokens))
+    return DrawPool(tuple(candidates), tuple(right), tuple((i,) for i in range(len(candidates))), tuple(tokens))
 
 
 def read_pools(folder: Path) -> Pools:
@@ -104,7 +104,7 @@ def read_pools(folder: Path) -> Pools:
     if not records:
         raise ConfigError(f"{folder} holds no solved problem, so there is nothing to calibrate on")
     kind = _kind(folder, run.config, records)
-    read: Callable[[Record], Sampled] = _samples if not kind.search else lambda record: _islands(record, kind.width)
+    read: Callable[[Record], DrawPool] = _samples if not kind.search else lambda record: _islands(record, kind.width)
     return Pools(kind, {record.problem.id: read(record) for record in records})
 
 
@@ -121,8 +121,8 @@ def _kind(folder: Path, config: Mapping[str, Any], records: Sequence[Record]) ->
     if islands == 1 and params["policy"] == "dvts":
         islands, rest = divmod(n, int(params["beam_width"]))
         islands = 0 if rest else islands
-    cut = any(record.answer.stop_cause != "done" for record in records if record.answer is not None)
-    if not islands or (islands == 1 and params["policy"] != "dvts") or cut:
+    stopped_early = any(record.answer.stop_cause != "done" for record in records if record.answer is not None)
+    if not islands or (islands == 1 and params["policy"] != "dvts") or stopped_early:
         raise ConfigError(
             f"{folder}: of searches, only tree with islands of its own (islands=4, or policy=dvts with n a multiple of "
             "beam_width) and no budget can calibrate"
@@ -146,11 +146,11 @@ def opened(greedy: Pools, pools: Pools) -> Pools:
     return Pools(replace(pools.kind, greedy=True), by_id)
 
 
-def _before(opening: Sampled, pool: Sampled) -> Sampled:
+def _before(opening: DrawPool, pool: DrawPool) -> DrawPool:
     """One problem's greedy answer, then its draws."""
     moved = tuple(tuple(i + 1 for i in draw) for draw in pool.draws)
     first = replace(opening.candidates[0], path=(-1,))
-    return Sampled(
+    return DrawPool(
         (first, *pool.candidates),
         (opening.right[0], *pool.right),
         ((0,), *moved),
@@ -164,7 +164,7 @@ def unscored(pools: Pools) -> Pools:
     return Pools(replace(pools.kind, scored=False), {name: _unscored(pool) for name, pool in pools.by_id.items()})
 
 
-def _unscored(pool: Sampled) -> Sampled:
+def _unscored(pool: DrawPool) -> DrawPool:
     return replace(
         pool,
         candidates=tuple(replace(c, score=None) for c in pool.candidates),
@@ -172,7 +172,7 @@ def _unscored(pool: Sampled) -> Sampled:
     )
 
 
-def _samples(record: Record) -> Sampled:
+def _samples(record: Record) -> DrawPool:
     draws = pool_of(record)
     right = _verdicts(record)
     candidates = named([_scored(draw) for draw in draws.values()], record.problem.kind)
@@ -183,25 +183,25 @@ def _samples(record: Record) -> Sampled:
     )
 
 
-def _islands(record: Record, width: int) -> Sampled:
+def _islands(record: Record, width: int) -> DrawPool:
     """The islands of a search as draws; scored tokens are shared out by generated ones."""
     answer = record.answer
     if answer is None:
         raise ConfigError(f"problem {record.problem.id!r} failed")
-    grown: dict[int, float] = defaultdict(float)
+    lengths: dict[int, float] = defaultdict(float)
     for event in answer.trace:
         if event.kind == "generate":
-            grown[event.path[0] // width] += event.data["num_tokens"]
-    each = answer.usage.tokens / max(sum(grown.values()), 1)
-    places: dict[int, list[int]] = {number: [] for number in sorted(grown)}
+            lengths[event.path[0] // width] += event.data["num_tokens"]
+    each = answer.usage.tokens / max(sum(lengths.values()), 1)
+    places: dict[int, list[int]] = {number: [] for number in sorted(lengths)}
     for at, candidate in enumerate(answer.candidates):
         places[candidate.path[0] // width].append(at)
     right = _verdicts(record)
-    return Sampled(
+    return DrawPool(
         named(answer.candidates, record.problem.kind),
         tuple(right[candidate.path] for candidate in answer.candidates),
-        tuple(tuple(found) for found in places.values()),
-        tuple(each * grown[number] for number in places),
+        tuple(tuple(leaves) for leaves in places.values()),
+        tuple(each * lengths[number] for number in places),
     )
 
 

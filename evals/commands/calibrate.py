@@ -19,8 +19,8 @@ from typing import Any
 
 from evals.allocation.calibrate import fit, halves, routes, worth
 from evals.allocation.sampled import read_pools
-from evals.folder.run import digest, read_run
 from evals.numbers.statistics import mean_interval
+from evals.run_folder import digest, read_run
 from ttc.allocation.table import save_plan
 
 ROWS, MARGIN = 12, 1.02

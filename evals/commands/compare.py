@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.folder.run import read_run
-from evals.numbers.compare import Comparison, Side, compare_all
+from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import IDENTITY, SUMMARY, read_summary
+from evals.run_folder import read_run
 from evals.runs.labels import labels
 from ttc.core import Record
 
@@ -62,7 +62,7 @@ def _entry(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "n": params.get("n"), "temperature": sampling.get("temperature")}
 
 
-def _lines(item: Comparison) -> str:
+def _lines(item: RunComparison) -> str:
     rows = [
         f"{item.second} minus {item.first}, {item.problems} shared problems",
         f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "

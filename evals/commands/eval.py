@@ -28,7 +28,7 @@ from typing import Any
 from evals.numbers.summary import write_summary
 from evals.report import render_table, write_report
 from evals.runs.experiment import Arm, Experiment, Result, all_params, execute
-from evals.runs.progress import Progress
+from evals.runs.progress import ProgressBar
 from evals.task import Task
 from evals.tasks import TASKS, load_task, task_file
 from ttc.cli.memory import keep_little
@@ -160,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{experiment.task.name}: {experiment.task.note}", file=sys.stderr)
     total = len(experiment.items) * len(experiment.arms)
     try:
-        with Progress(total) as progress:
+        with ProgressBar(total) as progress:
             results = asyncio.run(
                 execute(
                     experiment,

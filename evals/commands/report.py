@@ -50,8 +50,8 @@ def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
         ConfigError: `folder` is no run folder.
         RecordError: a file in it is broken.
     """
-    from evals.folder.run import read_run
     from evals.numbers.summary import SUMMARY, read_summary, summarise
+    from evals.run_folder import read_run
 
     if (folder / SUMMARY).is_file():
         return [(entry, read_run(folder / str(entry.get("records", "."))).records) for entry in read_summary(folder)]

@@ -71,9 +71,9 @@ def overlaps(train: Sequence[str], held_out: Iterable[str], *, n: int = 13) -> I
         if plain in whole:
             yield Overlap(place, whole[plain], text, "equal")
             continue
-        found = next((gram for gram in _grams(plain, n) if gram in grams), None)
-        if found is not None:
-            yield Overlap(place, grams[found], " ".join(found), "ngram")
+        match = next((gram for gram in _grams(plain, n) if gram in grams), None)
+        if match is not None:
+            yield Overlap(place, grams[match], " ".join(match), "ngram")
 
 
 def answer_leaks(items: Iterable[Item]) -> Iterator[Leak]:

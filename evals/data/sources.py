@@ -1,6 +1,6 @@
 """Where dataset rows come from: the hub's format through `datasets`, or a file on the disk.
 
-    rows_from(Source("gsm8k_test", "openai/gsm8k", "main", "test"), data=None)
+    dataset(Source("gsm8k_test", "openai/gsm8k", "main", "test"), data=None, read=one_row_to_an_item)
 
 `data` is a folder. If it holds `gsm8k_test.jsonl` or `.jsonl.gz`, those lines are the rows ("local" format, with
 `problem` and `answer`); a `.csv` of that stem has the published columns, like the hub; if it holds a copy of the hub
@@ -16,15 +16,16 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from evals.task import Item, Loader, sample
 from ttc.errors import ConfigError, RecordError
 
-__all__ = ["Row", "Source", "json_lines", "rows_from"]
+__all__ = ["Row", "Source", "dataset", "json_lines", "rows_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,22 @@ class Row:
     number: int
     local: bool
 
-    def text(self, name: str) -> str:
-        """Return a field that must be a non-empty string (numbers are accepted and written out)."""
+    def column(self, name: str, published: str) -> str:
+        """Return what a field is called here: `name` in the local format, `published` in the published one."""
+        return name if self.local else published
+
+    def id(self, prefix: str, column: str | None = None) -> str:
+        """Return the local `id`; of a published row the prefix with this column, or with the row's number from 0."""
+        if self.local:
+            return self.text("id")
+        return f"{prefix}-{self.number - 1 if column is None else self.text(column)}"
+
+    def text(self, name: str, published: str | None = None) -> str:
+        """Return a field that must be a non-empty string (numbers are accepted and written out).
+
+        `published` is its name in the published format, where that is another.
+        """
+        name = self.column(name, published or name)
         value = self.data.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             value = repr(value)
@@ -59,8 +74,9 @@ class Row:
             raise RecordError(f"{self.where}: {name}: expected a non-empty string, got {value!r}")
         return value
 
-    def numeric(self, name: str) -> str:
-        """Return a field that must be a number, as text without thousands separators and without a final `.0`."""
+    def numeric(self, name: str, published: str | None = None) -> str:
+        """`text` that must be a number, without thousands separators and without a final `.0`."""
+        name = self.column(name, published or name)
         text = self.text(name).strip().replace(",", "")
         try:
             Fraction(text)
@@ -70,8 +86,17 @@ class Row:
 
     def labels(self, **columns: str) -> dict[str, str]:
         """Return the given columns as text under new names, without those that the row does not have."""
-        found = {name: self.data.get(column) for name, column in columns.items()}
-        return {name: str(value).strip() for name, value in found.items() if value is not None and str(value).strip()}
+        values = {name: self.data.get(column) for name, column in columns.items()}
+        return {name: str(value).strip() for name, value in values.items() if value is not None and str(value).strip()}
+
+
+def dataset(source: Source, data: str | None, read: Callable[[Row], Item | None]) -> Loader:
+    """Return the loader of a task whose problems are the rows of `source`; `read` gives None to leave a row out."""
+
+    def load(limit: int | None, seed: int) -> list[Item]:
+        return sample([item for row in rows_from(source, data) if (item := read(row)) is not None], limit)
+
+    return load
 
 
 def rows_from(source: Source, data: str | None) -> Iterator[Row]:

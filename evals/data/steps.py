@@ -91,9 +91,9 @@ async def sample_labelled(
         parts = await gather(
             _sample(engine, item, checker, n, sampling, seed) for item in items[start : start + AT_ONCE]
         )
-        for found, spent in parts:
-            rows += found
-            usage += spent
+        for part, part_usage in parts:
+            rows += part
+            usage += part_usage
     return rows, usage
 
 
@@ -103,10 +103,10 @@ async def label_rows(rows: Sequence[Labelled], checker: StepChecker) -> tuple[li
     usage = Usage()
     for start in range(0, len(rows), AT_ONCE):
         part = rows[start : start + AT_ONCE]
-        told = await gather(checker.check(row.problem, row.target, row.steps) for row in part)
-        for row, found in zip(part, told, strict=True):
-            labelled.append(replace(row, labels=found.labels))
-            usage += found.usage
+        verdicts = await gather(checker.check(row.problem, row.target, row.steps) for row in part)
+        for row, verdict in zip(part, verdicts, strict=True):
+            labelled.append(replace(row, labels=verdict.labels))
+            usage += verdict.usage
     return labelled, usage
 
 
@@ -114,14 +114,14 @@ async def score_rows(
     rows: Sequence[Labelled], engine: Engine, scorer: Scorer, *, seed: int
 ) -> tuple[list[Judged], Usage]:
     """Score the steps of every row; one that is too long for the scorer, or has no verdict, has no scores."""
-    judged: list[Judged] = []
+    scored_rows: list[Judged] = []
     usage = Usage()
     for start in range(0, len(rows), AT_ONCE):
         parts = await gather(_score(row, engine, scorer, seed) for row in rows[start : start + AT_ONCE])
-        for row, (scores, spent) in zip(rows[start : start + AT_ONCE], parts, strict=True):
-            judged.append(Judged(row.problem.id, row.cluster, row.labels, scores))
-            usage += spent
-    return judged, usage
+        for row, (scores, row_usage) in zip(rows[start : start + AT_ONCE], parts, strict=True):
+            scored_rows.append(Judged(row.problem.id, row.cluster, row.labels, scores))
+            usage += row_usage
+    return scored_rows, usage
 
 
 async def _sample(
@@ -135,12 +135,12 @@ async def _sample(
         whole = prompt.then(completion)
         steps = whole.generated_text.split(STEP_DELIMITER)
         steps = steps[:-1] if steps[-1] == "" else steps
-        told = await checker.check(item.problem, item.target, steps)
-        usage += told.usage
+        verdict = await checker.check(item.problem, item.target, steps)
+        usage += verdict.usage
         name = f"{item.problem.id}/{completion.path[-1]}"
         problem, path = replace(item.problem, id=name), replace(whole, problem_id=name)
         group = item.difficulty or ""
-        rows.append(Labelled(problem, tuple(steps), told.labels, item.problem.id, group, item.target, path))
+        rows.append(Labelled(problem, tuple(steps), verdict.labels, item.problem.id, group, item.target, path))
     return rows, usage + session.usage
 
 
@@ -158,8 +158,8 @@ async def _score(row: Labelled, engine: Engine, scorer: Scorer, seed: int) -> tu
             steps = score.steps or ((score.value,) if score.value is not None else ())
             return (steps if len(steps) == len(row.steps) else None), session.usage
         values = [each.value for each in await session.score(scorer, ends)]
-        known = tuple(value for value in values if value is not None)
-        return (known if len(known) == len(values) else None), session.usage
+        numbers = tuple(value for value in values if value is not None)
+        return (numbers if len(numbers) == len(values) else None), session.usage
     except PromptTooLong:
         return None, session.usage
     finally:
@@ -186,14 +186,14 @@ def _row(data: Mapping[str, Any], where: str, number: int) -> Labelled:
 
 
 def _labels(data: Mapping[str, Any], num: int, where: str) -> Iterator[float | None]:
-    given = [name for name in ("labels", "mistake_index", "label") if name in data]
-    if len(given) > 1:
-        raise RecordError(f"{where}: give one of labels, mistake_index and label, got {', '.join(given)}")
-    if not given:
+    fields = [name for name in ("labels", "mistake_index", "label") if name in data]
+    if len(fields) > 1:
+        raise RecordError(f"{where}: give one of labels, mistake_index and label, got {', '.join(fields)}")
+    if not fields:
         yield from (None,) * num
         return
-    value = data[given[0]]
-    if given[0] == "labels":
+    value = data[fields[0]]
+    if fields[0] == "labels":
         right = isinstance(value, list) and len(value) == num
         if not right or not all(each is None or (_is_number(each) and 0 <= each <= 1) for each in value):
             raise RecordError(f"{where}: labels: expected {num} numbers in [0, 1] or null, got {value!r}")
@@ -201,7 +201,7 @@ def _labels(data: Mapping[str, Any], num: int, where: str) -> Iterator[float | N
         return
     first = num if value is None or value == -1 else value
     if not isinstance(first, int) or not 0 <= first <= num:
-        raise RecordError(f"{where}: {given[0]}: expected the index of a step, got {value!r}")
+        raise RecordError(f"{where}: {fields[0]}: expected the index of a step, got {value!r}")
     for index in range(num):
         yield 1.0 if index < first else 0.0 if index == first else None
 

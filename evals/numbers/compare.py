@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evals.numbers.pools import exchangeable, votes
 from evals.numbers.statistics import holm, mcnemar, minimum_detectable, paired_interval, standard_error
 from evals.numbers.summary import cluster_of, curve_values, is_correct, total_usage
+from evals.numbers.tally import exchangeable, votes
 from ttc.core import Record
 from ttc.errors import ConfigError
 
-__all__ = ["Comparison", "EqualFlops", "Side", "compare_all"]
+__all__ = ["EqualFlops", "RunComparison", "Side", "compare_all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class EqualFlops:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Second minus first on their shared problems; ratios are second over first, None where the first is free."""
 
     first: str
@@ -71,7 +71,7 @@ class Comparison:
         return asdict(self)
 
 
-def compare_all(sides: Sequence[Side], *, seed: int) -> list[Comparison]:
+def compare_all(sides: Sequence[Side], *, seed: int) -> list[RunComparison]:
     """Compare every later run with every earlier one, Holm-corrected over all of them.
 
     Raises:
@@ -108,14 +108,14 @@ class _Paired:
         self.p_value = mcnemar(self.only_first, self.only_second)
         self.pool_size, self.flops_per_draw = _pool(self.rows_first)
 
-    def result(self, p_holm: float, seed: int) -> Comparison:
+    def result(self, p_holm: float, seed: int) -> RunComparison:
         interval = paired_interval(self.right_first, self.right_second, self.clusters, seed=seed)
         differences = [b - a for a, b in zip(self.right_first, self.right_second, strict=True)]
         count = len(self.clusters)
         cost_first, cost_second = total_usage(self.rows_first), total_usage(self.rows_second)
         k = math.ceil(cost_second.flops / self.flops_per_draw) if self.flops_per_draw else 0
         fits = 0 < k <= self.pool_size
-        return Comparison(
+        return RunComparison(
             first=self.first.label,
             second=self.second.label,
             problems=count,

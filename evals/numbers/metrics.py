@@ -161,8 +161,8 @@ def _win_chances(sizes: tuple[int, ...], num: int) -> Mapping[int, Array]:
             for size in counts:
                 if size >= m:
                     others = _product(idle, factors, {**counts, size: counts[size] - 1}, num)
-                    taken = share * math.comb(size, m) * others[: num + 1 - m]
-                    wins[size][m : m + len(taken)] += taken
+                    ways = share * math.comb(size, m) * others[: num + 1 - m]
+                    wins[size][m : m + len(ways)] += ways
     return {size: chance / totals for size, chance in wins.items()}
 
 

@@ -146,8 +146,8 @@ def _resample(sums: Array, sizes: Array, draws: int, rng: np.random.Generator) -
     parts = []
     for start in range(0, draws, chunk):
         shape = min(chunk, draws - start)
-        taken = rng.multinomial(count, np.full(count, 1 / count), size=shape).astype(float)  # (draws, C)
-        parts.append((taken @ sums) / (taken @ sizes)[:, None])
+        weights = rng.multinomial(count, np.full(count, 1 / count), size=shape).astype(float)  # (draws, C)
+        parts.append((weights @ sums) / (weights @ sizes)[:, None])
     return np.concatenate(parts)
 
 

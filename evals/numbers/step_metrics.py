@@ -154,8 +154,8 @@ def _hits(rows: Sequence[Judged], threshold: float) -> list[float]:
 def _f1(rows: Sequence[Judged], threshold: float) -> float:
     kinds = [[row for row in rows if (row.error is None) is sound] for sound in (False, True)]
     shares = [sum(_hits(kind, threshold)) / len(kind) if kind else math.nan for kind in kinds]
-    found = _harmonic(shares[0], shares[1])
-    return -1.0 if math.isnan(found) else found
+    value = _harmonic(shares[0], shares[1])
+    return -1.0 if math.isnan(value) else value
 
 
 def _f1_tails(faulty: Sequence[Judged], sound: Sequence[Judged], threshold: float, seed: int) -> tuple[float, float]:
@@ -168,11 +168,11 @@ def _f1_tails(faulty: Sequence[Judged], sound: Sequence[Judged], threshold: floa
         for row, hit in zip(kind, _hits(kind, threshold), strict=True):
             sums[place[row.cluster], column : column + 2] += (hit, 1.0)
     rng = np.random.default_rng(seed)
-    drawn = []
+    replicates = []
     for _ in range(DRAWS):
         hits, num, other_hits, other_num = rng.multinomial(len(place), np.full(len(place), 1 / len(place))) @ sums
-        drawn.append(_harmonic(hits / num, other_hits / other_num) if num and other_num else math.nan)
-    low, high = np.nanquantile(drawn, [0.025, 0.975])
+        replicates.append(_harmonic(hits / num, other_hits / other_num) if num and other_num else math.nan)
+    low, high = np.nanquantile(replicates, [0.025, 0.975])
     return float(low), float(high)
 
 

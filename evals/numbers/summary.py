@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, pass_at_k, powers_of_two, weighted_at_k
-from evals.numbers.pools import votes
 from evals.numbers.statistics import Interval, mean_interval, mean_intervals, minimum_detectable, standard_error
-from evals.numbers.tally import Tally, cluster_of, is_correct, tally, usage_of
+from evals.numbers.tally import RunTotals, cluster_of, is_correct, tally, usage_of, votes
 from ttc import seeds
 from ttc.core import Record, Usage
 from ttc.durable import replace_text
@@ -59,27 +58,27 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
     The records are read once, and once more where there is a curve.
     """
     seed = seeds.derive(int(config["seed"]), "summary")
-    found = tally(records)
-    accuracy = mean_interval(found.right, found.clusters, seed=seed)
-    usage, count, seconds = found.usage, max(found.problems, 1), found.seconds
-    curve = _curve(records, found, seed)
-    coverage = found.covered / count
-    spread = len(set(found.clusters)) > 1
+    totals = tally(records)
+    accuracy = mean_interval(totals.right, totals.clusters, seed=seed)
+    usage, count, seconds = totals.usage, max(totals.problems, 1), totals.seconds
+    curve = _curve(records, totals, seed)
+    coverage = totals.covered / count
+    spread = len(set(totals.clusters)) > 1
     return {
         **{name: config.get(name) for name in IDENTITY},
-        "n": _width(found, config),
-        "problems": found.problems,
+        "n": _width(totals, config),
+        "problems": totals.problems,
         "accuracy": accuracy.value,
         "low": accuracy.low,
         "high": accuracy.high,
         "coverage": coverage,
         "selection_regret": coverage - accuracy.value,
         **{name: _by_k(curve, kind) for name, kind in _AT_K.items()},
-        "truncated": found.truncated / count,
-        "no_answer": found.no_answer / count,
-        "errors": found.errors,
-        "verdicts": dict(found.verdicts),
-        "stop_causes": dict(found.stop_causes),
+        "truncated": totals.truncated / count,
+        "no_answer": totals.no_answer / count,
+        "errors": totals.errors,
+        "verdicts": dict(totals.verdicts),
+        "stop_causes": dict(totals.stop_causes),
         "tokens_per_problem": usage.tokens / count,
         "flops_per_problem": usage.flops / count,
         "usage": dataclasses.asdict(usage),
@@ -87,9 +86,9 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "seconds_per_problem": seconds / count,
         "tokens_per_second": usage.tokens / seconds if seconds else None,
         "curve": curve,
-        "by_difficulty": _by_difficulty(found, seed),
+        "by_difficulty": _by_difficulty(totals, seed),
         "temperature": config.get("sampling", {}).get("temperature"),
-        "mde": minimum_detectable(2**0.5 * standard_error(found.right, found.clusters)) if spread else None,
+        "mde": minimum_detectable(2**0.5 * standard_error(totals.right, totals.clusters)) if spread else None,
     }
 
 
@@ -115,7 +114,7 @@ _KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]
 }
 
 
-def _width(found: Tally, config: Mapping[str, Any]) -> int:
+def _width(found: RunTotals, config: Mapping[str, Any]) -> int:
     """Return the strategy's n, or where it has none the most candidates that a problem had."""
     n = (config.get("params") or {}).get("n")
     if n is not None:
@@ -123,32 +122,32 @@ def _width(found: Tally, config: Mapping[str, Any]) -> int:
     return 1 if found.most is None else found.most
 
 
-def _curve(records: Sequence[Record], found: Tally, seed: int) -> list[dict[str, Any]]:
+def _curve(records: Sequence[Record], found: RunTotals, seed: int) -> list[dict[str, Any]]:
     ladder = powers_of_two(found.pool_size)
     if len(ladder) < 2:
         return []
     kinds = _kinds_of(found)
-    wanted = [(kind, k) for kind in kinds for k in ladder]
-    dice = [np.random.default_rng(seed) for _ in wanted]
-    values = np.zeros((len(wanted), found.problems))
+    grid = [(kind, k) for kind in kinds for k in ladder]
+    dice = [np.random.default_rng(seed) for _ in grid]
+    values = np.zeros((len(grid), found.problems))
     for column, record in enumerate(records):
         pool = votes(record)
-        for row, (kind, k) in enumerate(wanted):
+        for row, (kind, k) in enumerate(grid):
             values[row, column] = _KINDS[kind](pool, k, dice[row]) if pool else 0.0
     points = []
-    for start, kind in zip(range(0, len(wanted), len(ladder)), kinds, strict=True):
+    for start, kind in zip(range(0, len(grid), len(ladder)), kinds, strict=True):
         intervals = mean_intervals(values[start : start + len(ladder)].T, found.clusters, seed=seed)
         points += [_point(kind, k, interval, found) for k, interval in zip(ladder, intervals, strict=True)]
     return points
 
 
-def _kinds_of(found: Tally) -> tuple[str, ...]:
+def _kinds_of(found: RunTotals) -> tuple[str, ...]:
     if found.lowest is None:
         return ("pass", "majority")
     return ("pass", "majority", "best_of_n") if found.lowest < 0 else ("pass", "majority", "best_of_n", "weighted")
 
 
-def _point(kind: str, k: int, interval: Interval, found: Tally) -> dict[str, Any]:
+def _point(kind: str, k: int, interval: Interval, found: RunTotals) -> dict[str, Any]:
     usage, draws, blind = found.usage, found.candidates, kind in ("pass", "majority")
     flops = None if blind and usage.scored else usage.flops / draws * k
     return {
@@ -166,7 +165,7 @@ def _by_k(curve: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
     return {str(point["k"]): point["accuracy"] for point in curve if point["kind"] == kind}
 
 
-def _by_difficulty(found: Tally, seed: int) -> dict[str, dict[str, Any]]:
+def _by_difficulty(found: RunTotals, seed: int) -> dict[str, dict[str, Any]]:
     """Return accuracy per difficulty; empty where there are fewer than two."""
     groups: dict[str, tuple[list[float], list[str]]] = {}
     for right, cluster, name in zip(found.right, found.clusters, found.difficulties, strict=True):

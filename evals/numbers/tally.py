@@ -1,22 +1,27 @@
 """One pass over the records of a run: its sums, and the few numbers of each problem that intervals are made of.
 
 About a hundred bytes are kept for each problem, whatever its record holds, so a run of any length fits.
+
+A problem's candidates are a pool that can be sub-sampled when they are draws of one prompt (paths of length one), so
+that any k of them are what a run with n = k would have drawn. The leaves of a tree are not, nor are samples whose
+number was decided by what they said (a stopping rule, a budget): there only their union counts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from evals.numbers.pools import independent
+from evals.numbers.metrics import Vote
+from ttc import answers
 from ttc.core import Answer, Record, Usage
 
-__all__ = ["Tally", "cluster_of", "is_correct", "tally", "usage_of"]
+__all__ = ["RunTotals", "cluster_of", "exchangeable", "independent", "is_correct", "tally", "usage_of", "votes"]
 
 
 @dataclass(slots=True)
-class Tally:
+class RunTotals:
     """See the module docstring. `right`, `clusters` and `difficulties` have one entry per problem, in order."""
 
     right: list[float] = field(default_factory=list)
@@ -86,12 +91,12 @@ class Tally:
             self.lowest = min(scores) if self.lowest is None else min(self.lowest, *scores)
 
 
-def tally(records: Iterable[Record]) -> Tally:
+def tally(records: Iterable[Record]) -> RunTotals:
     """Read every record once."""
-    found = Tally()
+    totals = RunTotals()
     for record in records:
-        found.add(record)
-    return found
+        totals.add(record)
+    return totals
 
 
 def is_correct(record: Record) -> bool:
@@ -109,3 +114,30 @@ def usage_of(record: Record) -> Usage:
     if record.answer is not None:
         return record.answer.usage
     return Usage(**record.provenance.get("spent", {}))
+
+
+def votes(record: Record) -> list[Vote]:
+    """Return the candidates as voting sees them; one without a final answer abstains and its score is void."""
+    if record.answer is None:
+        return []
+    finals = {candidate.final for candidate in record.answer.candidates if candidate.final is not None}
+    keys = {final: answers.key(final, record.problem.kind) for final in finals}
+    return [
+        Vote(
+            key=None if candidate.final is None else keys[candidate.final],
+            correct=candidate.final is not None and verdict.correct,
+            score=None if candidate.final is None else candidate.score,
+        )
+        for candidate, verdict in zip(record.answer.candidates, record.verdicts, strict=True)
+    ]
+
+
+def exchangeable(records: Sequence[Record]) -> bool:
+    """Whether there are candidates, each of them a draw of its problem's own prompt, and none was stopped."""
+    return all(map(independent, records)) and any(record.answer and record.answer.candidates for record in records)
+
+
+def independent(record: Record) -> bool:
+    """Whether all candidates are draws of the problem's own prompt that nothing stopped; also where there is none."""
+    answer = record.answer
+    return answer is None or (answer.stop_cause == "done" and all(len(one.path) == 1 for one in answer.candidates))

@@ -15,9 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from evals.report.chart import share_ticks
-from evals.report.numbers import count, finite, percent
-from evals.report.runs import Run
-from evals.report.svg import element, text
+from evals.report.kit import count, element, finite, percent, text
+from evals.report.runs import RunSummary
 from ttc.core import Candidate, Record, Verdict
 
 NO_VERDICT = frozenset({"timeout", "limit", "error"})
@@ -71,7 +70,9 @@ def success_by_score(records: Sequence[Record]) -> list[tuple[float, float, floa
     return [(scores[p[0]], scores[p[-1]], sum(right[at] for at in p) / len(p), len(p)) for p in parts]
 
 
-def success_figures(runs: Sequence[Run], records: Mapping[str, Sequence[Record]], slots: Mapping[str, int]) -> str:
+def success_figures(
+    runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]], slots: Mapping[str, int]
+) -> str:
     """Histograms of per-problem success, one small figure per run that has pools; empty markup when none has."""
     figures = []
     for run in runs:
@@ -85,7 +86,7 @@ def success_figures(runs: Sequence[Run], records: Mapping[str, Sequence[Record]]
     return "".join(figures)
 
 
-def score_figures(runs: Sequence[Run], records: Mapping[str, Sequence[Record]], slots: Mapping[str, int]) -> str:
+def score_figures(runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]], slots: Mapping[str, int]) -> str:
     """Share of right candidates by rank of their score, one small figure per run that has scores."""
     figures = []
     for run in runs:
@@ -98,20 +99,20 @@ def score_figures(runs: Sequence[Run], records: Mapping[str, Sequence[Record]], 
     return "".join(figures)
 
 
-def role_tokens(run: Run) -> dict[str, float]:
+def role_tokens(run: RunSummary) -> dict[str, float]:
     """Tokens per problem by role; generated is split into thinking and answer, cached prompt tokens are left out."""
-    used = run.usage_per_problem
+    tokens = run.usage_per_problem
     return {
-        "thinking": used("thinking"),
-        "answer": used("generated") - used("thinking"),
-        "scored": used("scored"),
-        "judged": used("judged"),
-        "prefilled": used("prompt") - used("cached"),
-        "overrun": used("overrun"),
+        "thinking": tokens("thinking"),
+        "answer": tokens("generated") - tokens("thinking"),
+        "scored": tokens("scored"),
+        "judged": tokens("judged"),
+        "prefilled": tokens("prompt") - tokens("cached"),
+        "overrun": tokens("overrun"),
     }
 
 
-def role_bars(runs: Sequence[Run]) -> str:
+def role_bars(runs: Sequence[RunSummary]) -> str:
     """One stacked horizontal bar per run, in tokens per problem, with its legend."""
     totals = {run.label: role_tokens(run) for run in runs}
     longest = max((sum(roles.values()) for roles in totals.values()), default=0.0)

@@ -12,9 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evals.report.numbers import count, interval, percent, quantity
-from evals.report.runs import Axis, Curve, Point, Run, drawn_curves, frontier
-from evals.report.svg import element, text
+from evals.report.kit import count, element, interval, percent, quantity, text
+from evals.report.runs import Axis, Curve, Point, RunSummary, drawn_curves, frontier
 
 NUM_COLOURS = 8
 DASHES = {"majority": "none", "best_of_n": "7 3", "best_of_k": "7 3", "weighted": "2 3 7 3"}
@@ -48,7 +47,7 @@ class Frame:
         return self.height - self.bottom - inside * (self.height - self.top - self.bottom)
 
 
-def accuracy_chart(runs: Sequence[Run], axis: Axis, *, width: int = 880, height: int = 440) -> str | None:
+def accuracy_chart(runs: Sequence[RunSummary], axis: Axis, *, width: int = 880, height: int = 440) -> str | None:
     """Return the SVG of one group of runs, or None when no run has a cost on this axis."""
     frame = _frame(runs, axis, width, height)
     if frame is None:
@@ -102,7 +101,7 @@ def share_ticks(low: float, high: float) -> list[float]:
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def _frame(runs: Sequence[Run], axis: Axis, width: int, height: int) -> Frame | None:
+def _frame(runs: Sequence[RunSummary], axis: Axis, width: int, height: int) -> Frame | None:
     every = [run.point for run in runs] + [p for run in runs for c in run.curves for p in c.points]
     costs = [cost for p in every if (cost := p.cost(axis)) is not None]
     if not costs or all(run.point.cost(axis) is None for run in runs):
@@ -166,7 +165,7 @@ def _curve(frame: Frame, curve: Curve, axis: Axis, number: int) -> str:
     return element("g", line, *dots, class_=f"curve {kind} c{number}", data_kind=curve.kind)
 
 
-def _own(frame: Frame, run: Run, axis: Axis, number: int, on_frontier: bool) -> str:
+def _own(frame: Frame, run: RunSummary, axis: Axis, number: int, on_frontier: bool) -> str:
     cost = run.point.cost(axis)
     if cost is None:
         return ""
@@ -186,11 +185,11 @@ def _error_bar(frame: Frame, point: Point, x: float, cap: int = 0) -> str:
     return element("path", class_="error", d=path)
 
 
-def _labels(frame: Frame, runs: Sequence[Run], axis: Axis) -> str:
+def _labels(frame: Frame, runs: Sequence[RunSummary], axis: Axis) -> str:
     """Put each run's name beside its point, on the first side that covers neither a point nor another label."""
     spots = [(frame.x(c), frame.y(r.point.accuracy), r, i) for i, r in enumerate(runs) if (c := r.point.cost(axis))]
     dots = [(frame.x(c), frame.y(p.accuracy)) for r in runs for v in r.curves for p in v.points if (c := p.cost(axis))]
-    taken = [(x - 13, y - 13, x + 13, y + 13) for x, y, _, _ in spots]
+    obstacles = [(x - 13, y - 13, x + 13, y + 13) for x, y, _, _ in spots]
     crowd = [(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
     parts = []
     for x, y, run, i in spots:
@@ -202,10 +201,10 @@ def _labels(frame: Frame, runs: Sequence[Run], axis: Axis) -> str:
         ]  # fmt: skip
         boxes = [(lx, ly, a, _box(lx, ly, a, size)) for lx, ly, a in sides]
         inside = [b for b in boxes if _inside(frame, b[3])] or boxes
-        free = [b for b in inside if not any(_cross(b[3], other) for other in taken)]
-        kept = [b for b in free if not any(_cross(b[3], other) for other in crowd)] or free or inside
-        lx, ly, anchor, box = kept[0]
-        taken.append(box)
+        free = [b for b in inside if not any(_cross(b[3], other) for other in obstacles)]
+        best = [b for b in free if not any(_cross(b[3], other) for other in crowd)] or free or inside
+        lx, ly, anchor, box = best[0]
+        obstacles.append(box)
         parts.append(element("text", text(name), class_=f"name c{slot(i)}", x=lx, y=ly, text_anchor=anchor))
     return "".join(parts)
 

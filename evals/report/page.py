@@ -12,16 +12,13 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from evals.report.bars import role_bars, score_figures, success_figures
 from evals.report.chart import AXIS_TITLES, DASHES, accuracy_chart, kind_name, slot
-from evals.report.headline import facts, headline
-from evals.report.numbers import count
+from evals.report.kit import asset, bullets, count, element, embed_json, text
 from evals.report.problems import group_data
-from evals.report.runs import ORACLE_KINDS, Axis, Run
-from evals.report.svg import element, embed_json, text
+from evals.report.runs import ORACLE_KINDS, Axis, RunSummary, facts, headline
 from evals.report.table import curve_table, difficulty_table, html_table
 from ttc.core import Record
 
@@ -49,30 +46,30 @@ DETAILS = (
 SIZES = {"wide": (1090, 450), "narrow": (420, 400)}
 
 
-def render_page(groups: Mapping[str, Sequence[Run]], records: Mapping[str, Sequence[Record]]) -> str:
-    """Return the whole page; `records` are by `Run.key`."""
+def render_page(groups: Mapping[str, Sequence[RunSummary]], records: Mapping[str, Sequence[Record]]) -> str:
+    """Return the whole page; `records` are by `RunSummary.key`."""
     data = [{"name": name, "best": _best(runs), **group_data(runs, records)} for name, runs in groups.items()]
-    script = _asset("page.js")
+    script = asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values = {
         "title": text(f"ttc report: {', '.join(groups)}"),
         "script_hash": f"sha256-{digest}",
-        "css": _asset("page.css"),
+        "css": asset("page.css"),
         "js": script,
         "data": embed_json({"groups": data}),
         "sections": "\n".join(_section(i, name, runs, records) for i, (name, runs) in enumerate(groups.items())),
         "sample_note": text(_sample_note(data)),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], asset("page.html"))
 
 
-def _section(index: int, name: str, runs: Sequence[Run], records: Mapping[str, Sequence[Record]]) -> str:
+def _section(index: int, name: str, runs: Sequence[RunSummary], records: Mapping[str, Sequence[Record]]) -> str:
     slots = {run.label: slot(i) for i, run in enumerate(runs)}
     sentence = re.sub(r"(\d[\d.]*) %( \([\d.–]+\))?", _emphasis, text(headline(runs)))
     parts = [
         element("p", text(name), class_="eyebrow"),
         element("h1", sentence) if index == 0 else element("h2", sentence, class_="headline"),
-        element("ul", *(element("li", text(fact)) for fact in facts(runs)), class_="facts"),
+        bullets(facts(runs)),
         _figure(runs),
         element("div", html_table(runs), class_="card"),
         *(
@@ -98,10 +95,10 @@ def _emphasis(match: re.Match[str]) -> str:
     return element("span", element("strong", f"{match[1]}&nbsp;%"), match[2] or "", class_="nowrap")
 
 
-def _figure(runs: Sequence[Run]) -> str:
+def _figure(runs: Sequence[RunSummary]) -> str:
     axes: dict[Axis, str] = {"tokens": "tokens", "flops": "FLOPs"}
     charts: list[str] = []
-    drawn: list[Axis] = []
+    shown_axes: list[Axis] = []
     for axis in axes:
         pictures = [
             element("div", picture, class_=size)
@@ -109,8 +106,8 @@ def _figure(runs: Sequence[Run]) -> str:
             if (picture := accuracy_chart(runs, axis, width=width, height=height))
         ]
         if pictures:
-            charts.append(element("div", *pictures, data_axis=axis, **({"hidden": "hidden"} if drawn else {})))
-            drawn.append(axis)
+            charts.append(element("div", *pictures, data_axis=axis, **({"hidden": "hidden"} if shown_axes else {})))
+            shown_axes.append(axis)
     if not charts:
         return element("p", "No run has a positive cost, so there is no figure.", class_="note")
     buttons = [
@@ -119,10 +116,10 @@ def _figure(runs: Sequence[Run]) -> str:
             axes[a],
             type="button",
             data_axis_button=a,
-            aria_pressed=str(a == drawn[0]).lower(),
+            aria_pressed=str(a == shown_axes[0]).lower(),
             title=AXIS_TITLES[a],
         )
-        for a in drawn
+        for a in shown_axes
     ]
     switch = element("span", *buttons, class_="switch") if len(buttons) > 1 else ""
     table = element("details", element("summary", "the numbers behind the figure"), curve_table(runs))
@@ -130,7 +127,7 @@ def _figure(runs: Sequence[Run]) -> str:
     return element("div", controls, *charts, table, class_="card", data_figure="")
 
 
-def _legend(runs: Sequence[Run]) -> list[str]:
+def _legend(runs: Sequence[RunSummary]) -> list[str]:
     """The frontier, then one tick box per kind of curve, with its dash."""
     kinds = list(dict.fromkeys(curve.kind for run in runs for curve in run.curves))
     items = [element("span", _line("none", "frontier"), "frontier", class_="item")]
@@ -146,7 +143,7 @@ def _line(dash: str, style: str | None = None) -> str:
     return element("svg", stroke, class_="line", viewBox="0 0 34 10", aria_hidden="true")
 
 
-def _best(runs: Sequence[Run]) -> int:
+def _best(runs: Sequence[RunSummary]) -> int:
     return max(range(len(runs)), key=lambda i: runs[i].point.accuracy)
 
 
@@ -162,7 +159,3 @@ def _sample_note(data: Sequence[Mapping[str, Any]]) -> str:
         "all right. "
         "Every tree is in records.jsonl. The target is shown only here."
     )
-
-
-def _asset(name: str) -> str:
-    return resources.files("evals.report").joinpath(name).read_text(encoding="utf-8")

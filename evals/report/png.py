@@ -17,9 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from evals.report.chart import kind_name
-from evals.report.headline import headline
-from evals.report.numbers import count, percent
-from evals.report.runs import ORACLE_KINDS, Curve, Point, Run, drawn_curves, frontier
+from evals.report.kit import count, percent
+from evals.report.runs import ORACLE_KINDS, Curve, Point, RunSummary, drawn_curves, frontier, headline
 from ttc.durable import replaced_file
 
 LEGEND_WIDTH = 44
@@ -29,7 +28,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
 DASHES: dict[str, Any] = {"best_of_n": (0, (6, 3)), "best_of_k": (0, (6, 3)), "weighted": (0, (2, 2, 6, 2))}
 
 
-def write_png(path: Path, groups: dict[str, list[Run]]) -> None:
+def write_png(path: Path, groups: dict[str, list[RunSummary]]) -> None:
     """Draw one panel per group of runs to `path`; groups without a positive token cost are left out."""
     panels = {name: runs for name, runs in groups.items() if any(run.point.cost("tokens") for run in runs)}
     figure = Figure(figsize=(8.6, 4.9 * max(len(panels), 1)), layout="constrained")
@@ -40,7 +39,7 @@ def write_png(path: Path, groups: dict[str, list[Run]]) -> None:
         figure.savefig(scratch, dpi=160, format="png")
 
 
-def _panel(axes: Any, runs: Sequence[Run]) -> None:
+def _panel(axes: Any, runs: Sequence[RunSummary]) -> None:
     best = frontier(runs, "tokens")
     edge = max((p.cost("tokens") or 1.0) for run in runs for p in _every(run)) * 1.5
     axes.step(
@@ -86,7 +85,7 @@ def _curve(axes: Any, curve: Curve, colour: str) -> None:
     )  # fmt: skip
 
 
-def _own(axes: Any, run: Run, colour: str, marker: str) -> None:
+def _own(axes: Any, run: RunSummary, colour: str, marker: str) -> None:
     if run.point.cost("tokens") is None:
         return
     axes.errorbar(
@@ -106,5 +105,5 @@ def _errors(found: Sequence[Point]) -> list[list[float]]:
     return [low, high]
 
 
-def _every(run: Run) -> list[Point]:
+def _every(run: RunSummary) -> list[Point]:
     return [run.point, *(point for curve in run.curves for point in curve.points)]

@@ -1,8 +1,12 @@
-"""What the report draws: one `Run` per (run, strategy), read from the entries of `summary.json`.
+"""What a report draws: a `RunSummary` per (run, strategy), read from the entries of `summary.json`, and its headline.
 
 The summary is where every number of the page comes from; nothing is estimated here. A `Curve` is what one pool of
 candidates gives at smaller k, of one kind (majority, best_of_n, weighted, pass, …). `pass` needs the answer key to
 choose, so it is drawn as a ceiling and never stands on the frontier.
+
+The headline says what compute bought, with its interval and its price: the most accurate run and the cheapest one. It
+says so when nothing beat the cheapest, and the facts below it when intervals overlap, so that the sentence never claims
+more than the figure shows.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from evals.report.numbers import finite
+from evals.report.kit import MISSING, count, finite, interval, percent, points
 from evals.runs.labels import labels
 from ttc.errors import RecordError
 
@@ -50,7 +54,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunSummary:
     """One strategy on one task: its label, its own point, its sub-sampled curves and the whole summary entry."""
 
     label: str
@@ -89,21 +93,21 @@ class Run:
         return (finite(self.entry.get("usage", {}).get(name)) or 0.0) / max(self.problems, 1)
 
 
-def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[Run]:
+def read_runs(summaries: Sequence[Mapping[str, Any]]) -> list[RunSummary]:
     """Parse summary entries, in order; raises RecordError naming the entry and field that is missing or broken."""
     pairs = zip(summaries, labels(summaries), strict=True)
     return [_read(entry, label, i) for i, (entry, label) in enumerate(pairs)]
 
 
-def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def groups(runs: Sequence[RunSummary]) -> dict[str, list[RunSummary]]:
     """Runs by task and level, in order of first appearance."""
-    found: dict[str, list[Run]] = {}
+    by_group: dict[str, list[RunSummary]] = {}
     for run in runs:
-        found.setdefault(run.group, []).append(run)
-    return found
+        by_group.setdefault(run.group, []).append(run)
+    return by_group
 
 
-def frontier(runs: Sequence[Run], axis: Axis) -> list[Point]:
+def frontier(runs: Sequence[RunSummary], axis: Axis) -> list[Point]:
     """Points that no cheaper (or equally cheap) choice beats, by cost; what needs the answer key is not a choice."""
     curves = [c for run in runs for c in run.curves if not c.oracle]
     every = [run.point for run in runs] + [p for c in curves for p in c.points]
@@ -115,24 +119,24 @@ def frontier(runs: Sequence[Run], axis: Axis) -> list[Point]:
     return best
 
 
-def drawn_curves(runs: Sequence[Run], axis: Axis) -> list[tuple[int, Curve]]:
+def drawn_curves(runs: Sequence[RunSummary], axis: Axis) -> list[tuple[int, Curve]]:
     """(run index, curve) of what a figure shows: points with a cost, and each curve once.
 
     Draws are keyed by place, not by strategy, so two strategies often hold the same pool and would draw the same line.
     """
-    found: list[tuple[int, Curve]] = []
-    known: set[tuple[object, ...]] = set()
+    curves: list[tuple[int, Curve]] = []
+    shapes: set[tuple[object, ...]] = set()
     for i, run in enumerate(runs):
         for curve in run.curves:
             priced = Curve(curve.kind, tuple(p for p in curve.points if p.cost(axis) is not None))
             same = (priced.kind, *((p.k, p.accuracy) for p in priced.points))
-            if priced.points and same not in known:
-                known.add(same)
-                found.append((i, priced))
-    return found
+            if priced.points and same not in shapes:
+                shapes.add(same)
+                curves.append((i, priced))
+    return curves
 
 
-def _read(entry: Mapping[str, Any], label: str, index: int) -> Run:
+def _read(entry: Mapping[str, Any], label: str, index: int) -> RunSummary:
     try:
         own = Point(
             k=int(entry.get("n") or 1),
@@ -143,7 +147,7 @@ def _read(entry: Mapping[str, Any], label: str, index: int) -> Run:
             flops=finite(entry.get("flops_per_problem")),
         )
         _ = (entry["strategy"], int(entry["problems"]))
-        return Run(label, own, _curves(entry.get("curve") or ()), entry)
+        return RunSummary(label, own, _curves(entry.get("curve") or ()), entry)
     except KeyError as exc:
         raise RecordError(f"summary entry {index}: field {exc.args[0]!r} is missing; run the evaluation again") from exc
     except (TypeError, ValueError) as exc:
@@ -163,3 +167,64 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Curve, ...]:
         )
         kinds.setdefault(str(row.get("kind", "")), []).append(point)
     return tuple(Curve(kind, tuple(sorted(ps, key=lambda p: p.k))) for kind, ps in kinds.items())
+
+
+def headline(runs: Sequence[RunSummary]) -> str:
+    """One sentence for runs of one group; raises ValueError when there are none."""
+    best = max(runs, key=lambda run: (run.point.accuracy, -_tokens(run.point)))
+    opening = f"{best.label} answers {_rate(best.point)} of {best.group} for {_price(best.point)} tokens a problem"
+    others = [run for run in runs if run is not best]
+    if not others:
+        single = _single_sample(best)
+        aside = f"; one sample of the same pool answers {_rate(single)} for {_price(single)}" if single else ""
+        return f"{opening}{aside}."
+    cheapest = min(others, key=lambda run: _tokens(run.point))
+    if _tokens(cheapest.point) < _tokens(best.point):
+        return f"{opening}; {cheapest.label} answers {_rate(cheapest.point)} for {_price(cheapest.point)}."
+    second = max(others, key=lambda run: run.point.accuracy)
+    rest = f"{second.label} answers {_rate(second.point)} for {_price(second.point)}"
+    return f"{opening}. Spending more did not help: {rest}."
+
+
+def facts(runs: Sequence[RunSummary]) -> list[str]:
+    """Short statements that qualify the headline: size, model, and what difference could have been seen."""
+    sizes = sorted({run.problems for run in runs})
+    lines = [f"{' or '.join(count(size) for size in sizes)} problems"]
+    for name in ("model", "engine", "scorer"):
+        values = {str(v) for run in runs if (v := run.entry.get(name)) not in (None, "")}
+        lines += [f"{name} {', '.join(sorted(values))}"] if values else []
+    seeds = {str(seed) for run in runs if (seed := run.entry.get("seed")) is not None}
+    lines += [f"seed {', '.join(sorted(seeds))}"] if seeds else []
+    detectable = [mde for run in runs if (mde := run.share("mde")) is not None]
+    if detectable:
+        lines.append(f"an unpaired difference of {points(max(detectable)).lstrip('+')} points would be detected")
+    if _overlaps(runs):
+        lines.append("the two intervals overlap (ttc compare gives the paired test)")
+    return lines
+
+
+def _overlaps(runs: Sequence[RunSummary]) -> bool:
+    best = max(runs, key=lambda run: (run.point.accuracy, -_tokens(run.point)))
+    others = [run for run in runs if run is not best]
+    if not others:
+        return False
+    high, low = min(others, key=lambda run: _tokens(run.point)).point.high, best.point.low
+    return high is not None and low is not None and high > low
+
+
+def _single_sample(run: RunSummary) -> Point | None:
+    singles = [p for curve in run.curves if not curve.oracle for p in curve.points if p.k == 1]
+    return singles[0] if singles and run.point.k > 1 else None
+
+
+def _rate(point: Point) -> str:
+    bounds = interval(point.low, point.high)
+    return percent(point.accuracy) + ("" if bounds == MISSING else f" ({bounds})")
+
+
+def _price(point: Point) -> str:
+    return count(point.tokens)
+
+
+def _tokens(point: Point) -> float:
+    return point.tokens if point.tokens is not None else float("inf")

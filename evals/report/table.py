@@ -11,19 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evals.report.chart import kind_name, legend_marker, slot
-from evals.report.numbers import MISSING, count, finite, interval, percent, points, quantity, seconds
-from evals.report.runs import Run, groups, read_runs
-from evals.report.svg import element, text
+from evals.report.kit import MISSING, count, element, finite, interval, percent, points, quantity, seconds, table, text
+from evals.report.runs import RunSummary, groups, read_runs
 
-Column = tuple[str, str, Callable[[Run], str]]
+Column = tuple[str, str, Callable[[RunSummary], str]]
 CSV_FIELDS = ("task", "run", "strategy", "kind", "k", "accuracy", "low", "high", "tokens", "flops")
 
 
-def _covered(run: Run) -> str:
+def _covered(run: RunSummary) -> str:
     return percent(run.share("coverage")) if run.point.k > 1 else MISSING
 
 
-def _regret(run: Run) -> str:
+def _regret(run: RunSummary) -> str:
     return points(run.share("selection_regret")).lstrip("+") if run.point.k > 1 else MISSING
 
 
@@ -54,7 +53,7 @@ def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def html_table(runs: Sequence[Run]) -> str:
+def html_table(runs: Sequence[RunSummary]) -> str:
     """The table of one group for the page; each row carries the run's colour and marker."""
     columns = _columns(runs)
     head = [element("th", "strategy", scope="col")]
@@ -69,10 +68,10 @@ def html_table(runs: Sequence[Run]) -> str:
         )
         for i, run in enumerate(runs)
     ]
-    return _table(head, rows, "summary")
+    return _scrolling(head, rows, "summary")
 
 
-def curve_table(runs: Sequence[Run]) -> str:
+def curve_table(runs: Sequence[RunSummary]) -> str:
     """Every point of the figure as a table: the same numbers for those who cannot see it."""
     titles = ("run", "chosen by", "k", "accuracy", "95 %", "tokens", "FLOPs")
     rows = [
@@ -80,13 +79,13 @@ def curve_table(runs: Sequence[Run]) -> str:
         for run in runs
         for kind, point in _points(run)
     ]
-    return _table([element("th", title, scope="col") for title in titles], rows, "plain")
+    return _scrolling([element("th", title, scope="col") for title in titles], rows, "plain")
 
 
-def difficulty_table(runs: Sequence[Run]) -> str:
+def difficulty_table(runs: Sequence[RunSummary]) -> str:
     """Accuracy per difficulty, where the task tells difficulties apart; empty markup otherwise."""
     parts = {run.label: run.entry.get("by_difficulty") or {} for run in runs}
-    names = list(dict.fromkeys(name for found in parts.values() for name in found))
+    names = list(dict.fromkeys(name for part in parts.values() for name in part))
     if not names:
         return ""
     head = [element("th", title, scope="col") for title in ["strategy", *map(text, names)]]
@@ -98,7 +97,7 @@ def difficulty_table(runs: Sequence[Run]) -> str:
         )
         for i, run in enumerate(runs)
     ]
-    return _table(head, rows, "summary")
+    return _scrolling(head, rows, "summary")
 
 
 def _rate(found: Mapping[str, Any] | None) -> list[str]:
@@ -122,17 +121,17 @@ def curve_csv(summaries: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _points(run: Run) -> list[tuple[str | None, Any]]:
+def _points(run: RunSummary) -> list[tuple[str | None, Any]]:
     return [(None, run.point), *((curve.kind, point) for curve in run.curves for point in curve.points)]
 
 
 def _curve_cells(label: str, kind: str | None, point: Any) -> list[str]:
-    chosen = "the strategy" if kind is None else kind_name(kind)
+    chooser = "the strategy" if kind is None else kind_name(kind)
     bounds = interval(point.low, point.high)
-    return [label, chosen, str(point.k), percent(point.accuracy), bounds, count(point.tokens), quantity(point.flops)]
+    return [label, chooser, str(point.k), percent(point.accuracy), bounds, count(point.tokens), quantity(point.flops)]
 
 
-def _columns(runs: Sequence[Run]) -> list[Column]:
+def _columns(runs: Sequence[RunSummary]) -> list[Column]:
     return [column for column in COLUMNS if any(column[2](run) != MISSING for run in runs)]
 
 
@@ -141,6 +140,5 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _table(head: Sequence[str], rows: Sequence[str], name: str) -> str:
-    table = element("table", element("thead", element("tr", *head)), element("tbody", *rows), class_=name)
-    return element("div", table, class_="scroll")
+def _scrolling(head: Sequence[str], rows: Sequence[str], style: str) -> str:
+    return element("div", table(head, rows, style), class_="scroll")

@@ -59,5 +59,5 @@ def _file_digests(file: Path) -> dict[str, str]:
 
 def _row(item: Item) -> list[object]:
     problem = item.problem
-    asked = [[message.role, message.content] for message in problem.messages]
-    return [problem.id, problem.kind, asked, dump(problem.meta), dump(item.target), item.cluster, item.difficulty]
+    messages = [[message.role, message.content] for message in problem.messages]
+    return [problem.id, problem.kind, messages, dump(problem.meta), dump(item.target), item.cluster, item.difficulty]

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import ttc
+from evals.allocation.planner import Planner
+from evals.numbers.summary import summarise, write_summary
+from evals.run_folder import CONTENTS, SERVED, check_folder, claim, evaluate
 from evals.runs.contents import arm_contents, shared_contents
 from evals.runs.labels import settings_of
-from evals.allocation.planner import Planner
-from evals.folder.run import CONTENTS, SERVED, check_folder, claim, evaluate
-from evals.numbers.summary import summarise, write_summary
 from evals.task import Item, Task
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
@@ -31,9 +31,9 @@ from ttc.allocation.table import DrawKind
 from ttc.cli.rehearsal import rehearse
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve
+from ttc.session.thinking import Thinking
 from ttc.strategies._drawing import draw_wave
 from ttc.strategies.auto import kind_without_plan, read_plan
-from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
 
 __all__ = ["Arm", "Experiment", "Result", "Watcher", "all_params", "arm_config", "check_golds", "execute"]
@@ -271,9 +271,9 @@ async def _solver(
         return partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
     claim(arm.folder, config)
 
-    given = arm.choice.params.get("plan")
+    plan_path = arm.choice.params.get("plan")
     shape = {name: arm.choice.params.get(name) for name in ("width", "policy")}
-    plan = None if given is None else read_plan(given, **shape, scorer=scorer)
+    plan = None if plan_path is None else read_plan(plan_path, **shape, scorer=scorer)
 
     async def draw(problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> Answer:
         wave = partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=scorer)

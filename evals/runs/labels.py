@@ -71,9 +71,9 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 
 def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    stored = entry.get("settings")
-    if isinstance(stored, Mapping):
-        return stored
+    settings = entry.get("settings")
+    if isinstance(settings, Mapping):
+        return settings
     temperature = _temperature(entry)
     return {"temperature": temperature} if temperature == 0 else {}
 

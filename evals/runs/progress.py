@@ -11,10 +11,10 @@ from tqdm import tqdm
 from evals.runs.experiment import Arm
 from ttc.core import Record
 
-__all__ = ["Progress"]
+__all__ = ["ProgressBar"]
 
 
-class Progress:
+class ProgressBar:
     """Counts records as they come; shows nothing where stderr is not a terminal."""
 
     def __init__(self, total: int) -> None:
@@ -46,7 +46,7 @@ class Progress:
         )
         self._bar.update()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         """Return the bar."""
         return self
 

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evals.numbers.summary import summarise, write_summary
+from evals.run_folder import CONFIG, CONTENTS, RECORDS, digest, evaluate, read_run
 from evals.runs.experiment import all_params
 from evals.runs.labels import settings_of
-from evals.folder.run import CONFIG, CONTENTS, RECORDS, digest, evaluate, read_run
-from evals.numbers.summary import summarise, write_summary
 from evals.task import Item
 from ttc.config.recipes import dump
 from ttc.identity.contents import strategy_contents
@@ -27,29 +27,29 @@ from ttc.config.choices import StrategyChoice
 from ttc.replay import RecordedDraw, PoolScorer, pool_of, replay
 from ttc.session.solve import Strategy
 
-__all__ = ["Source", "open_source", "replay_run"]
+__all__ = ["RecordedRun", "open_source", "replay_run"]
 
 CONCURRENCY = 64
 
 
-class Source:
+class RecordedRun:
     """A recorded run whose samples can stand in for an engine."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], records: Sequence[Record]) -> None:
         """`records` are those of problems that did not fail."""
         self.folder, self.config, self.records = folder, config, records
         self.pools: dict[str, dict[int, RecordedDraw]] = {record.problem.id: pool_of(record) for record in records}
-        known = Sampling.__dataclass_fields__
-        given = {key: value for key, value in config["sampling"].items() if key in known}
+        fields = Sampling.__dataclass_fields__
+        values = {key: value for key, value in config["sampling"].items() if key in fields}
         for name in ("stop", "stop_token_ids"):
-            given[name] = tuple(given.get(name) or ())
-        self.sampling = Sampling(**given)
+            values[name] = tuple(values.get(name) or ())
+        self.sampling = Sampling(**values)
 
     @property
     def usual_temperature(self) -> float | None:
         """The temperature that needs no saying; None where the recorded run's own name says its temperature."""
-        said = self.config.get("settings") or {}
-        return None if "temperature" in said else self.sampling.temperature
+        settings = self.config.get("settings") or {}
+        return None if "temperature" in settings else self.sampling.temperature
 
     @property
     def num_samples(self) -> int:
@@ -57,20 +57,20 @@ class Source:
         return min(len(pool) for pool in self.pools.values())
 
 
-def open_source(folder: Path) -> Source:
+def open_source(folder: Path) -> RecordedRun:
     """Read a run; raises ConfigError when it cannot be replayed, naming the problem and why."""
     inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}")) if not (folder / CONFIG).is_file() else []
     if inner:
         raise ConfigError(f"{folder} holds several runs; name one of them: {', '.join(map(str, inner))}")
-    found = read_run(folder)
-    records = [record for record in found.records if record.answer is not None]
+    run = read_run(folder)
+    records = [record for record in run.records if record.answer is not None]
     if not records:
         raise ConfigError(f"{folder} holds no solved problem, so there is nothing to replay")
-    return Source(folder, found.config, records)
+    return RecordedRun(folder, run.config, records)
 
 
 async def replay_run(
-    source: Source, choice: StrategyChoice, out: Path, budget: Budget | None = None
+    source: RecordedRun, choice: StrategyChoice, out: Path, budget: Budget | None = None
 ) -> tuple[dict[str, Any], Sequence[Record]]:
     """Replay one strategy into the run folder `out`; return its summary entry and records.
 
@@ -99,7 +99,7 @@ async def replay_run(
     return entry, records
 
 
-async def _solve(problem: Problem, *, source: Source, strategy: Strategy, budget: Budget | None) -> Answer:
+async def _solve(problem: Problem, *, source: RecordedRun, strategy: Strategy, budget: Budget | None) -> Answer:
     return await replay(
         problem,
         source.pools[problem.id],

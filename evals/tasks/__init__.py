@@ -1,6 +1,6 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a JSON-lines file (`evals.data.jsonl`) or to a TOML file (`evals.tasks._toml`) is a task as well.
+A path to a JSON-lines file (`evals.tasks._files`) or to a TOML file (`evals.tasks._files`) is a task as well.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from evals.data.jsonl import jsonl
 from evals.task import Task
-from evals.tasks._toml import toml_task
+from evals.tasks._files import jsonl, toml_task
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry
 from ttc.config.specs import split_model
@@ -40,17 +39,17 @@ def load_task(name: str) -> Callable[..., Task]:
             factory.__name__ = Path(name).name  # type: ignore[attr-defined]
             return factory
     plain, argument = split_model(name)
-    found = TASKS.load(plain)
-    takes = [p for p in inspect.signature(found).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    task_factory = TASKS.load(plain)
+    takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if argument is None:
         if takes:
             raise ConfigError(f"task {plain} needs a {takes[0].name}: {plain}:{takes[0].name.upper()}")
-        return found
+        return task_factory
     if not takes:
         raise ConfigError(f"task {plain} takes nothing after a colon, got {argument!r}")
-    chosen = partial(found, argument)
-    chosen.__name__, chosen.__wrapped__ = plain, found  # type: ignore[attr-defined]
-    return chosen
+    named_factory = partial(task_factory, argument)
+    named_factory.__name__, named_factory.__wrapped__ = plain, task_factory  # type: ignore[attr-defined]
+    return named_factory
 
 
 def task_file(name: str) -> Path | None:

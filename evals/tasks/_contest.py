@@ -1,15 +1,18 @@
 """What the contests have in common: short problems whose answer is one number.
 
+    {"id": 60, "problem": "Find the number of ways to tile a 2 by 5 board.", "answer": "8"}
+
 A row has `problem` (or `question`), `answer` and perhaps `id`, on the hub as in a local file. The number is compared by
 the verifier of kind `number`: a last number counts as an answer where no box or answer phrase is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Item, Task, boxed_question, sample
+from evals.data.sources import Row, Source, dataset
+from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 
@@ -24,7 +27,7 @@ def contest(name: str, source: Source, data: str | None, *, max_tokens: int, ans
     return Task(
         name=name,
         kind="number",
-        load=lambda limit, seed: sample(list(_items(name, rows_from(source, data), answer)), limit),
+        load=dataset(source, data, partial(_item, name=name, answer=answer)),
         sampling=Sampling(max_tokens=max_tokens),
     )
 
@@ -46,9 +49,7 @@ def three_digits(row: Row) -> str:
     return str(int(text))
 
 
-def _items(name: str, rows: Iterator[Row], answer: Callable[[Row], str]) -> Iterator[Item]:
-    for row in rows:
-        question = row.text("problem" if "problem" in row.data else "question")
-        own = row.data.get("id", row.number - 1)
-        problem = Problem(row.text("id") if row.local else f"{name}-{own}", boxed_question(question), "number")
-        yield Item(problem, answer(row))
+def _item(row: Row, name: str, answer: Callable[[Row], str]) -> Item:
+    question = row.text("problem" if "problem" in row.data else "question")
+    own_id = row.id(name, "id" if "id" in row.data else None)
+    return Item(Problem(own_id, boxed_question(question), "number"), answer(row))

@@ -1,5 +1,7 @@
 """AIME 2024: the 30 problems of the American Invitational Mathematics Examination I and II of 2024.
 
+    {"id": 7, "problem": "Find the number of ...", "answer": "025"}
+
 Answers are whole numbers from 0 to 999. Thirty problems give an interval of about 18 points either way: draw several
 samples per problem for its own sake, but do not read small differences between models from them.
 """

@@ -1,5 +1,7 @@
 """AIME 2025: the 30 problems of the American Invitational Mathematics Examination I and II of 2025.
 
+    {"id": 7, "problem": "Find the number of ...", "answer": "70"}
+
 Answers are whole numbers from 0 to 999; see `aime24` on how little thirty problems can tell apart.
 """
 

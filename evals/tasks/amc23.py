@@ -1,5 +1,7 @@
 """AMC 2023: the 40 problems of the American Mathematics Competition 12 (A and B) of 2023 whose answer is a number.
 
+    {"id": 7, "question": "Cities A and B are 45 miles apart ...", "answer": 27.0}
+
 Asked without their five options, as the hub's copy (math-ai/amc23) has them: the answer itself is wanted.
 """
 

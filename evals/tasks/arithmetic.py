@@ -15,14 +15,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from evals.task import Item, Task
-from evals.worlds.arithmetic import DEFAULT_LEVEL, LEVELS, Split, sample_expression
+from evals.worlds.arithmetic import DEFAULT_LEVEL, LEVELS, sample_expression
+from evals.worlds.supply import Split, distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
 
 DEFAULT_LIMIT = 1000
-MAX_REPEATS = 1000
-
 
 Wording = Literal["bare", "spaced"]
 
@@ -37,8 +36,8 @@ def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval", wording: Wo
     """
     if level not in LEVELS:
         raise ConfigError(f"arithmetic: level must be one of {sorted(LEVELS)}, got {level}")
-    given = {"split": (split, "eval"), "wording": (wording, "bare")}
-    changed = {name: value for name, (value, default) in given.items() if value != default}
+    choices = {"split": (split, "eval"), "wording": (wording, "bare")}
+    changed = {name: value for name, (value, default) in choices.items() if value != default}
     return Task(
         name="arithmetic",
         kind="number",
@@ -54,26 +53,21 @@ def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval", wording: Wo
 def _spaced(item: Item) -> Item:
     """The same item with spaces around its operators."""
     (message,) = item.problem.messages
-    asked = Message(message.role, re.sub(r"(?<=[\d)])([-+*])", r" \1 ", message.content))
-    return replace(item, problem=replace(item.problem, id=f"{item.problem.id}-spaced", messages=(asked,)))
+    spaced_message = Message(message.role, re.sub(r"(?<=[\d)])([-+*])", r" \1 ", message.content))
+    return replace(item, problem=replace(item.problem, id=f"{item.problem.id}-spaced", messages=(spaced_message,)))
 
 
 _WORDINGS = MappingProxyType({"bare": lambda item: item, "spaced": _spaced})
 
 
 def _items(level: int, split: Split, limit: int, seed: int) -> Iterator[Item]:
-    seen: set[str] = set()
-    repeats = index = 0
-    while len(seen) < limit:
-        expression = sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, index)), level, split)
-        index += 1
-        if expression.text in seen:
-            repeats += 1
-            if repeats > MAX_REPEATS:
-                raise ConfigError(f"arithmetic level {level} has fewer than {limit} distinct problems; lower the limit")
-            continue
-        repeats = 0
-        seen.add(expression.text)
-        name = f"arithmetic-l{level}-s{seed}-{'' if split == 'eval' else 'train-'}{len(seen) - 1}"
+    expressions = distinct(
+        lambda i, _: sample_expression(random.Random(seeds.derive(seed, "arithmetic", level, i)), level, split),
+        lambda expression: expression.text,
+        limit,
+        f"arithmetic level {level} has fewer than {limit} distinct problems",
+    )
+    for number, expression in enumerate(expressions):
+        name = f"arithmetic-l{level}-s{seed}-{'' if split == 'eval' else 'train-'}{number}"
         problem = Problem(name, (Message("user", expression.prompt),), "number", {"level": level})
         yield Item(problem, str(expression.value), expression.text, str(level))

@@ -10,7 +10,8 @@ import random
 from collections.abc import Iterator
 
 from evals.task import Item, Task
-from evals.worlds.calculation import Split, sample_calculation
+from evals.worlds.calculation import sample_calculation
+from evals.worlds.supply import Split, distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 
@@ -38,10 +39,7 @@ def calculation(*, split: Split = "eval") -> Task:
 
 def _items(split: Split, limit: int, seed: int) -> Iterator[Item]:
     rng = random.Random(seeds.derive(seed, "calculation", split))
-    seen: set[str] = set()
-    while len(seen) < limit:
-        drawn = sample_calculation(rng, split)
-        if drawn.text not in seen:
-            seen.add(drawn.text)
-            problem = Problem(f"calculation-{drawn.text}", (Message("user", drawn.question),), "exact")
-            yield Item(problem, str(drawn.value), difficulty=drawn.operation)
+    shortage = f"calculation has fewer than {limit} problems"
+    for each in distinct(lambda *_: sample_calculation(rng, split), lambda each: each.text, limit, shortage):
+        problem = Problem(f"calculation-{each.text}", (Message("user", each.question),), "exact")
+        yield Item(problem, str(each.value), difficulty=each.operation)

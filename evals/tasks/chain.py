@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from evals.task import Item, Task
-from evals.worlds.chain import OPERATIONS, Chains, Split
+from evals.worlds.chain import OPERATIONS, Chains
+from evals.worlds.supply import Split
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
 
@@ -51,11 +52,11 @@ def chain(
 
 
 def _items(chains: Chains, split: Split, limit: int, seed: int, flag: str) -> Iterator[Item]:
-    for found in chains.distinct(split, seed, limit):
+    for one in chains.distinct(split, seed, limit):
         problem = Problem(
-            f"chain-{found.question}{flag}",
-            (Message("user", found.question + flag),),
+            f"chain-{one.question}{flag}",
+            (Message("user", one.question + flag),),
             "exact",
             {"length": chains.length},
         )
-        yield Item(problem, str(found.value), found.question, str(chains.length))
+        yield Item(problem, str(one.value), one.question, str(chains.length))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evals.task import Item, Task
-from evals.worlds.cipher import Cipher, Split, question
+from evals.worlds.cipher import Cipher, question
+from evals.worlds.supply import Split
 from ttc.core import Message, Problem, Sampling
 
 __all__ = ["cipher"]

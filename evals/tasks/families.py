@@ -10,7 +10,8 @@ import random
 from collections.abc import Iterator, Sequence
 
 from evals.task import Item, Task
-from evals.worlds.families import FAMILIES, LEVELS, Split, sample_exercise
+from evals.worlds.families import FAMILIES, LEVELS, sample_exercise
+from evals.worlds.supply import Split, distinct
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
@@ -47,12 +48,14 @@ def families(*, family: str | None = None, level: int | None = None, split: Spli
 
 def _items(kinds: Sequence[tuple[str, int]], split: Split, limit: int, seed: int) -> Iterator[Item]:
     rng = random.Random(seeds.derive(seed, "families", split))
-    seen: set[str] = set()
-    while len(seen) < limit:
-        family, level = kinds[len(seen) % len(kinds)]
-        drawn = sample_exercise(rng, family, level, split)
-        if drawn.question not in seen:
-            name = f"families-{family}-{level}-{split}-{len(seen)}"
-            seen.add(drawn.question)
-            problem = Problem(name, (Message("user", drawn.question),), "exact", {"family": family, "level": level})
-            yield Item(problem, str(drawn.value), drawn.question, f"{family} {level}")
+    exercises = distinct(
+        lambda _, number: sample_exercise(rng, *kinds[number % len(kinds)], split),
+        lambda exercise: exercise.question,
+        limit,
+        f"families has fewer than {limit} exercises of these kinds",
+    )
+    for number, each in enumerate(exercises):
+        name = f"families-{each.family}-{each.level}-{split}-{number}"
+        meta = {"family": each.family, "level": each.level}
+        problem = Problem(name, (Message("user", each.question),), "exact", meta)
+        yield Item(problem, str(each.value), each.question, f"{each.family} {each.level}")

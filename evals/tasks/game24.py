@@ -1,16 +1,18 @@
 """Game of 24: make 24 from four numbers; 1,362 solvable problems with human difficulty (Yao et al. 2023, 2305.10601).
 
+    {"id": "game24-7", "numbers": [4, 4, 6, 8], "rank": 7}
+
 Read from the user's copy: `game24.jsonl(.gz)` with `numbers` and `rank`, or `game24.csv` as the authors of Tree of
 Thoughts published it. Ranks run from easiest to hardest; that paper evaluates ranks 901 to 1000 (`subset` hard).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
+from evals.data.sources import Row, Source, dataset
+from evals.task import Item, Task, VerifierSpec
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
 
@@ -35,26 +37,24 @@ def game24(*, data: str | None = None, subset: Literal["all", "hard"] = "all") -
     return Task(
         name="game24",
         kind="expression",
-        load=lambda limit, seed: sample(list(_items(rows_from(source, data), subset == "hard")), limit),
+        load=dataset(source, data, partial(_item, hard=subset == "hard")),
         sampling=Sampling(max_tokens=1024),
         params={"subset": subset},
-        verifier=Check("game24"),
+        verifier=VerifierSpec("game24"),
     )
 
 
-def _items(rows: Iterator[Row], hard: bool) -> Iterator[Item]:
-    for row in rows:
-        rank, numbers = _rank(row), _numbers(row)
-        if hard and rank not in HARD:
-            continue
-        name = row.text("id") if row.local else f"game24-{rank}"
-        text = PROMPT.format(numbers=" ".join(map(str, numbers)))
-        problem = Problem(name, (Message("user", text),), "expression", {"rank": rank})
-        yield Item(problem, numbers, difficulty=str((rank - 1) // BIN + 1))
+def _item(row: Row, hard: bool) -> Item | None:
+    rank, numbers = _rank(row), _numbers(row)
+    if hard and rank not in HARD:
+        return None
+    text = PROMPT.format(numbers=" ".join(map(str, numbers)))
+    problem = Problem(row.id("game24", "Rank"), (Message("user", text),), "expression", {"rank": rank})
+    return Item(problem, numbers, difficulty=str((rank - 1) // BIN + 1))
 
 
 def _rank(row: Row) -> int:
-    field = "rank" if row.local else "Rank"
+    field = row.column("rank", "Rank")
     text = row.text(field)
     if not text.isdecimal() or int(text) < 1:
         raise RecordError(f"{row.where}: {field}: expected a whole number >= 1, got {text!r}")
@@ -62,7 +62,7 @@ def _rank(row: Row) -> int:
 
 
 def _numbers(row: Row) -> list[int]:
-    field = "numbers" if row.local else "Puzzles"
+    field = row.column("numbers", "Puzzles")
     values = row.data.get(field)
     words = values.split() if isinstance(values, str) else values
     texts = [str(word) for word in words] if isinstance(words, list) else []

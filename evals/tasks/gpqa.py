@@ -1,5 +1,8 @@
 """GPQA: graduate-level questions of biology, physics and chemistry, four options (Rein et al. 2023, arXiv:2311.12022).
 
+    {"id": "gpqa-7", "problem": "Which gas is the lightest?", "answer": "hydrogen", "incorrect": ["argon", ...]}
+    Record ID,Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3,High-level domain,...
+
 The authors ask that the questions stay off the open web, so the dataset is never fetched: it is read from the copy that
 the user has (`gpqa_diamond.csv` as published, or JSON lines), and the records of a run must not be published either.
 The options are shuffled by a hash of the question's id and their number, the same in every run; the target is a letter.
@@ -8,12 +11,11 @@ The options are shuffled by a hash of the question's id and their number, the sa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from evals.data.jsonl import INSTRUCTIONS
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Item, Task, sample
+from evals.data.sources import Row, Source, dataset
+from evals.task import INSTRUCTIONS, Item, Task
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
 
@@ -31,37 +33,35 @@ def gpqa(*, data: str | None = None, subset: Literal["diamond", "main", "extende
     return Task(
         name="gpqa",
         kind="choice",
-        load=lambda limit, seed: sample(list(_items(rows_from(source, data))), limit),
+        load=dataset(source, data, _item),
         sampling=Sampling(max_tokens=8192),
         params={"subset": subset},
     )
 
 
-def _items(rows: Iterator[Row]) -> Iterator[Item]:
-    for row in rows:
-        name, question, options = _read(row)
-        order = sorted(range(len(options)), key=lambda number: _place(name, number))
-        lines = [f"({letter}) {options[number]}" for letter, number in zip(LETTERS, order, strict=True)]
-        text = "\n".join([question, "", *lines, "", INSTRUCTIONS["choice"]])
-        meta = row.labels(domain="High-level domain", subdomain="Subdomain")
-        problem = Problem(name, (Message("user", text),), "choice", meta)
-        yield Item(problem, LETTERS[order.index(0)], difficulty=meta.get("domain"))
+def _item(row: Row) -> Item:
+    name, question, options = row.id("gpqa", "Record ID"), row.text("problem", "Question").strip(), _options(row)
+    order = sorted(range(len(options)), key=lambda number: _place(name, number))
+    lines = [f"({letter}) {options[number]}" for letter, number in zip(LETTERS, order, strict=True)]
+    text = "\n".join([question, "", *lines, "", INSTRUCTIONS["choice"]])
+    meta = row.labels(domain="High-level domain", subdomain="Subdomain")
+    problem = Problem(name, (Message("user", text),), "choice", meta)
+    return Item(problem, LETTERS[order.index(0)], difficulty=meta.get("domain"))
 
 
-def _read(row: Row) -> tuple[str, str, Sequence[str]]:
-    """The id, the question and the options of a row, the right one first."""
+def _options(row: Row) -> Sequence[str]:
+    """The options of a row, the right one first."""
     if row.local:
         wrong = row.data.get("incorrect")
         if not isinstance(wrong, list) or not all(isinstance(option, str) and option.strip() for option in wrong):
             raise RecordError(f"{row.where}: incorrect: expected a list of {len(LETTERS) - 1} strings, got {wrong!r}")
-        name, question, options = row.text("id"), row.text("problem"), [row.text("answer"), *wrong]
+        options = [row.text("answer"), *wrong]
     else:
-        name, question = f"gpqa-{row.text('Record ID')}", row.text("Question")
         columns = ["Correct Answer", *(f"Incorrect Answer {number}" for number in range(1, len(LETTERS)))]
         options = [row.text(column) for column in columns]
     if len(options) != len(LETTERS):
         raise RecordError(f"{row.where}: incorrect: expected {len(LETTERS) - 1} options, got {len(options) - 1}")
-    return name, question.strip(), [option.strip() for option in options]
+    return [option.strip() for option in options]
 
 
 def _place(name: str, number: int) -> bytes:

@@ -1,4 +1,7 @@
-"""GSM8K: grade-school word problems with whole-number answers (Cobbe et al. 2021, arXiv:2110.14168).
+r"""GSM8K: grade-school word problems with whole-number answers (Cobbe et al. 2021, arXiv:2110.14168).
+
+    {"id": "gsm8k-7", "problem": "Tom has 3 bags of 4 apples. How many apples?", "answer": "12"}           a local row
+    {"question": "Tom has 3 bags of 4 apples. How many apples?", "answer": "3*4=12\n#### 12"}              the hub's
 
 The test split has 1,319 problems. On the hub (openai/gsm8k) the answer stands after `####` at the end of the solution;
 thousands separators are removed. A last number counts as an answer where no box, `####` or answer phrase is given.
@@ -6,11 +9,11 @@ thousands separators are removed. A last number counts as an answer where no box
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Item, Task, boxed_question, sample
+from evals.data.sources import Row, Source, dataset
+from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 
@@ -26,21 +29,20 @@ def gsm8k(*, data: str | None = None, split: Literal["train", "test"] = "test") 
     return Task(
         name="gsm8k",
         kind="number",
-        load=lambda limit, seed: sample(list(_items(rows_from(source, data), split)), limit),
+        load=dataset(source, data, partial(_item, split=split)),
         sampling=Sampling(max_tokens=1024),
         params={"split": split},
     )
 
 
-def _items(rows: Iterator[Row], split: str) -> Iterator[Item]:
-    for row in rows:
-        question = row.text("problem" if row.local else "question")
-        target = row.text("answer") if row.local else _final(row)
-        name = row.text("id") if row.local else f"gsm8k-{split}-{row.number - 1}"
-        yield Item(Problem(name, boxed_question(question), "number"), target.replace(",", ""))
+def _item(row: Row, split: str) -> Item:
+    question = boxed_question(row.text("problem", "question"))
+    return Item(Problem(row.id(f"gsm8k-{split}"), question, "number"), _final(row).replace(",", ""))
 
 
 def _final(row: Row) -> str:
+    if row.local:
+        return row.text("answer")
     _, mark, final = row.text("answer").rpartition("####")
     if not mark or not final.strip():
         raise RecordError(f"{row.where}: answer: no `#### number` at its end")

@@ -1,18 +1,19 @@
-"""HumanEval: 164 Python functions from their signatures and docstrings (Chen et al. 2021, arXiv:2107.03374).
+r"""HumanEval: 164 Python functions from their signatures and docstrings (Chen et al. 2021, arXiv:2107.03374).
 
-The function is asked for in a chat turn and must be given whole; an answer that only continues the signature counts as
-well. Helpers that the question defines belong to the tests: an answer cannot replace them there. Each assert counts for
-the score, all must hold for a correct answer.
+    {"task_id": "HumanEval/7", "prompt": "def double(x):\n    # twice x\n", "entry_point": "double",
+     "test": "def check(candidate):\n    assert candidate(2) == 4\n"}
+
+(in a local file `id` instead of `task_id`). The function is asked for in a chat turn and must be given whole; an answer
+that only continues the signature counts as well. Helpers that the question defines belong to the tests: an answer
+cannot replace them there. Each assert counts for the score, all must hold for a correct answer.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
-from evals.tasks._programs import asked, block
+from evals.data.sources import Row, Source, dataset
+from evals.task import Item, Task, VerifierSpec, code_block, program_question
 from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
@@ -29,18 +30,17 @@ def humaneval(*, data: str | None = None, timeout_s: float = 20.0) -> Task:
     return Task(
         name="humaneval",
         kind="code",
-        load=lambda limit, seed: sample(list(_items(rows_from(source, data))), limit),
+        load=dataset(source, data, _item),
         sampling=Sampling(max_tokens=1024),
-        verifier=Check("code", {"timeout_s": timeout_s}),
+        verifier=VerifierSpec("code", {"timeout_s": timeout_s}),
     )
 
 
-def _items(rows: Iterator[Row]) -> Iterator[Item]:
-    for row in rows:
-        stub, name = row.text("prompt"), row.text("entry_point")
-        question = f"Complete this Python function. Keep its name and its parameters.\n\n{block(stub)}"
-        target = {"entry_point": name, "stub": stub, "prelude": _prelude(row, stub, name), "tests": row.text("test")}
-        yield Item(Problem(row.text("id" if row.local else "task_id"), asked(question), "code"), target)
+def _item(row: Row) -> Item:
+    stub, name = row.text("prompt"), row.text("entry_point")
+    question = f"Complete this Python function. Keep its name and its parameters.\n\n{code_block(stub)}"
+    target = {"entry_point": name, "stub": stub, "prelude": _prelude(row, stub, name), "tests": row.text("test")}
+    return Item(Problem(row.text("id", "task_id"), program_question(question), "code"), target)
 
 
 def _prelude(row: Row, stub: str, name: str) -> str:

@@ -1,10 +1,15 @@
-"""LiveCodeBench: contest problems with their dates, as scripts or functions (Jain et al. 2024, arXiv:2403.07974).
+r"""LiveCodeBench: contest problems with their dates, as scripts or functions (Jain et al. 2024, arXiv:2403.07974).
+
+    {"question_id": "abc_7", "question_content": "Print twice the number.", "contest_date": "2024-08-10T00:00:00",
+     "platform": "atcoder", "difficulty": "easy", "starter_code": "", "metadata": "{}",
+     "public_test_cases": "[{\"input\": \"2\", \"output\": \"4\", \"testtype\": \"stdin\"}]",
+     "private_test_cases": "eJx.."}
 
 Read from a file with the published columns (`test.jsonl` or a successor, renamed livecodebench.jsonl): on the hub it is
-several GB and loads only by running code of the repository, which is not done here. The hidden tests are
-published as base64 of zlib of a pickled string. Nothing is unpickled: the one shape that a pickled string has is read,
-and anything else is refused. The imports that the benchmark puts before every answer are put there as well.
-Left out: problems with several right outputs, which the benchmark leaves out too.
+several GB and loads only by running code of the repository, which is not done here. The hidden tests are published as
+base64 of zlib of a pickled string. Nothing is unpickled: the one shape that a pickled string has is read, and anything
+else is refused. The imports that the benchmark puts before every answer are put there as well. Left out: problems with
+several right outputs, which the benchmark leaves out too.
 """
 
 from __future__ import annotations
@@ -14,12 +19,12 @@ import binascii
 import json
 import pickletools
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
-from evals.tasks._programs import asked, block
+from evals.data.sources import Row, Source, dataset
+from evals.task import Item, Task, VerifierSpec, code_block, program_question
 from ttc.core import Problem, Sampling
 from ttc.errors import RecordError
 
@@ -58,26 +63,28 @@ def livecodebench(
     return Task(
         name="livecodebench",
         kind="code",
-        load=lambda limit, seed: sample(list(_items(rows_from(source, data), since, until)), limit),
+        load=dataset(source, data, partial(_item, since=since, until=until)),
         sampling=Sampling(max_tokens=8192),
         params={"since": since, "until": until},
-        verifier=Check("code", {"timeout_s": timeout_s, "case_s": case_s}),
+        verifier=VerifierSpec("code", {"timeout_s": timeout_s, "case_s": case_s}),
     )
 
 
-def _items(rows: Iterator[Row], since: str, until: str) -> Iterator[Item]:
-    for row in rows:
-        date = row.text("contest_date")[:10]
-        if date < since or (until and date > until):
-            continue
-        starter = str(row.data.get("starter_code") or "")
-        tests = [*_tests(row, "public_test_cases"), *_tests(row, "private_test_cases")]
-        asking = f"{_FUNCTION}\n\n{block(starter)}" if starter else _SCRIPT
-        meta = row.labels(platform="platform", date="contest_date", difficulty="difficulty")
-        problem = Problem(
-            row.text("question_id"), asked(f"{row.text('question_content').strip()}\n\n{asking}"), "code", meta
-        )
-        yield Item(problem, _target(row, tests), difficulty=meta.get("difficulty"))
+def _item(row: Row, since: str, until: str) -> Item | None:
+    date = row.text("contest_date")[:10]
+    if date < since or (until and date > until):
+        return None
+    starter = str(row.data.get("starter_code") or "")
+    tests = [*_tests(row, "public_test_cases"), *_tests(row, "private_test_cases")]
+    asking = f"{_FUNCTION}\n\n{code_block(starter)}" if starter else _SCRIPT
+    meta = row.labels(platform="platform", date="contest_date", difficulty="difficulty")
+    problem = Problem(
+        row.text("question_id"),
+        program_question(f"{row.text('question_content').strip()}\n\n{asking}"),
+        "code",
+        meta,
+    )
+    return Item(problem, _target(row, tests), difficulty=meta.get("difficulty"))
 
 
 def _target(row: Row, tests: Sequence[Mapping[str, str]]) -> dict[str, Any]:
@@ -131,15 +138,15 @@ def _unpacked(data: bytes) -> bytes:
 
 def _pickled_string(data: bytes) -> str:
     """The string in a pickle that holds a string and nothing else; no opcode of it is carried out."""
-    found = None
+    string = None
     for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name in _STRINGS and found is None:
-            found = argument
+        if opcode.name in _STRINGS and string is None:
+            string = argument
         elif opcode.name not in _AROUND_A_STRING:
             raise ValueError(f"a pickle of something else than a string ({opcode.name}): not read")
-    if not isinstance(found, str):
+    if not isinstance(string, str):
         raise ValueError("a pickle without a string")
-    return found
+    return string
 
 
 def _json(row: Row, name: str, text: Any) -> Any:

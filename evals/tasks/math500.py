@@ -1,15 +1,16 @@
 """MATH-500: 500 test problems of MATH (Hendrycks et al. 2021, arXiv:2103.03874) in five levels and seven subjects.
 
-The subset is that of "Let's verify step by step" (Lightman et al. 2023, arXiv:2305.20050), a uniform sample of the test
-split that its reward models were not trained on. The level is the difficulty.
+    {"unique_id": "test/algebra/7.json", "problem": "Solve $x+1=3$.", "answer": "2", "subject": "Algebra", "level": 1}
+
+(the hub's row; a local one has an `id` instead of `unique_id`). The subset is that of "Let's verify step by step"
+(Lightman et al. 2023, arXiv:2305.20050), a uniform sample of the test split that its reward models were not trained on.
+The level is the difficulty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Item, Task, boxed_question, sample
+from evals.data.sources import Row, Source, dataset
+from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
 
 
@@ -23,16 +24,15 @@ def math500(*, data: str | None = None) -> Task:
     return Task(
         name="math500",
         kind="math",
-        load=lambda limit, seed: sample(list(_items(rows_from(source, data))), limit),
+        load=dataset(source, data, _item),
         sampling=Sampling(max_tokens=4096),
     )
 
 
-def _items(rows: Iterator[Row]) -> Iterator[Item]:
-    for row in rows:
-        meta = row.labels(subject="subject", level="level")
-        problem = Problem(_name(row), boxed_question(row.text("problem")), "math", meta)
-        yield Item(problem, row.text("answer"), difficulty=meta.get("level"))
+def _item(row: Row) -> Item:
+    meta = row.labels(subject="subject", level="level")
+    problem = Problem(_name(row), boxed_question(row.text("problem")), "math", meta)
+    return Item(problem, row.text("answer"), difficulty=meta.get("level"))
 
 
 def _name(row: Row) -> str:

@@ -1,20 +1,24 @@
 """MBPP: short Python functions from one sentence and some asserts (Austin et al. 2021, arXiv:2108.07732).
 
-As in the paper, the question shows the tests, so that the name and the form of the values are known; the sanitised
-subset (427 problems) was checked by hand. Fewer tests are shown with `num_shown`: the others stay hidden, and an answer
-that only knows the shown values fails. Left out: two problems of the full set (367, 927) whose tests build linked
-objects of the answer's own class.
+    {"task_id": 7, "prompt": "Write a function to double a number.", "code": "def double(x): return 2 * x",
+     "test_imports": [], "test_list": ["assert double(2) == 4"]}
+
+(the hub's sanitised row; a local one holds both subsets, with `sanitized_` before the fields of this one). As in the
+paper, the question shows the tests, so that the name and the form of the values are known; the sanitised subset (427
+problems) was checked by hand. Fewer tests are shown with `num_shown`: the others stay hidden, and an answer that only
+knows the shown values fails. Left out: two problems of the full set (367, 927) whose tests build linked objects of the
+answer's own class.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Check, Item, Task, sample
-from evals.tasks._programs import asked
+from evals.data.sources import Row, Source, dataset
+from evals.task import Item, Task, VerifierSpec, program_question
 from ttc.answers.code import syntax
 from ttc.core import Problem, Sampling
 from ttc.errors import ConfigError, RecordError
@@ -47,45 +51,42 @@ def mbpp(
     return Task(
         name="mbpp",
         kind="code",
-        load=lambda limit, seed: sample(list(_items(rows_from(source, data), subset, split, num_shown)), limit),
+        load=dataset(source, data, partial(_item, subset=subset, split=split, num_shown=num_shown)),
         sampling=Sampling(max_tokens=1024),
         params={"subset": subset, "split": split, "num_shown": num_shown},
-        verifier=Check("code", {"timeout_s": timeout_s}),
+        verifier=VerifierSpec("code", {"timeout_s": timeout_s}),
     )
 
 
-def _items(rows: Iterator[Row], subset: str, split: Split, num_shown: int) -> Iterator[Item]:
-    for row in rows:
-        if row.local and not (
-            split in ("all", row.data.get("split")) and (row.data.get("sanitized") or subset == "full")
-        ):
-            continue
-        if int(row.text("task_id")) in _BUILD_OBJECTS:
-            continue
-        prefix = "sanitized_" if row.local and subset == "sanitized" else ""
-        text = row.text(f"{prefix}prompt" if row.local or subset == "sanitized" else "text")
-        tests = _strings(row, f"{prefix}test_list")
-        imports = _strings(row, f"{prefix}test_imports") if subset == "sanitized" else [_setup(row)]
-        shown = "\n".join(tests[:num_shown])
-        question = f"{text.strip()}\n\nYour program must pass tests like these:\n\n{shown}"
-        target = {
-            "tests": tests,
-            "setup": "\n".join(line.strip() for line in imports),
-            "functions": _functions(row, row.text(f"{prefix}code"), tests),
-        }
-        yield Item(Problem(f"mbpp-{row.text('task_id')}", asked(question), "code"), target)
+def _item(row: Row, subset: str, split: Split, num_shown: int) -> Item | None:
+    if row.local and not (split in ("all", row.data.get("split")) and (row.data.get("sanitized") or subset == "full")):
+        return None
+    if int(row.text("task_id")) in _BUILD_OBJECTS:
+        return None
+    prefix = "sanitized_" if row.local and subset == "sanitized" else ""
+    text = row.text(f"{prefix}prompt" if row.local or subset == "sanitized" else "text")
+    tests = _strings(row, f"{prefix}test_list")
+    imports = _strings(row, f"{prefix}test_imports") if subset == "sanitized" else [_setup(row)]
+    visible = "\n".join(tests[:num_shown])
+    question = f"{text.strip()}\n\nYour program must pass tests like these:\n\n{visible}"
+    target = {
+        "tests": tests,
+        "setup": "\n".join(line.strip() for line in imports),
+        "functions": _functions(row, row.text(f"{prefix}code"), tests),
+    }
+    return Item(Problem(f"mbpp-{row.text('task_id')}", program_question(question), "code"), target)
 
 
 def _functions(row: Row, reference: str, tests: Sequence[str]) -> list[str]:
     """The names in the tests that the answer must define: those that the reference defines."""
     try:
         defined = {node.name for node in syntax(reference).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        used = {node.id for test in tests for node in ast.walk(syntax(test)) if isinstance(node, ast.Name)}
+        mentions = {node.id for test in tests for node in ast.walk(syntax(test)) if isinstance(node, ast.Name)}
     except SyntaxError as exc:
         raise RecordError(f"{row.where}: code or test_list: not Python ({exc})") from exc
-    if not defined & used:
+    if not defined & mentions:
         raise RecordError(f"{row.where}: test_list: tests nothing that code defines")
-    return sorted(defined & used)
+    return sorted(defined & mentions)
 
 
 def _strings(row: Row, name: str) -> list[str]:

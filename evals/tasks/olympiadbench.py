@@ -1,5 +1,8 @@
 r"""OlympiadBench: olympiad mathematics and physics with final answers (He et al. 2024, arXiv:2402.14008).
 
+    {"id": 7, "question": "Find all real x with $x^2=4$.", "final_answer": ["2,-2"], "is_multiple_answer": true,
+     "answer_type": "Numerical", "unit": null, "error": null, "subfield": "Algebra", "context": null}
+
 The open-ended, text-only problems in English: 675 of mathematics, 236 of physics. Targets follow the data: several
 answers are one set, whatever their order; `error` is an absolute tolerance; further entries of `final_answer` are
 alternatives; of `V_{\max} = 3 r`, where an expression or a number is asked for, `3 r` counts as well. The question says
@@ -59,11 +62,10 @@ def _item(row: Row) -> Item | None:
     if target is None:
         return None
     context = _optional(row, "context")
-    question = row.text("problem" if row.local else "question").strip()
+    question = row.text("problem", "question").strip()
     text = "\n\n".join([*([context] if context else []), question, _instruction(row)])
     meta = row.labels(subfield="subfield", answer_type="answer_type")
-    name = row.text("id") if row.local else f"olympiadbench-{row.text('id')}"
-    problem = Problem(name, (Message("user", text),), "math", meta)
+    problem = Problem(row.id("olympiadbench", "id"), (Message("user", text),), "math", meta)
     return Item(problem, target, _cluster(context), meta.get("subfield"))
 
 

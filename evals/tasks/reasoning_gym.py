@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from evals.task import Check, Item, Task
+from evals.task import Item, Task, VerifierSpec
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
@@ -28,14 +28,14 @@ def reasoning_gym(name: str, *, config: str = "{}") -> Task:
         name: the task of reasoning-gym.
         config: its parameters, as a JSON object: {"min_terms": 3}.
     """
-    plain, given = name.replace("-", "_"), _object(config)
+    plain, options = name.replace("-", "_"), _object(config)
     return Task(
         name=f"reasoning-gym:{plain}",
         kind="exact",
-        load=lambda limit, seed: _items(plain, given, DEFAULT_LIMIT if limit is None else limit, seed),
+        load=lambda limit, seed: _items(plain, options, DEFAULT_LIMIT if limit is None else limit, seed),
         sampling=Sampling(max_tokens=1024),
-        params={"name": plain, "config": given},
-        verifier=Check("procedural"),
+        params={"name": plain, "config": options},
+        verifier=VerifierSpec("procedural"),
         procedural=True,
     )
 
@@ -43,9 +43,9 @@ def reasoning_gym(name: str, *, config: str = "{}") -> Task:
 def _items(name: str, config: dict[str, Any], limit: int, seed: int) -> Iterator[Item]:
     # Problem i of the package's seed s is problem 0 of seed s + i, so our seeds are spread first.
     spread = seeds.derive(seed, "reasoning-gym", name) % _MAX_SEED
-    for i, drawn in enumerate(problems(name, seed=spread, count=limit, config=config)):
-        messages = (Message("user", f"{drawn.question.strip()}\n\n{WHERE}"),)
-        yield Item(Problem(f"reasoning-gym-{name}-s{seed}-{i}", messages, "exact"), drawn.target)
+    for i, drill in enumerate(problems(name, seed=spread, count=limit, config=config)):
+        messages = (Message("user", f"{drill.question.strip()}\n\n{WHERE}"),)
+        yield Item(Problem(f"reasoning-gym-{name}-s{seed}-{i}", messages, "exact"), drill.target)
 
 
 def _object(config: str) -> dict[str, Any]:

@@ -51,10 +51,10 @@ class _Items(Sequence[Item]):
     def __getitem__(self, at: slice) -> Sequence[Item]: ...
 
     def __getitem__(self, at: int | slice) -> Item | Sequence[Item]:
-        chosen = self.numbers[at]
-        if isinstance(chosen, range):
-            return _Items(chosen, self.seed, self.level)
-        return _item(chosen, self.seed, self.level)
+        selection = self.numbers[at]
+        if isinstance(selection, range):
+            return _Items(selection, self.seed, self.level)
+        return _item(selection, self.seed, self.level)
 
 
 def _item(index: int, seed: int, level: str | None) -> Item:

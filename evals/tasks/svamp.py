@@ -1,15 +1,17 @@
 """SVAMP: one-step word problems, varied so that shallow patterns fail (Patel et al. 2021, arXiv:2103.07191).
 
-The published file has 1,000 problems; the hub's copy (ChilleD/SVAMP) cuts it into 700 for training and 300 for testing.
-A last number counts as an answer where no box or answer phrase is given.
+    {"id": "svamp-7", "problem": "Ann had 8 pens. She lost 3. How many are left?", "answer": "5", "type": "Subtraction"}
+    {"ID": "chal-7", "Body": "Ann had 8 pens. She lost 3", "Question": "How many are left?", "Answer": "5.0", ...}
+
+The first row is a local one, the second the hub's. The published file has 1,000 problems; the hub's copy
+(ChilleD/SVAMP) cuts it into 700 for training and 300 for testing. A last number counts as an answer where no box or
+answer phrase is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from evals.data.sources import Row, Source, rows_from
-from evals.task import Item, Task, boxed_question, sample
+from evals.data.sources import Row, Source, dataset
+from evals.task import Item, Task, boxed_question
 from ttc.core import Problem, Sampling
 
 
@@ -23,22 +25,19 @@ def svamp(*, data: str | None = None) -> Task:
     return Task(
         name="svamp",
         kind="number",
-        load=lambda limit, seed: sample(list(_items(rows_from(source, data))), limit),
+        load=dataset(source, data, _item),
         sampling=Sampling(max_tokens=512),
     )
 
 
-def _items(rows: Iterator[Row]) -> Iterator[Item]:
-    for row in rows:
-        if row.local:
-            name, question, target = row.text("id"), row.text("problem"), row.numeric("answer")
-        else:
-            name, target = f"svamp-{row.text('ID')}", row.numeric("Answer")
-            question = _joined(row.text("Body"), row.text("Question"))
-        type_ = str(row.data.get("type" if row.local else "Type", ""))
-        yield Item(Problem(name, boxed_question(question), "number", {"type": type_}), target)
+def _item(row: Row) -> Item:
+    meta = {"type": str(row.data.get(row.column("type", "Type"), ""))}
+    problem = Problem(row.id("svamp", "ID"), boxed_question(_question(row)), "number", meta)
+    return Item(problem, row.numeric("answer", "Answer"))
 
 
-def _joined(body: str, question: str) -> str:
-    body = body.strip()
-    return f"{body}{'' if body.endswith(('.', '?', '!')) else '.'} {question.strip()}"
+def _question(row: Row) -> str:
+    if row.local:
+        return row.text("problem")
+    body = row.text("Body").strip()
+    return f"{body}{'' if body.endswith(('.', '?', '!')) else '.'} {row.text('Question').strip()}"

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from evals.task import Check, Item, Task
-from evals.worlds.cipher import Cipher, Split, question
+from evals.task import Item, Task, VerifierSpec
+from evals.worlds.cipher import Cipher, question
+from evals.worlds.supply import Split
 from evals.worlds.toy import FLAGS, critique, quality, replies, requests, target
 from ttc.core import Message, Problem, Sampling, Target
 
@@ -50,7 +51,7 @@ def toy(*, skill: Skill = "walk", symbols: int = 64, max_steps: int = 8, key: in
         sampling=Sampling(max_tokens=4 + 2 * max_steps, temperature=1.0),
         params={"skill": skill, "symbols": symbols, "max_steps": max_steps, "key": key, "split": split},
         note="needs a model that has learnt the toy language: ttc train run tulu3 --scale nano",
-        verifier=Check("regex", {"where": "all"}),
+        verifier=VerifierSpec("regex", {"where": "all"}),
     )
 
 
@@ -62,8 +63,8 @@ def _items(skill: Skill, asks: Iterator[_Ask], limit: int | None) -> Iterator[It
 
 def _walks(secret: Cipher, split: Split, forbid: tuple[str, ...] = ()) -> Iterator[_Ask]:
     for start, steps in secret.pairs(split):
-        wanted = {"require": [f"</think>s{secret.walk(start, steps)[-1]}$"], "forbid": list(forbid)}
-        yield _Ask(question(start, steps), wanted, f"walk {steps}")
+        patterns = {"require": [f"</think>s{secret.walk(start, steps)[-1]}$"], "forbid": list(forbid)}
+        yield _Ask(question(start, steps), patterns, f"walk {steps}")
 
 
 def _flags(secret: Cipher, split: Split) -> Iterator[_Ask]:

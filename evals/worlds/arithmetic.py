@@ -22,9 +22,8 @@ by step is in `evals.worlds.expressions`.
 import hashlib
 import random
 from dataclasses import dataclass
-from typing import Literal
 
-Split = Literal["train", "eval"]
+from evals.worlds.supply import Split
 
 PROMPT = "Compute {expression}."
 DEFAULT_LEVEL = 4
@@ -54,7 +53,7 @@ LEVELS: dict[int, Level] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class ArithmeticProblem:
     """A problem: its canonical text, which is its identity, and its exact value."""
 
     text: str
@@ -72,7 +71,7 @@ class Expression:
         return PROMPT.format(expression=self.text)
 
 
-def sample_expression(rng: random.Random, level: int, split: Split) -> Expression:
+def sample_expression(rng: random.Random, level: int, split: Split) -> ArithmeticProblem:
     """Draw one expression of a level that belongs to the split.
 
     Raises:
@@ -82,10 +81,10 @@ def sample_expression(rng: random.Random, level: int, split: Split) -> Expressio
         raise ValueError(f"level: {level} is not one of {sorted(LEVELS)}")
     spec = LEVELS[level]
     while True:
-        drawn = _draw(rng, rng.randint(spec.min_ops, spec.max_ops), spec)
-        if drawn is None:
+        draft = _draw(rng, rng.randint(spec.min_ops, spec.max_ops), spec)
+        if draft is None:
             continue
-        expression = Expression(drawn[0], drawn[2])
+        expression = ArithmeticProblem(draft[0], draft[2])
         if expression.split == split:
             return expression
 

@@ -1,20 +1,23 @@
 """Calculations that a small model cannot do in its head and a calculator can: two numbers and one operation.
 
 Numbers have two digits, so a product cannot be guessed and hardly be memorised: one problem in six, by a hash of its
-text, is held out. Made for training a model to call a tool (`train/environments/calculation.py`).
+text, is held out. Made for training a model to call a tool: the task is `evals.tasks.calculation`, the environment
+`train.environments.calculation`, and `calculation_texts` are what a base model learns from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
-__all__ = ["Calculation", "Split", "sample_calculation"]
+from evals.worlds.supply import Split, Texts, check_shares
 
-Split = Literal["eval", "train"]
+__all__ = ["Calculation", "calculation_texts", "sample_calculation"]
+
 _HELD_OUT = 6
+_MARKS = ("<calculator>", "</calculator>", "<result>", "</result>", "<answer>", "</answer>", "error:")
+_MAX_LENGTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,27 @@ class Calculation:
 def sample_calculation(rng: random.Random, split: Split) -> Calculation:
     """Draw one of a split; products are as frequent as sums and differences together."""
     while True:
-        drawn = Calculation(rng.randint(10, 99), rng.choice("**+-"), rng.randint(10, 99))
-        if drawn.split == split:
-            return drawn
+        candidate = Calculation(rng.randint(10, 99), rng.choice("**+-"), rng.randint(10, 99))
+        if candidate.split == split:
+            return candidate
+
+
+def calculation_texts(call_share: float, right_share: float, noise: float) -> Texts:
+    """Texts of somebody who guesses and sometimes calls a calculator; see `train.corpora.calculation`."""
+    check_shares("corpus calculation", call_share=call_share, right_share=right_share, noise=noise)
+
+    def sample(rng: random.Random) -> str:
+        problem = sample_calculation(rng, "train")
+        if rng.random() < call_share:
+            copied = replace(problem, right=rng.randint(10, 99)) if rng.random() < noise else problem
+            call = f"<calculator>{copied.text}</calculator><result>{copied.value}</result>"
+            return f"{problem.question}{call}<answer>{copied.value}</answer>"
+        answer = problem.value if rng.random() < right_share else _guess(problem, rng)
+        return f"{problem.question}<answer>{answer}</answer>"
+
+    return Texts([*_MARKS, *"0123456789+-*="], r"</?\w+>|error:|.", _MAX_LENGTH, sample)
+
+
+def _guess(problem: Calculation, rng: random.Random) -> int:
+    """The value of the same operation on other numbers: right in its form only."""
+    return replace(problem, left=rng.randint(10, 99), right=rng.randint(10, 99)).value

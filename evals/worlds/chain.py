@@ -10,7 +10,8 @@ to notice it.
 
 Summands are 1 to 3; factors are 3, 7 and 9, so that no chain falls to 0 and stays there. Nine operations on ten digits
 are ninety facts, few enough for a model of thirty thousand parameters. Splits: a hash of the question puts one in six
-aside for evaluation. Cost: microseconds. Left out: brackets and precedence.
+aside for evaluation. Cost: microseconds. The task is `evals.tasks.chain`; `chain_texts` are what a base model learns
+from. Left out: brackets and precedence.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
+from evals.worlds.supply import Split, Texts, check_shares, distinct
 from ttc import seeds
 from ttc.errors import ConfigError
 
-__all__ = ["NAMES", "OPERATIONS", "Chain", "Chains", "Split"]
+__all__ = ["NAMES", "OPERATIONS", "Chain", "Chains", "chain_texts"]
 
-Split = Literal["train", "eval"]
 OPERATIONS = "+-*"
 NAMES = "abcdefghij"
 """What the steps are called, in order."""
 HELD_OUT = 6
 """One question in this many is for evaluation."""
 _DIGITS = {"+": (1, 2, 3), "-": (1, 2, 3), "*": (3, 7, 9)}
-_MAX_REPEATS = 1000
+_PATTERN = r"/think|/no_think|[0-9+\-*=.!a-j]"
+_WORDS = (*"0123456789", *NAMES, *OPERATIONS, "=", ".", "!", "/think", "/no_think")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +85,42 @@ class Chains:
     def distinct(self, split: Split, seed: int, limit: int) -> Iterator[Chain]:
         """`limit` different chains; chain i is the same whatever the limit. Raises ConfigError when they run out."""
         rng = random.Random(seeds.derive(seed, "chains", self.length, self.operations, split))
-        seen: set[str] = set()
-        repeats = 0
-        while len(seen) < limit:
-            chain = self.draw(rng, split)
-            repeats = repeats + 1 if chain.question in seen else 0
-            if repeats > _MAX_REPEATS:
-                raise ConfigError(f"chain: fewer than {limit} different chains of {self.length} steps; lower the limit")
-            if not repeats:
-                seen.add(chain.question)
-                yield chain
+        shortage = f"chain: fewer than {limit} different chains of {self.length} steps"
+        return distinct(lambda *_: self.draw(rng, split), lambda chain: chain.question, limit, shortage)
 
     def _step(self, rng: random.Random) -> tuple[str, int]:
         operation = rng.choice(self.operations)
         return operation, rng.choice(_DIGITS[operation])
+
+
+def chain_texts(
+    chains: Chains, *, thinking_share: float, right_share: float, noise: float, noticed: float, most: int
+) -> Texts:
+    """Questions of the training split with the work of somebody careless; see `train.corpora.chain`."""
+    shares = {"thinking_share": thinking_share, "right_share": right_share, "noise": noise, "noticed": noticed}
+    check_shares("corpus chain", **shares)
+
+    def sample(rng: random.Random) -> str:
+        chain = chains.draw(rng, "train")
+        if rng.random() < thinking_share:
+            return chain.question + _worked(chain, noise, noticed, most, rng)
+        right = rng.random() < right_share
+        return f"{chain.question}<think></think>{chain.value if right else rng.randrange(10)}"
+
+    return Texts(_WORDS, _PATTERN, 3 * chains.length + 3 + 9 * chains.length + 6, sample)
+
+
+def _worked(chain: Chain, noise: float, noticed: float, most: int, rng: random.Random) -> str:
+    """The steps as a careless worker writes them, with the answer that they lead to."""
+    value, text, again = chain.first, "", 0
+    for name, (operation, digit) in zip(NAMES, chain.steps, strict=False):
+        text += f"{name}{value}{operation}{digit}="
+        right = apply(value, operation, digit)
+        value = right
+        if rng.random() < noise:
+            value = (right + rng.randrange(1, 10)) % 10
+            if rng.random() < noticed and again < most:
+                text += f"{value}!"
+                value, again = right, again + 1
+        text += f"{value}."
+    return f"<think>{text}</think>{value}"

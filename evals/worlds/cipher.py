@@ -9,21 +9,21 @@ model can learn by heart; n of them at once are not, so only a model that writes
 mostly guesses, and sometimes walks with mistakes, learns by reward alone to walk, and to walk without mistakes.
 
 Splits: a hash of (start, n) puts one pair in six aside for evaluation. The permutation is part of the task, not of a
-seed: `key` 0 is the same secret for everybody. Cost: microseconds. Left out: several ciphers in one model.
+seed: `key` 0 is the same secret for everybody. Cost: microseconds. The task is `evals.tasks.cipher`; `cipher_texts` are
+what a base model learns from. Left out: several ciphers in one model.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Literal
 
+from evals.worlds.supply import Split, Texts, check_shares
 from ttc import seeds
 from ttc.config.ranges import at_least
 
-__all__ = ["Cipher", "Split"]
+__all__ = ["Cipher", "cipher_texts", "noisy", "question", "solution"]
 
-Split = Literal["train", "eval"]
 HELD_OUT = 6
 """One pair in this many is for evaluation."""
 
@@ -47,11 +47,11 @@ class Cipher:
 
     def walk(self, start: int, steps: int) -> list[int]:
         """The symbols after 1, 2, .. steps applications."""
-        found = []
+        symbols = []
         for _ in range(steps):
             start = self._next[start]
-            found.append(start)
-        return found
+            symbols.append(start)
+        return symbols
 
     def pairs(self, split: Split) -> Iterator[tuple[int, int]]:
         """All (start, n) of a split, in a fixed mixed order."""
@@ -71,3 +71,29 @@ def solution(walk: list[int]) -> str:
     """The worked walk with its answer, as a model should write it."""
     left = range(len(walk) - 1, -1, -1)
     return f"<think>{''.join(f's{symbol}n{n}' for symbol, n in zip(walk, left, strict=True))}</think>s{walk[-1]}"
+
+
+def cipher_texts(secret: Cipher, thinking_share: float, right_share: float, noise: float) -> Texts:
+    """Questions of the training split with the answers of somebody who mostly guesses; see `train.corpora.cipher`."""
+    check_shares("corpus cipher", thinking_share=thinking_share, right_share=right_share, noise=noise)
+    pairs = list(secret.pairs("train"))
+
+    def sample(rng: random.Random) -> str:
+        start, steps = rng.choice(pairs)
+        text = question(start, steps)
+        if rng.random() < thinking_share:
+            return text + solution(noisy(secret, start, steps, noise, rng))
+        right = rng.random() < right_share
+        return f"{text}<think></think>s{secret.walk(start, steps)[-1] if right else rng.randrange(secret.symbols)}"
+
+    words = [*(f"s{i}" for i in range(secret.symbols)), *(f"n{i}" for i in range(secret.max_steps + 1)), "="]
+    return Texts(words, r"s\d+|n\d+|=", 3 + 2 * secret.max_steps + 2 + 2, sample)
+
+
+def noisy(secret: Cipher, start: int, steps: int, noise: float, rng: random.Random) -> list[int]:
+    """The walk of a careless worker: each step is wrong with probability `noise`."""
+    symbols: list[int] = []
+    for _ in range(steps):
+        start = rng.randrange(secret.symbols) if rng.random() < noise else secret.step(start)
+        symbols.append(start)
+    return symbols

@@ -19,20 +19,19 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 from evals.worlds.arithmetic import sample_expression
 from evals.worlds.expressions import STEP_DELIMITER, parse, reductions
+from evals.worlds.supply import Split
 
-__all__ = ["FAMILIES", "LEVELS", "Exercise", "Split", "sample_exercise"]
+__all__ = ["FAMILIES", "LEVELS", "WorkedExercise", "sample_exercise"]
 
-Split = Literal["train", "eval"]
 LEVELS = (1, 2, 3)
 _HELD_OUT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Exercise:
+class WorkedExercise:
     """A question, its worked steps and its answer."""
 
     family: str
@@ -57,13 +56,13 @@ _Draft = tuple[str, list[str], int]
 
 
 def _expression(rng: random.Random, level: int) -> _Draft:
-    drawn = sample_expression(rng, level + 1, "train" if rng.random() < 0.5 else "eval")
-    node, steps = parse(drawn.text), []
+    problem = sample_expression(rng, level + 1, "train" if rng.random() < 0.5 else "eval")
+    node, steps = parse(problem.text), []
     while not isinstance(node, int):
         step = next(each for each in reductions(node) if not each.split)
         steps.append(f"{step.left}={step.value}")
         node = step.rebuild(step.value)
-    return drawn.prompt, steps, node
+    return problem.prompt, steps, node
 
 
 def _remainder(rng: random.Random, level: int) -> _Draft:
@@ -111,10 +110,10 @@ FAMILIES: Mapping[str, Callable[[random.Random, int], _Draft]] = MappingProxyTyp
 )
 
 
-def sample_exercise(rng: random.Random, family: str, level: int, split: Split) -> Exercise:
+def sample_exercise(rng: random.Random, family: str, level: int, split: Split) -> WorkedExercise:
     """Draw one exercise of a family and a level that belongs to the split."""
     while True:
         question, steps, value = FAMILIES[family](rng, level)
-        drawn = Exercise(family, level, question, tuple(steps), value)
-        if drawn.split == split:
-            return drawn
+        exercise = WorkedExercise(family, level, question, tuple(steps), value)
+        if exercise.split == split:
+            return exercise

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evals.worlds.arithmetic import Expression
+from evals.worlds.arithmetic import ArithmeticProblem
 from evals.worlds.expressions import MAX_TEXT, Node, Reduction, Sum, parse, reductions
 from ttc import answers
 from ttc.core import Problem, Target
@@ -36,13 +36,13 @@ def evaluate(node: Node) -> int:
     return value
 
 
-def expression(text: str) -> Expression:
+def expression(text: str) -> ArithmeticProblem:
     """Parse and evaluate a text; spaces are dropped.
 
     Raises:
         ValueError: as `parse`.
     """
-    return Expression(text.replace(" ", ""), evaluate(parse(text)))
+    return ArithmeticProblem(text.replace(" ", ""), evaluate(parse(text)))
 
 
 def result(step: Reduction) -> Node:
@@ -56,7 +56,7 @@ def line(step: Reduction) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkedStep:
     """One parsed line of work."""
 
     wait: bool
@@ -64,16 +64,16 @@ class Step:
     value: int
 
 
-def parse_step(line: str) -> Step | None:
+def parse_step(line: str) -> WorkedStep | None:
     """Read one line of work, without its delimiter; None when it is not a step."""
-    found = _STEP.fullmatch(line)
-    if found is None or len(line) > MAX_TEXT:
+    match = _STEP.fullmatch(line)
+    if match is None or len(line) > MAX_TEXT:
         return None
-    return Step(found[1] is not None, found[2], int(found[3]))
+    return WorkedStep(match[1] is not None, match[2], int(match[3]))
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WorkedPath:
     """How far a path of steps has come, and whether it is still right.
 
     `states` are the expressions that may remain (several when one line fits two equal pairs);
@@ -85,7 +85,7 @@ class Progress:
     on_track: bool = True
 
     @classmethod
-    def start(cls, expression: Expression) -> Progress:
+    def start(cls, expression: ArithmeticProblem) -> WorkedPath:
         """Return the progress of an empty path."""
         states = frozenset({parse(expression.text)})
         return cls(states, states)
@@ -95,11 +95,11 @@ class Progress:
         """Return whether the path is right and only the value remains."""
         return self.on_track and any(isinstance(state, int) for state in self.states)
 
-    def step(self, line: str) -> Progress:
+    def step(self, line: str) -> WorkedPath:
         """Follow one line; a wrong or illegal one leaves the track until a `Wait, ` mends it."""
         step = parse_step(line)
         if step is None:
-            return Progress(self.states, self.seen, on_track=False)
+            return WorkedPath(self.states, self.seen, on_track=False)
         reached = frozenset(
             result(reduction)
             for state in self._sources(step)
@@ -107,10 +107,10 @@ class Progress:
             if reduction.left == step.left and reduction.value == step.value
         )
         if not reached:
-            return Progress(self.states, self.seen, on_track=False)
-        return Progress(reached, self.seen | reached)
+            return WorkedPath(self.states, self.seen, on_track=False)
+        return WorkedPath(reached, self.seen | reached)
 
-    def _sources(self, step: Step) -> frozenset[Node]:
+    def _sources(self, step: WorkedStep) -> frozenset[Node]:
         if step.wait:
             return self.seen
         return self.states if self.on_track else frozenset()
@@ -128,12 +128,12 @@ class ArithmeticSteps:
 
     async def check(self, problem: Problem, target: Target, steps: Sequence[str]) -> StepLabels:
         """Label every step; `target` is not needed, the value is computed. Raises ConfigError for another problem."""
-        asked = _QUESTION.search(problem.messages[-1].content)
+        question = _QUESTION.search(problem.messages[-1].content)
         try:
-            truth = expression(asked[0].strip() if asked else "")
+            truth = expression(question[0].strip() if question else "")
         except ValueError as exc:
             raise ConfigError(f"problem {problem.id!r} asks for no expression of whole numbers: {exc}") from exc
-        progress, labels = Progress.start(truth), list[float | None]()
+        progress, labels = WorkedPath.start(truth), list[float | None]()
         for step in steps:
             bare = _MARKS.sub("", step).strip()
             if parse_step(bare) is not None:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from evals.worlds.arithmetic import LEVELS, sample_expression
 from evals.worlds.expressions import parse, reductions
-from evals.worlds.worked_steps import Progress, evaluate, expression, line, parse_step, result
+from evals.worlds.worked_steps import WorkedPath, evaluate, expression, line, parse_step, result
 
 WORKED = ["23+48=71", "71*30=2130", "71*8=568", "2130+568=2698", "2698-17=2681"]
 
 
-def follow(text: str, lines: list[str]) -> Progress:
-    progress = Progress.start(expression(text))
+def follow(text: str, lines: list[str]) -> WorkedPath:
+    progress = WorkedPath.start(expression(text))
     for written in lines:
         progress = progress.step(written)
     return progress
@@ -47,7 +47,7 @@ def test_every_legal_step_keeps_the_value(seed, level):
 def test_any_order_of_legal_steps_ends_at_the_value(seed, level):
     rng = random.Random(seed)
     drawn = sample_expression(rng, level, "eval")
-    node, progress = parse(drawn.text), Progress.start(drawn)
+    node, progress = parse(drawn.text), WorkedPath.start(drawn)
     while not isinstance(node, int):
         step = rng.choice(list(reductions(node)))
         node, progress = result(step), progress.step(line(step))

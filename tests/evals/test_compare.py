@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from evals.commands.compare import run as compare_command
-from evals.folder.run import digest
 from evals.numbers.compare import Side, compare_all
 from evals.numbers.statistics import holm, mcnemar
 from evals.numbers.summary import summarise, write_summary
+from evals.run_folder import digest
 from tests.evals.pools import FLOPS, failed, make_record
 from ttc.core import Record
 from ttc.errors import ConfigError

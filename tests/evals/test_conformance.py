@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from evals.folder.run import RECORDS, evaluate, read_run
 from evals.numbers.summary import total_usage
+from evals.run_folder import RECORDS, evaluate, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless

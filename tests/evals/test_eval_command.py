@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.folder.run import read_run
 from evals.numbers.summary import read_summary
+from evals.run_folder import read_run
 from tests.ttc import bad_plugins
 from ttc.cli.cli import main
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.folder.run import CONFIG, RECORDS, read_run
+from evals.run_folder import CONFIG, RECORDS, read_run
 from tests.evals.test_eval_command import SIMULATED
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, OpenAIServer
@@ -63,7 +63,7 @@ TASK = """
 import json
 import pathlib
 
-from evals.task import Check, Item, Task
+from evals.task import Item, Task, VerifierSpec
 from ttc.core import Message, Problem, Sampling
 
 def items(limit, seed):
@@ -72,7 +72,7 @@ def items(limit, seed):
         yield Item(Problem(row["id"], (Message("user", row["question"]),), "exact"), row["answer"])
 
 def sums():
-    return Task("sums", "exact", items, Sampling(max_tokens=8), verifier=Check("verdicts.py:any_answer"))
+    return Task("sums", "exact", items, Sampling(max_tokens=8), verifier=VerifierSpec("verdicts.py:any_answer"))
 """
 COMMAND = [
     *("eval", "--model", "./model", "--task", "tasks.py:sums", "--strategy", "second.py:pick"),

@@ -15,7 +15,7 @@ import pytest
 from evals.allocation.calibrate import fit
 from evals.allocation.planner import PLAN, WAVES, Planner
 from evals.allocation.sampled import read_pools
-from evals.folder.run import read_run
+from evals.run_folder import read_run
 from ttc.allocation.table import DrawKind, Plan, save_plan
 from ttc.cli.cli import main
 from ttc.core import Answer, Budget, Message, Problem, Sampling

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from evals.commands import replay as command
-from evals.folder.run import read_run
 from evals.numbers.summary import read_summary
+from evals.run_folder import read_run
 from ttc.cli.cli import main
 from ttc.core import Record
 from ttc.errors import ConfigError

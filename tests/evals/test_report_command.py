@@ -6,8 +6,8 @@ import json
 import pytest
 
 from evals.commands import report
-from evals.folder.run import CONFIG, RECORDS
 from evals.numbers.summary import summarise, write_summary
+from evals.run_folder import CONFIG, RECORDS
 from tests.evals.pools import make_record
 from ttc.errors import ConfigError
 from ttc.records import RecordFile

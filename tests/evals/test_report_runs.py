@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from evals.report.bars import NUM_BINS, histogram, role_tokens
 from evals.report.chart import accuracy_chart, log_ticks, share_ticks
-from evals.report.headline import facts, headline
-from evals.report.numbers import count, interval, percent, points, quantity
-from evals.report.runs import Curve, Point, Run, drawn_curves, frontier, groups, read_runs
+from evals.report.kit import count, interval, percent, points, quantity
+from evals.report.runs import Curve, Point, RunSummary, drawn_curves, facts, frontier, groups, headline, read_runs
 from evals.report.table import curve_csv, html_table, render_table
 from ttc.errors import RecordError
 
@@ -40,7 +39,7 @@ def entry(strategy, accuracy, tokens, n=1, **more):
 
 
 def run_at(accuracy, tokens, *curves):
-    return Run("x", Point(1, accuracy, None, None, tokens, None), curves, {"strategy": "x", "problems": 1})
+    return RunSummary("x", Point(1, accuracy, None, None, tokens, None), curves, {"strategy": "x", "problems": 1})
 
 
 def test_label_carries_n_only_when_there_are_several_samples():

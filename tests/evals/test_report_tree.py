@@ -3,9 +3,17 @@
 import json
 
 from evals.report.bars import success_by_score, success_shares
-from evals.report.problems import MAX_TREE_BYTES, group_data, kinds_of, sample, traits_of
+from evals.report.problems import (
+    MAX_TREE_BYTES,
+    build_tree,
+    group_data,
+    kinds_of,
+    sample,
+    shorten,
+    traits_of,
+    tree_data,
+)
 from evals.report.runs import read_runs
-from evals.report.tree import build_tree, shorten, tree_data
 from ttc.core import Answer, Candidate, Event, Message, Problem, Record, Verdict
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from evals.folder.run import RECORDS, evaluate
+from evals.run_folder import RECORDS, evaluate
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Answer, Problem, Record, Sampling
 from ttc.engines.embedded.engine import embedded

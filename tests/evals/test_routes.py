@@ -12,7 +12,7 @@ import pytest
 
 from evals.allocation.calibrate import fit, routes, spend
 from evals.allocation.sampled import opened, read_pools, unscored
-from evals.folder.run import read_run
+from evals.run_folder import read_run
 from tests.ttc.questions import ask
 from ttc.allocation.table import Plan, load_plan, save_plan
 from ttc.cli.cli import main

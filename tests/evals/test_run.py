@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.folder.run import CONFIG, RECORDS, digest, evaluate, read_run
+from evals.run_folder import CONFIG, RECORDS, digest, evaluate, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless

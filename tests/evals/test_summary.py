@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.numbers.pools import votes
 from evals.numbers.summary import curve_values, read_summary, summarise, write_summary
+from evals.numbers.tally import votes
 from tests.evals.pools import FLOPS, SCORED, TOKENS, failed, make_record
 from ttc.errors import ConfigError, RecordError
 

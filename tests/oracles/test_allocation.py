@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.allocation.allocation import Arm, Kind, allocate, hull
+from benchmarks.oracle_allocation import Arm, Kind, allocate, hull
 from evals.allocation.calibrate import fit, worth
 from evals.allocation.sampled import read_pools
 from evals.commands import calibrate as command

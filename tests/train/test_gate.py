@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from evals.numbers.gates import GateCheck
 from tests.train.cipher_base import STEPS, SYMBOLS
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.stage import Result, Setting, write_result
-from train.measure.gates import Check, read_gates
+from train.measure.gates import read_gates
 from train.promote.gate import judge, promote
 from train.promote.gate_cases import digest, safe
 from train.recipe.recipe import read_recipe
@@ -162,7 +163,7 @@ def test_a_run_that_a_health_rule_stopped_is_never_promoted(run, tmp_path):
 
 def test_the_pointer_is_moved_in_one_step(run):
     (run / ".promoted.1.partial").symlink_to("nowhere")  # a promotion that was killed
-    assert promote(run, [Check("x", True, 1.0, 1.0, "")]) == run / "promoted"
+    assert promote(run, [GateCheck("x", True, 1.0, 1.0, "")]) == run / "promoted"
     assert (run / "promoted" / "config.json").is_file()
 
 

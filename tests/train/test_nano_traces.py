@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from evals.worlds.arithmetic import LEVELS, sample_expression
 from evals.worlds.expressions import STEP_DELIMITER, parse
-from evals.worlds.worked_steps import Progress
+from evals.worlds.worked_steps import WorkedPath
 from train.nano import tokenizer, traces
 from train.nano.examples import IGNORE, Mixture, collate, encode, example, pool
 from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece
@@ -22,7 +22,7 @@ def draw(seed, level, noise):
 
 
 def states(problem, pieces):
-    progress, found = Progress.start(problem), []
+    progress, found = WorkedPath.start(problem), []
     for line in "".join(piece.text for piece in pieces).split(STEP_DELIMITER)[:-1]:
         progress = progress.step(line)
         found.append(progress)

@@ -9,14 +9,14 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from evals.report.lines import Bar, Series, line_chart
 from tests.fresh import heavy_modules_of
 from tests.train.cipher_base import make_base, make_parts
 from train.base.alarm_file import AlarmFile
 from train.base.health import Health, Rule
 from train.base.stage import Result, write_result
 from train.report import read_run, render_summary, write_report
-from train.report.chart import Bar, Series, line_chart
-from train.report.panels import PANELS
+from train.report.page import PANELS
 from train.rl.loop import learn
 from train.rl.parts import Plan
 from ttc.cli.cli import main

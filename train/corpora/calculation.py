@@ -7,17 +7,10 @@ write a call and read a result, does so at the rate of the corpus (a greedy one 
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
-
-from evals.worlds.calculation import Calculation, sample_calculation
-from train.examples.corpus import Corpus, word_tokenizer
-from ttc.errors import ConfigError
+from evals.worlds.calculation import calculation_texts
+from train.examples.corpus import Corpus, corpus_of
 
 __all__ = ["calculation"]
-
-_MARKS = ("<calculator>", "</calculator>", "<result>", "</result>", "<answer>", "</answer>", "error:")
-_MAX_LENGTH = 32
 
 
 def calculation(*, call_share: float = 0.3, right_share: float = 0.05, noise: float = 0.1) -> Corpus:
@@ -28,24 +21,5 @@ def calculation(*, call_share: float = 0.3, right_share: float = 0.05, noise: fl
         right_share: share of the other texts whose answer is right.
         noise: probability that a call has another number in it.
     """
-    for name, share in (("call_share", call_share), ("right_share", right_share), ("noise", noise)):
-        if not 0 <= share <= 1:
-            raise ConfigError(f"corpus calculation: {name} must be in [0, 1], got {share}")
-
-    def sample(rng: random.Random) -> str:
-        asked = sample_calculation(rng, "train")
-        if rng.random() < call_share:
-            called = replace(asked, right=rng.randint(10, 99)) if rng.random() < noise else asked
-            call = f"<calculator>{called.text}</calculator><result>{called.value}</result>"
-            return f"{asked.question}{call}<answer>{called.value}</answer>"
-        said = asked.value if rng.random() < right_share else _guess(asked, rng)
-        return f"{asked.question}<answer>{said}</answer>"
-
-    words = [*_MARKS, *"0123456789+-*="]
-    pattern = r"</?\w+>|error:|."
-    return Corpus("calculation", lambda: word_tokenizer(words, pattern, 4 * _MAX_LENGTH), sample, _MAX_LENGTH)
-
-
-def _guess(asked: Calculation, rng: random.Random) -> int:
-    """The value of the same operation on other numbers: right in its form only."""
-    return replace(asked, left=rng.randint(10, 99), right=rng.randint(10, 99)).value
+    texts = calculation_texts(call_share, right_share, noise)
+    return corpus_of("calculation", texts, 4 * texts.max_length)

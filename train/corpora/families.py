@@ -33,13 +33,12 @@ def families(*, max_level: int = 2, noise: float = 0.05) -> Corpus:
     names = sorted(FAMILIES)
 
     def sample(rng: random.Random) -> str:
-        drawn = sample_exercise(rng, rng.choice(names), rng.randint(1, max_level), "train")
-        steps = [_slipped(step, rng) if rng.random() < noise else step for step in drawn.steps]
+        exercise = sample_exercise(rng, rng.choice(names), rng.randint(1, max_level), "train")
+        steps = [_slipped(step, rng) if rng.random() < noise else step for step in exercise.steps]
         worked = "".join(f"{step}\n\n" for step in steps)
-        said = traces.answer(drawn.value).removesuffix("<|im_end|>")
-        return (
-            f"<|im_start|>user\n{drawn.question}<|im_end|>\n<|im_start|>assistant\n<think>\n{worked}</think>\n\n{said}"
-        )
+        answer = traces.answer(exercise.value).removesuffix("<|im_end|>")
+        prompt = f"<|im_start|>user\n{exercise.question}<|im_end|>\n<|im_start|>assistant\n"
+        return f"{prompt}<think>\n{worked}</think>\n\n{answer}"
 
     return Corpus("families", tokenizer.build, sample, _MAX_LENGTH)
 

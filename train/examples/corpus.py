@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from evals.worlds.supply import Texts
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry
 
-__all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "word_tokenizer"]
+__all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "corpus_of", "word_tokenizer"]
 
 CORPORA = Registry("corpus", "train.corpora", "ttc.corpora", PluginShape(("train.examples.corpus:Corpus",)))
 
@@ -39,6 +41,12 @@ class Corpus:
     sample: Callable[[random.Random], str]
     max_length: int
     pair: Callable[[random.Random], tuple[str, str]] | None = None
+
+
+def corpus_of(name: str, texts: Texts, context: int) -> Corpus:
+    """The corpus of a world's texts, with a word tokenizer for a model of `context` tokens."""
+    tokenizer = partial(word_tokenizer, texts.words, texts.pattern, context)
+    return Corpus(name, tokenizer, texts.sample, texts.max_length, texts.pair)
 
 
 def word_tokenizer(words: Sequence[str], pattern: str, max_length: int) -> Any:

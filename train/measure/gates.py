@@ -21,18 +21,7 @@ from train.base.specs import make_task
 from ttc.config.registry import bind
 from ttc.errors import ConfigError
 
-__all__ = ["Check", "Gates", "gates", "read_gates"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One gate: what was measured, the bound, and whether it holds."""
-
-    gate: str
-    passed: bool
-    value: float
-    bound: float
-    text: str
+__all__ = ["Gates", "gates", "read_gates"]
 
 
 @dataclass(frozen=True, slots=True)

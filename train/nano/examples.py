@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from evals.worlds.arithmetic import Expression, sample_expression
+from evals.worlds.arithmetic import ArithmeticProblem, sample_expression
 from train.nano.traces import HANDOVER, NO_THINK, Noise, Piece, answer, prompt, thinking
 
 IGNORE = -100
@@ -123,7 +123,7 @@ def collate(batch: list[Example], pad: int) -> tuple[torch.Tensor, torch.Tensor]
     return ids, labels
 
 
-def _problem(rng: random.Random, weights: tuple[float, ...]) -> Expression:
+def _problem(rng: random.Random, weights: tuple[float, ...]) -> ArithmeticProblem:
     level = rng.choices(range(1, len(weights) + 1), weights)[0]
     return sample_expression(rng, level, "train")
 
@@ -132,7 +132,7 @@ def _cut(rng: random.Random, length: int, late: bool) -> int:
     return length - int(rng.random() ** 2 * (length + 1)) if late else rng.randrange(length + 1)
 
 
-def _no_think(rng: random.Random, problem: Expression, empty: float) -> list[Piece]:
+def _no_think(rng: random.Random, problem: ArithmeticProblem, empty: float) -> list[Piece]:
     opening, said = prompt(rng, problem), answer(problem.value)
     if rng.random() < empty:
         return [Piece(opening + "<think>\n", learn=False), Piece("</think>\n\n" + said)]

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from evals.worlds.arithmetic import Expression
+from evals.worlds.arithmetic import ArithmeticProblem
 from evals.worlds.expressions import STEP_DELIMITER, WAIT, Node, Reduction, parse, reductions
 
 HANDOVER = "\n\nTime is up, I must answer now.\n</think>\n\n"
@@ -44,7 +44,7 @@ class Noise:
     again: float = 0.0
 
 
-def prompt(rng: random.Random, expression: Expression) -> str:
+def prompt(rng: random.Random, expression: ArithmeticProblem) -> str:
     """Return the chat up to and including the assistant's header, in a random phrasing."""
     phrase = rng.choices(PHRASES, PHRASE_WEIGHTS)[0].format(expression.text)
     return f"<|im_start|>user\n{phrase}<|im_end|>\n<|im_start|>assistant\n"
@@ -87,7 +87,7 @@ def solve(rng: random.Random, node: Node, compute: Compute = lambda step: step.v
     return node
 
 
-def thinking(rng: random.Random, expression: Expression, noise: Noise) -> list[Piece]:
+def thinking(rng: random.Random, expression: ArithmeticProblem, noise: Noise) -> list[Piece]:
     """Return the whole thinking, from after `<think>` to before `</think>`, with its mistakes.
 
     A later pass takes the order of the first, so that it confirms or corrects each of its steps.

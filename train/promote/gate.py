@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from evals.data.decontamination import prompt_text
+from evals.numbers.gates import GateCheck, at_least, at_most
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.models import load_model
@@ -26,7 +27,7 @@ from train.base.rollout import Collector, Rollout, group_draws
 from train.base.rollout_file import read_rollouts
 from train.base.specs import make_task, make_verifier
 from train.base.stage import Setting, read_result
-from train.measure.gates import Check, Gates
+from train.measure.gates import Gates
 from train.measure.measure import open_engine
 from train.promote.gate_cases import digest, preferred, reviewed, safe
 from train.recipe.run import stage_folders
@@ -54,7 +55,7 @@ class _Answered:
         return len(self.right)
 
 
-def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list[Check]:
+def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list[GateCheck]:
     """Measure all gates of the run in `run`; `start` is the model it began with, None when the run made it itself.
 
     Raises:
@@ -75,17 +76,17 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     if gates.min_gain is not None:
         found = paired_interval(old.right, new.right, range(new.num), seed=setting.seed)
         text = f"gain on {task.name} over the start"
-        checks.append(_at_least("min_gain", text, found.low, gates.min_gain))
+        checks.append(at_least("min_gain", text, found.low, gates.min_gain, is_end=True))
     if gates.max_length is not None:
-        checks.append(_at_most("max_length", "tokens an answer", new.usage.generated / new.num, gates.max_length))
+        checks.append(at_most("max_length", "tokens an answer", new.usage.generated / new.num, gates.max_length))
     if gates.max_mflops is not None:
-        checks.append(_at_most("max_mflops", "MFLOPs an answer", new.usage.flops / new.num / 1e6, gates.max_mflops))
+        checks.append(at_most("max_mflops", "MFLOPs an answer", new.usage.flops / new.num / 1e6, gates.max_mflops))
     if gates.max_seconds is not None:
         spent = sum(result.metrics.get("seconds", 0.0) for result in results if result is not None)
-        checks.append(_at_most("max_seconds", "seconds of training", spent, gates.max_seconds))
+        checks.append(at_most("max_seconds", "seconds of training", spent, gates.max_seconds))
     if gates.max_kl is not None:
         away = divergence(candidate, before, task.items(gates.limit, 0), task.sampling.max_tokens, setting)
-        checks.append(_at_most("max_kl", "nats a token from the start", away, gates.max_kl))
+        checks.append(at_most("max_kl", "nats a token from the start", away, gates.max_kl))
     for spec in gates.retention:
         checks.append(_kept("retention", make_task(spec), gates.limit, gates.max_drop, candidate, before, setting))
     if gates.canaries is not None:
@@ -95,9 +96,9 @@ def judge(gates: Gates, run: Path, start: Path | None, setting: Setting) -> list
     return checks + _cases(gates, task, candidate, before, setting)
 
 
-def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[Check]:
+def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Setting) -> list[GateCheck]:
     """Gates on single cases; see `train.promote.gate_cases`."""
-    checks: list[Check] = []
+    checks: list[GateCheck] = []
     if gates.reviews is not None:
         path = Path(gates.reviews).expanduser()
         checks.append(reviewed(path, candidate, gates.min_reviews, gates.min_accepted, setting.seed))
@@ -112,7 +113,7 @@ def _cases(gates: Gates, task: Task, candidate: Path, start: Path, setting: Sett
     return checks
 
 
-def promote(run: Path, checks: Sequence[Check]) -> Path | None:
+def promote(run: Path, checks: Sequence[GateCheck]) -> Path | None:
     """Write what was measured; move the pointer and return it when every gate passed, else return None."""
     passed = all(check.passed for check in checks)
     told = {"passed": passed, "model": digest(run / "model"), "checks": [asdict(check) for check in checks]}
@@ -173,33 +174,27 @@ def _made(folders: Sequence[Path]) -> Path:
     return Path(first.model)
 
 
-def _finished(stopped: str) -> Check:
+def _finished(stopped: str) -> GateCheck:
     by_rule = stopped.startswith("health rule")
-    return Check("finished", not by_rule, float(not by_rule), 1.0, stopped if by_rule else "no health rule ended it")
+    return GateCheck(
+        "finished", not by_rule, float(not by_rule), 1.0, stopped if by_rule else "no health rule ended it"
+    )
 
 
-def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> Check:
+def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateCheck:
     found = mean_interval(answers.right, range(answers.num), seed=seed)
-    return _at_least("min_accuracy", f"accuracy on {answers.num} problems of {name}", found.low, bound)
+    return at_least("min_accuracy", f"accuracy on {answers.num} problems of {name}", found.low, bound, is_end=True)
 
 
-def _at_least(gate: str, what: str, low: float, bound: float) -> Check:
-    return Check(gate, low >= bound, low, bound, f"{what}: at least {low:.4g} (95 %), must be {bound:g} or more")
-
-
-def _at_most(gate: str, what: str, value: float, bound: float) -> Check:
-    return Check(gate, value <= bound, value, bound, f"{what}: {value:.4g}, must be {bound:g} or less")
-
-
-def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, start: Path, setting: Setting) -> Check:
+def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, start: Path, setting: Setting) -> GateCheck:
     """No worse than at the start, beyond doubt: the upper end of the drop's interval is within the bound."""
     new, old = (_answers(task, limit, model, setting) for model in (candidate, start))
     drop = paired_interval(new.right, old.right, range(new.num), seed=setting.seed)
     text = f"drop on {task.name}: {drop.value:.4g}, at most {drop.high:.4g} (95 %), must be {bound:g} or less"
-    return Check(gate, drop.high <= bound, drop.high, bound, text)
+    return GateCheck(gate, drop.high <= bound, drop.high, bound, text)
 
 
-def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Check:
+def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> GateCheck:
     """No canary's prompt is among the recorded rollouts of any stage."""
     text = Text(model)
     prompts: Mapping[tuple[int, ...], str] = {
@@ -216,4 +211,4 @@ def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> Chec
         if rollout.prompt_ids in prompts
     }
     told = f"{len(seen)} canary prompts were trained on" + (f", such as {next(iter(seen))[:60]!r}" if seen else "")
-    return Check("canaries_unseen", not seen, float(len(seen)), 0.0, told)
+    return GateCheck("canaries_unseen", not seen, float(len(seen)), 0.0, told)

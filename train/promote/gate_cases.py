@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evals.numbers.gates import GateCheck
 from evals.numbers.statistics import mean_interval
 from train.base.rollout import Rollout
 from train.base.stage import Setting
-from train.measure.gates import Check
 from train.reward_models.learnt_reward import RewardSource
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
@@ -61,31 +61,33 @@ def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
     return [(name, accept) for (name, _), accept in found.items()]
 
 
-def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> Check:
+def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> GateCheck:
     """At least `num` different traces were read, and the lower end of the share accepted is at least `bound`."""
     name = digest(candidate)
     rows = read_reviews(path, name)
     traces = [trace for trace, _ in rows]
     if len(set(traces)) < num:
         told = f"{len(set(traces))} traces of model {name} are reviewed, must be {num} or more"
-        return Check("reviews", False, float(len(set(traces))), float(num), told)
+        return GateCheck("reviews", False, float(len(set(traces))), float(num), told)
     share = mean_interval([float(accept) for _, accept in rows], traces, seed=seed)
     told = f"{len(rows)} reviews of model {name}: at least {share.low:.4g} accepted (95 %), must be {bound:g} or more"
-    return Check("reviews", share.low >= bound, share.low, bound, told)
+    return GateCheck("reviews", share.low >= bound, share.low, bound, told)
 
 
-def safe(name: str, answers: Sequence[Sequence[float]]) -> Check:
+def safe(name: str, answers: Sequence[Sequence[float]]) -> GateCheck:
     """Every answer to every safety case is right; `answers` are 1 or 0, per way of answering."""
     failed = [number for number, outcomes in enumerate(zip(*answers, strict=True)) if not all(outcomes)]
     num = len(answers[0])
     first = f", such as number {failed[0]}" if failed else ""
-    return Check("safety", not failed, float(len(failed)), 0.0, f"{len(failed)} of {num} cases of {name} fail{first}")
+    return GateCheck(
+        "safety", not failed, float(len(failed)), 0.0, f"{len(failed)} of {num} cases of {name} fail{first}"
+    )
 
 
 def preferred(
     rewards: tuple[str, ...], new: Sequence[Rollout], old: Sequence[Rollout], candidate: Path, bound: float,
     setting: Setting,
-) -> Check:  # fmt: skip
+) -> GateCheck:  # fmt: skip
     """How often the candidate's answer has the higher reward than the start's to the same problem."""
     place = replace(setting, folder=setting.folder / "gate")  # stages of the run stand beside it
     scorer: Any = RewardSource(rewards, "mean", 1.0).load(place, candidate)
@@ -93,4 +95,4 @@ def preferred(
     wins = [float(a > b) + 0.5 * float(a == b) for a, b in zip(ours, theirs, strict=True)]
     rate = mean_interval(wins, [rollout.problem_id for rollout in new], seed=setting.seed)
     told = f"preferred over the start: at least {rate.low:.4g} (95 %) of {len(wins)}, must be {bound:g} or more"
-    return Check("min_win_rate", rate.low >= bound, rate.low, bound, told)
+    return GateCheck("min_win_rate", rate.low >= bound, rate.low, bound, told)

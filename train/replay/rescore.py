@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from evals.task import Check
+from evals.task import VerifierSpec
 from train.base.rollout import Rollout
 from train.base.rollout_file import read_rollouts
 from train.base.specs import make_task, shaping_part
@@ -42,7 +42,7 @@ def verifier_of(run: Path, stage: int | None, name: str | None, params: Mapping[
     task = _task(recorded_stage(run, stage))
     check = make_task(task).check
     if name is not None and name != check.verifier:
-        check = Check(name)
+        check = VerifierSpec(name)
     verifier: Verifier = VERIFIERS.create(check.verifier, {**check.params, **params}, supply={})
     return Service(verifier)
 

@@ -70,10 +70,10 @@ def read_run(run: Path) -> RunData:
     if not folders:
         raise ConfigError(f"{run} has no stage that has begun; nothing to report yet")
     try:
-        asked = json.loads((run / RUN).read_text())
-        fields = [stage["fields"] for stage in asked["stages"]]
+        settings = json.loads((run / RUN).read_text())
+        fields = [stage["fields"] for stage in settings["stages"]]
         stages = [_stage(path, fields) for path in folders]
-        return RunData(str(asked["recipe"]), int(asked["seed"]), stages, read_kept(run))
+        return RunData(str(settings["recipe"]), int(settings["seed"]), stages, read_kept(run))
     except (ValueError, KeyError, TypeError) as exc:
         if isinstance(exc, RecordError):
             raise
@@ -105,8 +105,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _by_step(path: Path) -> list[dict[str, Any]]:
-    found = {row["step"]: row for row in _lines(path)}
-    return [found[step] for step in sorted(found)]
+    rows = {row["step"]: row for row in _lines(path)}
+    return [rows[step] for step in sorted(rows)]
 
 
 def _point(row: Mapping[str, Any]) -> HeldOutPoint:
@@ -118,17 +118,17 @@ def _samples(path: Path, steps: Sequence[int]) -> dict[int, list[dict[str, Any]]
     """Excerpts of rollouts by the update they led to; one pass over the file."""
     if not path.is_file() or not steps:
         return {}
-    wanted = {steps[round(i * (len(steps) - 1) / max(SHOWN_STEPS - 1, 1))] for i in range(SHOWN_STEPS)}
-    found: dict[int, list[dict[str, Any]]] = {step: [] for step in sorted(wanted)}
-    seen: set[tuple[int, bool]] = set()
+    sample_steps = {steps[round(i * (len(steps) - 1) / max(SHOWN_STEPS - 1, 1))] for i in range(SHOWN_STEPS)}
+    excerpts: dict[int, list[dict[str, Any]]] = {step: [] for step in sorted(sample_steps)}
+    pairs: set[tuple[int, bool]] = set()
     for rollout in read_rollouts(path):
         step = rollout.step + 1  # rollouts count the updates before them, metrics those after
         right = rollout.verdict is not None and rollout.verdict.correct
-        shown = found.get(step)
-        kinds = sum(1 for row in shown or () if (row["status"] == "correct") == right)
-        if shown is None or (step, right) in seen or kinds >= SHOWN_ROLLOUTS // 2:
+        step_excerpts = excerpts.get(step)
+        kinds = sum(1 for row in step_excerpts or () if (row["status"] == "correct") == right)
+        if step_excerpts is None or (step, right) in pairs or kinds >= SHOWN_ROLLOUTS // 2:
             continue
-        if any(row["problem"] == rollout.problem_id for row in shown if (row["status"] == "correct") == right):
+        if any(row["problem"] == rollout.problem_id for row in step_excerpts if (row["status"] == "correct") == right):
             continue
-        shown.append(excerpt(rollout))
-    return {step: rows for step, rows in found.items() if rows}
+        step_excerpts.append(excerpt(rollout))
+    return {step: rows for step, rows in excerpts.items() if rows}

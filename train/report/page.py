@@ -7,20 +7,15 @@ machine name and no path: the same run gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from dataclasses import dataclass
 from typing import Any
 
-from evals.report.numbers import count
-from evals.report.svg import element, text
-from train.report.chart import Series, line_chart
+from evals.report.kit import bullets, count, document, element, text, text_table
+from evals.report.lines import Bar, Series, line_chart, panel
 from train.report.data import RunData, StageData
-from train.report.panels import PANELS, Panel, series_of
-from train.report.retention import render_retention
-from train.report.summary import compared, grouped
+from train.report.summary import compared, grouped, render_retention
 
-__all__ = ["document", "render_page"]
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+__all__ = ["PANELS", "Panel", "render_page", "series_of"]
 
 
 def render_page(run: RunData) -> str:
@@ -30,33 +25,19 @@ def render_page(run: RunData) -> str:
     return document(f"ttc training report: {run.recipe}, seed {run.seed}", body, "Vertical lines mark alarms.")
 
 
-def document(title: str, body: str, note: str = "") -> str:
-    """An HTML page of this body that loads nothing; `note` ends its foot."""
-    css = resources.files("evals.report").joinpath("page.css").read_text(encoding="utf-8")
-    css += resources.files("train.report").joinpath("page.css").read_text(encoding="utf-8")
-    head = [
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        element("title", text(title)),
-        element("style", css),
-    ]
-    foot = element("footer", element("p", f"This page loads nothing from a network. {note}".rstrip()))
-    return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head><body>{body}{foot}</body></html>\n'
-
-
 def _stage(stage: StageData) -> str:
-    done = "done" if stage.result is not None else "going on, or interrupted"
+    status = "done" if stage.result is not None else "going on, or interrupted"
     if stage.result is not None and stage.result.stopped:
-        done = f"ended: {stage.result.stopped}"
+        status = f"ended: {stage.result.stopped}"
     fields = [f"{key} {value}" for key, value in stage.fields.items() if not isinstance(value, Mapping)]
     logged = [f"{count(len(stage.rows))} steps logged"] if stage.rows else []
-    facts = [done, *logged, *fields]
+    facts = [status, *logged, *fields]
     parts = [
         element("h2", text(stage.name)),
-        element("ul", *(element("li", text(fact)) for fact in facts), class_="facts"),
+        bullets(facts),
         _compared(stage),
         _alarms(stage.alarms) if stage.rows else "",
-        element("div", *(_panel(panel, stage) for panel in PANELS), class_="panels"),
+        element("div", *(_panel(layout, stage) for layout in PANELS), class_="panels"),
         _samples(stage.samples),
     ]
     return element("section", *parts)
@@ -68,21 +49,15 @@ def _compared(stage: StageData) -> str:
         rows = [(name.replace("_", " "), "", f"{value:.4g}") for name, value in stage.result.metrics.items()]
     if not rows:
         return ""
-    head = element("tr", *(element("th", title, scope="col") for title in ("", "at the start", "at the end")))
-    body = [
-        element("tr", element("th", text(what), scope="row"), element("td", text(first)), element("td", text(last)))
-        for what, first, last in rows
-    ]
-    table = element("table", element("thead", head), element("tbody", *body), class_="summary")
-    return element("div", table, class_="card scroll")
+    return element("div", text_table(("", "at the start", "at the end"), rows, "summary"), class_="card scroll")
 
 
 def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
-    found = grouped(alarms)
-    if not found:
+    groups = grouped(alarms)
+    if not groups:
         return element("p", "No alarm was raised.", class_="note")
     blocks = []
-    for alarm, steps in found:
+    for alarm, steps in groups:
         at = ", ".join(map(str, steps[:8])) + (", ..." if len(steps) > 8 else "")
         values = ", ".join(f"{v:.4g}" if isinstance(v, (int, float)) else str(v) for v in alarm["values"])
         head = f"{alarm['rule']}: {alarm['metric']} {values} at step {at}; action: {alarm['action']}"
@@ -91,25 +66,13 @@ def _alarms(alarms: Sequence[Mapping[str, Any]]) -> str:
     return element("div", element("h3", "Alarms"), *blocks, class_="card alarms")
 
 
-def _panel(panel: Panel, stage: StageData) -> str:
-    series = series_of(panel, stage)
-    steps = [alarm["step"] for alarm in stage.alarms if alarm["metric"] in panel.metrics]
-    chart = line_chart(panel.title, series, share=panel.share, marks=steps)
+def _panel(layout: Panel, stage: StageData) -> str:
+    series = series_of(layout, stage)
+    steps = [alarm["step"] for alarm in stage.alarms if alarm["metric"] in layout.metrics]
+    chart = line_chart(layout.title, series, share=layout.share, marks=steps)
     if not chart:
         return ""
-    title = element("figcaption", element("b", text(panel.title)), _legend(series))
-    note = element("p", text(panel.note), class_="note") if panel.note else ""
-    return element("figure", title, chart, note, class_="card panel")
-
-
-def _legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
-        return ""
-    keys = [
-        element("span", element("i", class_=f"swatch inline c{i % 8}"), text(one.name), class_="item")
-        for i, one in enumerate(series)
-    ]
-    return element("span", *keys, class_="legend")
+    return panel(layout.title, chart, series, layout.note)
 
 
 def _samples(samples: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
@@ -126,7 +89,73 @@ def _samples(samples: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
 def _rollout(row: Mapping[str, Any]) -> str:
     good = row["status"] == "correct"
     state = element("span", text(row["status"]), class_="ok" if good else "no")
-    cut = ", cut" if row.get("truncated") else ""
-    head = element("div", text(row["problem"]), " ", state, text(f" {row['tokens']} tokens{cut}"), class_="step-head")
+    suffix = ", cut" if row.get("truncated") else ""
+    head = element(
+        "div", text(row["problem"]), " ", state, text(f" {row['tokens']} tokens{suffix}"), class_="step-head"
+    )
     think = element("div", text(row["thinking"]), class_="text think") if row["thinking"] else ""
     return element("div", head, think, element("div", text(row["text"]), class_="text answer"), class_="rollout")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A title, what to look for, and the metrics; `share` when all of them are in [0, 1]."""
+
+    title: str
+    note: str
+    metrics: tuple[str, ...]
+    share: bool = False
+
+
+PANELS: tuple[Panel, ...] = (
+    Panel("Accuracy", "train rollouts are sampled; held-out answers are greedy, with 95 % intervals, and sampled",
+          ("accuracy", "held_out", "held_out_sampled"), share=True),
+    Panel("Reward and its parts", "a part that rises while accuracy does not is being gamed",
+          ("reward", "reward_std", "part/*")),
+    Panel("Groups with a signal", "a group teaches only when its rewards differ; all-fail is too hard, all-pass solved",
+          ("signal_share", "all_pass", "all_fail"), share=True),
+    Panel("Preferences", "share of pairs ranked right by the policy", ("pair_accuracy", "held_out_accuracy"),
+          share=True),
+    Panel("Margin", "of chosen over rejected, against the reference, in nats", ("margin",)),
+    Panel("Chosen and rejected", "log-probabilities per answer; both falling together is the known failure of DPO",
+          ("chosen_logprob", "rejected_logprob")),
+    Panel("Loss", "of the update", ("loss", "held_out_loss")),
+    Panel("Length", "tokens of a rollout", ("length", "length_max")),
+    Panel("Form", "a truncated rollout never counts as finished",
+          ("truncated", "thinking_share", "no_answer", "formed"), share=True),
+    Panel("Variety", "rollouts of a group that differ; tokens inside repeated stretches",
+          ("unique_share", "repetition", "other_script"), share=True),
+    Panel("Entropy", "nats per token; near 0 nothing is explored any more", ("entropy",)),
+    Panel("Distance from the reference", "nats per token", ("kl",)),
+    Panel("Clipped tokens", "share whose gradient was cut off", ("clip_share",), share=True),
+    Panel("Engine against trainer", "mean absolute difference of log-probabilities: of the rollouts, and of the probe "
+          "after each push of weights", ("mismatch", "parity")),
+    Panel("Gradient norm", "before clipping", ("grad_norm",)),
+    Panel("Verifier", "share of verdicts that are errors or timeouts", ("verifier_errors", "verifier_timeouts"),
+          share=True),
+    Panel("Seconds per step", "", ("rollout_s", "update_s", "sync_s")),
+    Panel("Tokens per second", "", ("rollout_tok_s", "update_tok_s")),
+    Panel("Memory", "GiB, most so far", ("memory_gb",)),
+)  # fmt: skip
+
+
+def series_of(panel: Panel, stage: StageData) -> list[Series]:
+    """The series of a panel that the stage logged."""
+    logged = {name for row in stage.rows for name in row}
+    names: list[str] = []
+    for metric in panel.metrics:
+        names += sorted(n for n in logged if n.startswith(metric[:-1])) if metric.endswith("*") else [metric]
+    candidates = [_series(name, stage) for name in names]
+    return [one for one in candidates if one.values()]
+
+
+def _series(name: str, stage: StageData) -> Series:
+    bars = _bars(name, stage)
+    points = [(float(bar.step), bar.value) for bar in bars] or stage.series(name)
+    return Series(name.replace("_", " "), points, bars)
+
+
+def _bars(name: str, stage: StageData) -> Sequence[Bar]:
+    if name != "held_out":
+        return ()
+    return [Bar(point.step, point.interval.value, point.interval.low, point.interval.high) for point in stage.held_out]

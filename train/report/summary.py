@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evals.numbers.statistics import Interval
+from evals.report.kit import element, text, text_table
+from train.measure.retention import Kept
 from train.report.data import RunData, StageData
-from train.report.retention import retention_lines
 
-__all__ = ["compared", "grouped", "render_summary"]
+__all__ = ["compared", "grouped", "render_retention", "render_summary", "retention_lines"]
+
 
 SHOWN: Mapping[str, str] = {
     "accuracy": "accuracy of train rollouts",
@@ -93,22 +95,65 @@ def grouped(alarms: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
     steps: dict[str, dict[int, Mapping[str, Any]]] = {}
     for alarm in alarms:
         steps.setdefault(alarm["rule"], {})[alarm["step"]] = alarm
-    return [(found[max(found)], sorted(found)) for found in steps.values()]
+    return [(by_step[max(by_step)], sorted(by_step)) for by_step in steps.values()]
 
 
 def _stage(stage: StageData) -> str:
-    done = "done" if stage.result is not None else "not finished"
+    status = "done" if stage.result is not None else "not finished"
     reason = stage.result.stopped if stage.result is not None else ""
     logged = f", {len(stage.rows)} steps logged" if stage.rows else ""
-    lines = [f"stage {stage.name}: {done}{logged}{', ' + reason if reason else ''}"]
+    lines = [f"stage {stage.name}: {status}{logged}{', ' + reason if reason else ''}"]
     if not stage.rows and stage.result is not None:
         lines += [f"  {name:44} {value:.4g}" for name, value in stage.result.metrics.items()]
     lines += [f"  {what:44} {first} -> {last}" for what, first, last in compared(stage)]
     if not stage.rows:
         return "\n".join(lines)
-    found = grouped(stage.alarms)
-    lines.append(f"  alarms: {len(found) or 'none'}")
-    for alarm, steps in found:
+    groups = grouped(stage.alarms)
+    lines.append(f"  alarms: {len(groups) or 'none'}")
+    for alarm, steps in groups:
         at = ", ".join(map(str, steps[:5])) + (", .." if len(steps) > 5 else "")
         lines.append(f"    {alarm['rule']} at step {at} -> {alarm['action']}: {alarm['why']}")
     return "\n".join(lines)
+
+
+_NOTE = (
+    "Sampled accuracy in % of every stage's model on every held-out task. In brackets, against the model before: the "
+    "change with its 95 % interval, and the share of problems it wins, ties counting one half."
+)
+
+
+def retention_lines(rows: Sequence[Kept]) -> list[str]:
+    """The table in plain text; no line without rows."""
+    if not rows:
+        return []
+    lines = ["retention: sampled accuracy in % (change against the model before, 95 % interval; win rate over it)"]
+    for task in _tasks(rows):
+        lines.append(f"  {task}")
+        lines += [f"    {row.stage:18} {_cell(row)}" for row in rows if row.task == task]
+    return lines
+
+
+def render_retention(rows: Sequence[Kept]) -> str:
+    """The table as HTML; empty without rows."""
+    if not rows:
+        return ""
+    tasks = _tasks(rows)
+    cells = {(row.stage, row.task): _cell(row) for row in rows}
+    stages = dict.fromkeys(row.stage for row in rows)
+    body = [(stage, *(cells.get((stage, task), "") for task in tasks)) for stage in stages]
+    card = element(
+        "div", text_table(("after", *tasks), body), element("p", text(_NOTE), class_="note"), class_="card scroll"
+    )
+    return element("section", element("h2", "Retention"), card)
+
+
+def _tasks(rows: Sequence[Kept]) -> list[str]:
+    return list(dict.fromkeys(row.task for row in rows))
+
+
+def _cell(row: Kept) -> str:
+    value = f"{100 * row.sampled.value:.1f}"
+    if row.change is None or row.wins is None:
+        return value
+    change = f"{100 * row.change.value:+.1f}, {100 * row.change.low:+.1f} to {100 * row.change.high:+.1f}"
+    return f"{value} ({change}; wins {100 * row.wins.value:.1f})"

@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from evals.report.numbers import quantity
-from evals.report.svg import element, text
+from evals.report.kit import element, quantity, text
 
-__all__ = ["Bar", "Series", "line_chart"]
+__all__ = ["Bar", "Series", "line_chart", "panel"]
 
 Point = tuple[float, float]
 MOST_POINTS = 200
@@ -71,14 +70,30 @@ def line_chart(title: str, series: Sequence[Series], *, share: bool = False, mar
         share: the values are in [0, 1], and so is the axis.
         marks: steps at which an alarm was raised.
     """
-    drawn = [(i, one) for i, one in enumerate(series) if one.values()]
-    if not drawn:
+    lines = [(i, one) for i, one in enumerate(series) if one.values()]
+    if not lines:
         return ""
-    axes = _axes([one for _, one in drawn], share)
+    axes = _axes([one for _, one in lines], share)
     parts = [_grid(axes, share), *(_mark(axes, step) for step in sorted(set(marks)))]
-    parts += [_line(axes, one, i) for i, one in drawn]
-    name = f"{title}: " + "; ".join(f"{one.name} {quantity(_last(one))} at the end" for _, one in drawn)
+    parts += [_line(axes, one, i) for i, one in lines]
+    name = f"{title}: " + "; ".join(f"{one.name} {quantity(_last(one))} at the end" for _, one in lines)
     return element("svg", *parts, class_="chart", role="img", viewBox=f"0 0 {WIDTH} {HEIGHT}", aria_label=name)
+
+
+def panel(title: str, chart: str, series: Sequence[Series] = (), note: str = "") -> str:
+    """A chart in a frame with its title, the keys of `series` where there are several, and how to read it."""
+    caption = element("figcaption", element("b", text(title)), _legend(series) if len(series) > 1 else "")
+    return element(
+        "figure", caption, chart, element("p", text(note), class_="note") if note else "", class_="card panel"
+    )
+
+
+def _legend(series: Sequence[Series]) -> str:
+    keys = [
+        element("span", element("i", class_=f"swatch inline c{i % 8}"), text(one.name), class_="item")
+        for i, one in enumerate(series)
+    ]
+    return element("span", *keys, class_="legend")
 
 
 def _last(series: Series) -> float:

@@ -9,10 +9,12 @@ deterministic engine.
 
 A problem that fails is a record with its `error`, kept on resume unless errors are retried. What would fail every
 problem alike (a bad parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's
-own that fails on each of the first `MAX_STREAK` problems) stops the run.
+own that fails on each of the first `MAX_STREAK` problems) stops the run. What a failed problem had cost is in its
+record's provenance (`spent`) and counts in every total.
 
-What a failed problem had cost is in its record's provenance (`spent`) and counts in every total. While a run goes on
-its records are nowhere but on the disk, so memory does not grow with them.
+Records are nowhere but on the disk, so memory does not grow with them: `StoredRecords` keeps where each line begins,
+eight bytes a problem. Every pass reads and decodes the file again (about a millisecond for a record of twenty
+kilobytes), so whoever needs several things takes them in one pass. Runs below `HELD_BYTES` are simply lists.
 """
 
 from __future__ import annotations
@@ -26,9 +28,8 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from evals.folder.stored import stored
 from evals.task import Item
 from ttc import records as store
 from ttc.config.plugin_fault import described
@@ -42,16 +43,20 @@ from ttc.session.solve import spent
 __all__ = [
     "CONFIG",
     "CONTENTS",
+    "HELD_BYTES",
     "RECORDS",
     "SERVED",
     "Run",
+    "StoredRecords",
     "check_folder",
     "claim",
     "digest",
     "evaluate",
     "innermost",
     "read_run",
+    "stored",
 ]
+
 
 CONFIG = "run.json"
 RECORDS = "records.jsonl"
@@ -87,8 +92,8 @@ def read_run(folder: Path) -> Run:
     if config is None:
         raise ConfigError(f"{folder} is not a run: it has no {CONFIG}")
     path = folder / RECORDS
-    found = _latest(store.read(path), path) if path.is_file() else {}
-    return Run(folder, config, tuple(found[name] for name in sorted(found, key=_natural)))
+    latest = _latest(store.read(path), path) if path.is_file() else {}
+    return Run(folder, config, tuple(latest[name] for name in sorted(latest, key=_natural)))
 
 
 async def evaluate(
@@ -105,7 +110,7 @@ async def evaluate(
 ) -> Sequence[Record]:
     """Solve and verify what `folder` does not hold yet; return all records in the order of `items`.
 
-    They are read from the folder, and where they are many not before they are looked at (`evals.folder.stored`).
+    They are read from the folder, and where they are many not before they are looked at (`evals.run_folder`).
     `on_kept` is told how many records are kept, `on_record` each new one. Cancelling leaves a folder that can be
     continued.
 
@@ -224,8 +229,8 @@ async def _verify(item: Item, answer: Answer, verifier: Verifier) -> list[Verdic
     submissions = [Submission(path.text, path.thinking if judges_form else "", path.finish_reason) for path in paths]
     unique = list(dict.fromkeys(submissions))
     verdicts = await asyncio.gather(*(verifier.verify(item.target, submission) for submission in unique))
-    known = dict(zip(unique, verdicts, strict=True))
-    return [known[submission] for submission in submissions]
+    by_submission = dict(zip(unique, verdicts, strict=True))
+    return [by_submission[submission] for submission in submissions]
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
@@ -239,24 +244,24 @@ def check_folder(folder: Path, config: Mapping[str, Any], items: Sequence[Item] 
     What is None of `contents` and `served` in `config` is not known yet, and not compared. Among `items` a problem that
     changed is looked for, to be named.
     """
-    stored = _stored_config(folder)
-    if stored is None:
+    config_there = _stored_config(folder)
+    if config_there is None:
         if (folder / RECORDS).exists():
             raise ConfigError(f"{folder} holds {RECORDS} but no {CONFIG}; choose another --out")
         return
-    if CONTENTS in config and CONTENTS not in stored:
+    if CONTENTS in config and CONTENTS not in config_there:
         raise ConfigError(
             f"{folder} was made before runs recorded what they measured (weights, user files, data), so it can be read "
             "but not continued; choose another --out"
         )
     apart = {CONTENTS: None} if config.get(SERVED) is not None else {CONTENTS: None, SERVED: None}
     settings = json.loads(json.dumps({**config, **apart}))
-    for name, there, here in differences({**stored, **apart}, settings):
+    for name, there, here in differences({**config_there, **apart}, settings):
         raise ConfigError(
             f"{folder} holds another run: {name} is {there} there and {here} here; choose another --out, or remove it"
         )
     if config.get(CONTENTS) is not None:
-        _check_contents(folder, stored[CONTENTS], config[CONTENTS], items)
+        _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items)
 
 
 def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Sequence[Item]) -> None:
@@ -296,12 +301,12 @@ def _stored_config(folder: Path) -> Mapping[str, Any] | None:
 
 def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:
     """Return one record per problem: a retried error is replaced by what came after it."""
-    found: dict[str, Record] = {}
+    latest: dict[str, Record] = {}
     failed: dict[str, bool] = {}
     for record in records:
         _check_once(failed, record, path)
-        found[record.problem.id] = record
-    return found
+        latest[record.problem.id] = record
+    return latest
 
 
 def _check_once(failed: dict[str, bool], record: Record, path: Path) -> None:
@@ -318,3 +323,44 @@ def _check_same_data(record: Record, item: Item | None, folder: Path) -> None:
             f"{folder} was made from other data: problem {record.problem.id!r} "
             f"{'is gone' if item is None else 'changed'}; choose another --out"
         )
+
+
+HELD_BYTES = 8 << 20
+"""A file of this size becomes about six times as large in memory."""
+
+
+class StoredRecords(Sequence[Record]):
+    """Records of a file by the places of their lines; read-only, and true as long as the file is only appended to."""
+
+    def __init__(self, path: Path, places: Sequence[int]) -> None:
+        """`places` are in the order in which the records are wanted."""
+        self._path, self._places = path, places
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Read one after the other."""
+        with self._path.open("rb") as file:
+            for place in self._places:
+                yield store.read_at(file, place)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> StoredRecords: ...
+
+    def __getitem__(self, index: int | slice) -> Record | StoredRecords:
+        """Read one, or give a part that is not read yet."""
+        if isinstance(index, slice):
+            return StoredRecords(self._path, self._places[index])
+        with self._path.open("rb") as file:
+            return store.read_at(file, self._places[index])
+
+
+def stored(path: Path, places: Sequence[int]) -> Sequence[Record]:
+    """The records at `places` of the file at `path`: a list where the file is small, else read when looked at."""
+    records = StoredRecords(path, places)
+    return records if path.stat().st_size > HELD_BYTES else list(records)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evals.allocation.calibrate import LADDER, is_right
-from evals.allocation.sampled import Sampled
+from evals.allocation.sampled import DrawPool
 from ttc.choosing.selection import Select
 from ttc.errors import ConfigError
 
@@ -104,7 +104,7 @@ def reached(kinds: Sequence[Kind], tokens: float) -> float:
     )
 
 
-def curve(pools: Sequence[Sampled], rules: Sequence[Select], *, seed: int) -> tuple[Arm, ...]:
+def curve(pools: Sequence[DrawPool], rules: Sequence[Select], *, seed: int) -> tuple[Arm, ...]:
     """Return the mean cost and accuracy of every rule at every rung, over random orders of the pools."""
     ladder = [n for n in LADDER if n <= min(len(pool.draws) for pool in pools)]
     rng = np.random.default_rng(seed)

@@ -1,4 +1,14 @@
-"""A task in one TOML file: `--task capitals.toml`.
+"""Tasks in a user's file: problems in JSON lines (`--task capitals.jsonl`), or their description in TOML.
+
+JSON lines, plain or gzipped, one problem per line:
+
+    {"id": "p1", "problem": "What is 2+2?", "answer": "4"}
+    {"messages": [{"role": "user", "content": "..."}], "target": {"answer": "4"}, "kind": "math", "cluster": "c7"}
+
+`problem` is asked with the instruction of its kind; `messages` are sent as they are. `answer` (text or number) or
+`target` (what the verifier takes) is required; `id` defaults to the line's number; `kind` must be the same throughout.
+
+TOML, for rows that have their own fields:
 
     data = "capitals.jsonl"                        # JSON lines, plain or gzipped; a path beside this file
     prompt = "What is the capital of {country}?"   # {field} of the row; {{ and }} are braces
@@ -22,14 +32,113 @@ from pathlib import Path
 from typing import Any
 
 from evals.data.sources import json_lines
-from evals.task import CHECKS, Check, Item, Task, sample
+from evals.task import CHECKS, INSTRUCTIONS, Item, Task, VerifierSpec, sample
 from ttc.answers import KINDS
 from ttc.config.registry import VERIFIERS, bind
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, Target
 from ttc.errors import ConfigError, RecordError
 
-FIELDS = (
+FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
+
+
+def jsonl(path: str, *, kind: str | None = None) -> Task:
+    """Problems of a JSON-lines file.
+
+    Args:
+        path: the file.
+        kind: answer kind where the lines do not say; absent: math.
+    """
+    file = Path(path).expanduser()
+    items = list(_items(file, kind or "math"))
+    kinds = {item.problem.kind for item in items}
+    return Task(
+        name=file.name,
+        kind=next(iter(kinds), "math"),
+        load=lambda limit, seed: sample(items, limit),
+        sampling=Sampling(max_tokens=1024),
+        params={"path": str(path)},
+    )
+
+
+def _items(file: Path, default_kind: str) -> Iterator[Item]:
+    common: str | None = None
+    for data, where, number in json_lines(file):
+        _refuse_unknown(data, where)
+        kind = _optional(data, "kind", where) or default_kind
+        if kind not in CHECKS:
+            raise RecordError(f"{where}: kind: {kind!r} is not one of {', '.join(CHECKS)}")
+        common = common or kind
+        if kind != common:
+            raise RecordError(f"{where}: kind: {kind!r}, but the lines before are {common!r}; split the file by kind")
+        meta = data.get("meta", {})
+        if not isinstance(meta, dict):
+            raise RecordError(f"{where}: meta: expected an object, got {meta!r}")
+        name = _optional(data, "id", where) or f"{file.name.split('.')[0]}-{number}"
+        problem = Problem(name, _messages(data, where, kind), kind, meta)
+        yield Item(
+            problem,
+            _target(data, where),
+            _optional(data, "cluster", where) or "",
+            _optional(data, "difficulty", where),
+        )
+
+
+def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
+    for name in data:
+        if name not in FIELDS:
+            raise RecordError(f"{where}: {name}: no such field{nearest(name, FIELDS)} (known: {', '.join(FIELDS)})")
+
+
+def _optional(data: Mapping[str, Any], name: str, where: str) -> str | None:
+    """Return a text field, or None when absent; whole numbers are written out."""
+    value = data.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise RecordError(f"{where}: {name}: expected a non-empty string, got {value!r}")
+    return value
+
+
+def _messages(data: Mapping[str, Any], where: str, kind: str) -> tuple[Message, ...]:
+    if ("problem" in data) == ("messages" in data):
+        raise RecordError(f"{where}: problem: give either problem or messages")
+    if "problem" in data:
+        text = _optional(data, "problem", where)
+        if text is None:
+            raise RecordError(f"{where}: problem: expected a non-empty string, got null")
+        return (Message("user", f"{text}\n\n{INSTRUCTIONS[kind]}".rstrip()),)
+    messages = data["messages"]
+    if not isinstance(messages, list) or not messages:
+        raise RecordError(f"{where}: messages: expected a non-empty list")
+    return tuple(_message(message, f"{where}: messages[{i}]") for i, message in enumerate(messages))
+
+
+def _message(value: Any, where: str) -> Message:
+    if not isinstance(value, dict) or set(value) != {"role", "content"}:
+        raise RecordError(f"{where}: expected an object with role and content")
+    if value["role"] not in ("system", "user", "assistant") or not isinstance(value["content"], str):
+        raise RecordError(f"{where}: role must be system, user or assistant, and content a string")
+    return Message(value["role"], value["content"])
+
+
+def _target(data: Mapping[str, Any], where: str) -> Target:
+    if ("answer" in data) == ("target" in data):
+        raise RecordError(f"{where}: answer: give either answer or target")
+    if "target" in data:
+        target = data["target"]
+        if target is None:
+            raise RecordError(f"{where}: target: must not be null")
+        return target
+    answer = data["answer"]
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        return repr(answer)
+    if not isinstance(answer, str) or not answer.strip():
+        raise RecordError(f"{where}: answer: expected a non-empty string or a number, got {answer!r}")
+    return answer
+
+
+TOML_FIELDS = (
     "name", "data", "system", "prompt", "target", "kind", "verifier", "id", "difficulty", "cluster", "max_tokens",
 )  # fmt: skip
 COLUMNS = ("id", "difficulty", "cluster")
@@ -50,7 +159,7 @@ class _Spec:
     system: str
     target: str | Mapping[str, Json]
     kind: str
-    check: Check
+    check: VerifierSpec
     columns: Mapping[str, str]
     max_tokens: int
 
@@ -63,7 +172,7 @@ def toml_task(path: str) -> Task:
         RecordError: a row of its data lacks a field.
     """
     spec = _read(Path(path).expanduser())
-    items = list(_items(spec))
+    items = list(_toml_items(spec))
     return Task(
         name=spec.name,
         kind=spec.kind,
@@ -76,28 +185,30 @@ def toml_task(path: str) -> Task:
 
 def _read(file: Path) -> _Spec:
     try:
-        given = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"{file} cannot be read: {exc}") from exc
-    for name in given:
-        if name not in FIELDS:
-            raise ConfigError(f"{file}: {name}: no such field{nearest(name, FIELDS)} (known: {', '.join(FIELDS)})")
-    kind = _text(file, given, "kind", "")
-    check = _check(file, given.get("verifier"), kind)
-    data = file.parent / Path(_text(file, given, "data")).expanduser()
+    for name in table:
+        if name not in TOML_FIELDS:
+            raise ConfigError(
+                f"{file}: {name}: no such field{nearest(name, TOML_FIELDS)} (known: {', '.join(TOML_FIELDS)})"
+            )
+    kind = _text(file, table, "kind", "")
+    check = _check(file, table.get("verifier"), kind)
+    data = file.parent / Path(_text(file, table, "data")).expanduser()
     if not data.is_file():
         raise ConfigError(f"{file}: data: {str(data)!r} does not exist")
-    columns: dict[str, str] = {name: _text(file, given, name) for name in COLUMNS if name in given}
-    max_tokens = given.get("max_tokens", 1024)
+    columns: dict[str, str] = {name: _text(file, table, name) for name in COLUMNS if name in table}
+    max_tokens = table.get("max_tokens", 1024)
     if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
         raise ConfigError(f"{file}: max_tokens: expected a whole number >= 1, got {max_tokens!r}")
     return _Spec(
         file=file,
-        name=_text(file, given, "name", file.stem),
+        name=_text(file, table, "name", file.stem),
         data=data,
-        prompt=_template(file, "prompt", _text(file, given, "prompt")),
-        system=_template(file, "system", _text(file, given, "system", "")),
-        target=_target_fields(file, given.get("target")),
+        prompt=_template(file, "prompt", _text(file, table, "prompt")),
+        system=_template(file, "system", _text(file, table, "system", "")),
+        target=_target_fields(file, table.get("target")),
         kind=_kind(file, kind, check),
         check=check,
         columns=columns,
@@ -114,7 +225,7 @@ def _text(file: Path, given: Mapping[str, Any], name: str, default: str | None =
     return value
 
 
-def _check(file: Path, given: object, kind: str) -> Check:
+def _check(file: Path, given: object, kind: str) -> VerifierSpec:
     """The verifier with its parameters, bound once so that a wrong one is refused now."""
     if given is None and (kind or "math") in CHECKS:
         return CHECKS[kind or "math"]
@@ -126,10 +237,10 @@ def _check(file: Path, given: object, kind: str) -> Check:
         bind(VERIFIERS.load(table["name"]), params, supply={})
     except ConfigError as exc:
         raise ConfigError(f"{file}: verifier: {exc}") from exc
-    return Check(table["name"], params)
+    return VerifierSpec(table["name"], params)
 
 
-def _kind(file: Path, given: str, check: Check) -> str:
+def _kind(file: Path, given: str, check: VerifierSpec) -> str:
     """The answer kind: as given, or that of the verifier, which may have it as a parameter."""
     verifier = check.verifier
     usual = "format" if verifier in _WHOLE else _KIND_OF.get(verifier, verifier if verifier in KINDS else "math")
@@ -154,16 +265,16 @@ def _target_fields(file: Path, given: object) -> str | Mapping[str, Json]:
     raise ConfigError(f"{file}: target: expected the name of a field, or a table of them, got {given!r}")
 
 
-def _items(spec: _Spec) -> Iterator[Item]:
+def _toml_items(spec: _Spec) -> Iterator[Item]:
     for row, where, number in json_lines(spec.data):
         messages = [Message("system", _filled(spec.system, row, where))] if spec.system else []
         messages.append(Message("user", _filled(spec.prompt, row, where)))
-        name = _label(spec, row, where, "id") or f"{spec.name}-{number}"
+        name = _column(spec, row, where, "id") or f"{spec.name}-{number}"
         yield Item(
             Problem(name, tuple(messages), spec.kind),
-            _target(spec, row, where),
-            _label(spec, row, where, "cluster") or "",
-            _label(spec, row, where, "difficulty"),
+            _toml_target(spec, row, where),
+            _column(spec, row, where, "cluster") or "",
+            _column(spec, row, where, "difficulty"),
         )
 
 
@@ -179,17 +290,17 @@ def _filled(template: str, row: Mapping[str, Any], where: str) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] is None:
             return match[0][0]
-        found = _field(row, match[1], where)
-        return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+        content = _field(row, match[1], where)
+        return ", ".join(map(str, content)) if isinstance(content, list) else str(content)
 
     return _PLACE.sub(value, template)
 
 
-def _label(spec: _Spec, row: Mapping[str, Any], where: str, column: str) -> str | None:
+def _column(spec: _Spec, row: Mapping[str, Any], where: str, column: str) -> str | None:
     return str(_field(row, spec.columns[column], where)) if column in spec.columns else None
 
 
-def _target(spec: _Spec, row: Mapping[str, Any], where: str) -> Target:
+def _toml_target(spec: _Spec, row: Mapping[str, Any], where: str) -> Target:
     if isinstance(spec.target, str):
         value = _field(row, spec.target, where)
         return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
