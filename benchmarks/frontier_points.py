@@ -20,7 +20,7 @@ from evals.allocation.sampled import DrawPool, Pools
 from evals.numbers.metrics import Vote, best_at_k, majority_at_k, weighted_at_k
 from evals.numbers.statistics import mean_interval, paired_interval
 from ttc.core import Message, Problem, Sampling
-from ttc.replay import Draw, replay
+from ttc.replay import RecordedDraw, replay
 from ttc.strategies.adaptive import adaptive
 from ttc.strategies.majority import majority
 
@@ -97,7 +97,7 @@ def in_orders(pools: Sequence[DrawPool], strategy: Any) -> Orders:
 
     async def one(pool: DrawPool, order: Sequence[int]) -> tuple[float, float]:
         draws = {
-            number: Draw(replace(pool.candidates[i], path=(number,)), pool.candidates[i].num_tokens, 0, None, 0)
+            number: RecordedDraw(replace(pool.candidates[i], path=(number,)), pool.candidates[i].num_tokens, 0, None, 0)
             for number, i in enumerate(order)
         }
         problem = Problem("p", (Message("user", "p"),), "exact")

@@ -34,8 +34,8 @@ async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     tasks = [asyncio.ensure_future(coroutine) for coroutine in todo]
     failed: list[asyncio.Future[T]] = []
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        failed = [task for task in tasks if task in done and not task.cancelled() and task.exception() is not None]
+        finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        failed = [task for task in tasks if task in finished and not task.cancelled() and task.exception() is not None]
     finally:
         for task in tasks:
             task.cancel()
@@ -51,9 +51,11 @@ async def gather_until(coroutines: Iterable[Coroutine[Any, Any, T]], seconds: fl
     try:
         while pending and not failed:
             left = max(deadline - asyncio.get_running_loop().time(), 0.0)
-            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
-            failed = [task for task in tasks if task in done and not task.cancelled() and task.exception() is not None]
-            if not done or not left:
+            finished, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+            failed = [
+                task for task in tasks if task in finished and not task.cancelled() and task.exception() is not None
+            ]
+            if not finished or not left:
                 break
     finally:
         for task in tasks:

@@ -22,6 +22,7 @@ from ttc.errors import ConfigError
 __all__ = [
     "PENALTIES",
     "Answer",
+    "AnswerReader",
     "Budget",
     "Candidate",
     "Capabilities",
@@ -218,18 +219,18 @@ class Prompt:
         The one rule on terminators: an end-of-sequence token is dropped, everything else that was sampled stays
         (a step delimiter belongs to its step).
         """
-        kept = len(completion.token_ids) - completion.num_eos
+        num_kept = len(completion.token_ids) - completion.num_eos
         return Prompt(  # not `replace`, which takes three times as long: this is done once for every step of a search
             text=self.text + completion.text,
-            token_ids=None if self.token_ids is None else self.token_ids + completion.token_ids[:kept],
+            token_ids=None if self.token_ids is None else self.token_ids + completion.token_ids[:num_kept],
             path=completion.path,
             rendered_len=self.rendered_len,
             rendered_chars=self.rendered_chars,
             think_state=self.think_state,
             messages=self.messages,
             problem_id=self.problem_id,
-            logprobs=_join(self.logprobs, completion.logprobs, kept),
-            certainty=_join(self.certainty, completion.certainty, kept),
+            logprobs=_join(self.logprobs, completion.logprobs, num_kept),
+            certainty=_join(self.certainty, completion.certainty, num_kept),
             num_waits=self.num_waits + completion.num_waits,
         )
 
@@ -579,6 +580,19 @@ class WholeAnswerScorer(Protocol):
         ...
 
 
+class AnswerReader(Protocol):
+    """How answers of one kind are read, blindly: no target is seen (`ttc.answers.kind_of`)."""
+
+    def final(self, text: str) -> str | None:
+        """The final answer of `text`; None where there is none."""
+        ...
+
+    @property
+    def key(self) -> Callable[[str], str]:
+        """From a final answer to the class it votes in."""
+        ...
+
+
 class Verifier(Protocol):
     """Holds the target; stateless. Never raises for hostile text: that is a verdict."""
 
@@ -636,8 +650,8 @@ class ExtraCapabilities(Capabilities):
 
 def with_extra(capabilities: Capabilities, name: str) -> ExtraCapabilities:
     """`capabilities` with one more extra."""
-    known = {field.name: getattr(capabilities, field.name) for field in fields(Capabilities)}
-    return ExtraCapabilities(**known, extras=extras_of(capabilities) | {name})
+    values = {field.name: getattr(capabilities, field.name) for field in fields(Capabilities)}
+    return ExtraCapabilities(**values, extras=extras_of(capabilities) | {name})
 
 
 def extras_of(capabilities: Capabilities) -> frozenset[str]:

@@ -169,8 +169,10 @@ def _tuple(items: tuple[Any, ...]) -> Decoder:
         _expect(isinstance(value, list), value, "a list", where)
         if not open_ended:
             _expect(len(value) == len(decoders), value, f"{len(decoders)} items", where)
-        used = decoders * len(value) if open_ended else decoders
-        return tuple(decoder(item, f"{where}[{i}]") for i, (item, decoder) in enumerate(zip(value, used, strict=True)))
+        item_decoders = decoders * len(value) if open_ended else decoders
+        return tuple(
+            decoder(item, f"{where}[{i}]") for i, (item, decoder) in enumerate(zip(value, item_decoders, strict=True))
+        )
 
     return decode
 

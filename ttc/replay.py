@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ttc.answers import kind_of
 from ttc.core import (
     Answer,
     Budget,
@@ -36,11 +37,11 @@ from ttc.errors import ConfigError
 from ttc.session.session import Session
 from ttc.session.solve import Strategy, attempt
 
-__all__ = ["Draw", "PoolScorer", "pool_of", "replay"]
+__all__ = ["PoolScorer", "RecordedDraw", "pool_of", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class RecordedDraw:
     """One recorded sample: how it was read, how long it was, and its scores where it was scored."""
 
     candidate: Candidate
@@ -50,17 +51,17 @@ class Draw:
     num_scored: int
 
 
-def pool_of(record: Record) -> dict[int, Draw]:
+def pool_of(record: Record) -> dict[int, RecordedDraw]:
     """Return the draws of a record by their number; raises ConfigError when it is no pool of whole samples."""
     answer = record.answer
     name = record.problem.id
     if answer is None:
         raise ConfigError(f"problem {name!r} failed ({record.error}), so there is nothing to replay")
     events = [event for event in answer.trace if event.kind == "generate"]
-    grown = {event.path: event.data for event in events}
+    samples = {event.path: event.data for event in events}
     scored = {event.path: event.data for event in answer.trace if event.kind == "score"}
     if [event.path for event in events] != [candidate.path for candidate in answer.candidates] or any(
-        len(path) != 1 for path in grown
+        len(path) != 1 for path in samples
     ):
         raise ConfigError(f"problem {name!r}: only runs of whole samples can be replayed: majority or best_of_n")
     if answer.stop_cause != "done":
@@ -68,26 +69,26 @@ def pool_of(record: Record) -> dict[int, Draw]:
             f"problem {name!r}: its samples were stopped ({answer.stop_cause}), so they are no fair pool; record one "
             "with majority or best_of_n and without a budget"
         )
-    total, passed, told, draws = sum(int(data["num_tokens"]) for data in grown.values()), 0, 0, {}
+    total, passed, num_before, draws = sum(int(data["num_tokens"]) for data in samples.values()), 0, 0, {}
     for candidate in answer.candidates:
-        data, score = grown[candidate.path], scored.get(candidate.path)
+        data, score = samples[candidate.path], scored.get(candidate.path)
         passed += int(data["num_tokens"])
         upto = round(answer.usage.scored * passed / total) if total else 0
-        draws[candidate.path[0]] = Draw(
+        draws[candidate.path[0]] = RecordedDraw(
             candidate=candidate,
             num_tokens=int(data["num_tokens"]),
             num_thinking=int(data["num_thinking"]),
             score=None if score is None else Score(score["value"], tuple(score["steps"]), score["note"]),
-            num_scored=upto - told,
+            num_scored=upto - num_before,
         )
-        told = upto
+        num_before = upto
     return draws
 
 
 class PoolEngine:
     """Hands out recorded draws; knows no text, no ids and no other prompt."""
 
-    def __init__(self, pool: Mapping[int, Draw]) -> None:
+    def __init__(self, pool: Mapping[int, RecordedDraw]) -> None:
         """`pool` is one problem's."""
         self._pool = pool
         self._counters = Usage()
@@ -119,12 +120,12 @@ class PoolEngine:
         if number not in self._pool:
             raise ConfigError(f"the recorded pool holds {len(self._pool)} samples; lower n to what it has")
         draw = self._pool[number]
-        cut = draw.num_tokens > max_tokens
-        kept = min(draw.num_tokens, max_tokens)
-        usage = Usage(generated=kept, thinking=min(draw.num_thinking, kept), calls=1, attempts=1)
+        is_cut = draw.num_tokens > max_tokens
+        num_tokens = min(draw.num_tokens, max_tokens)
+        usage = Usage(generated=num_tokens, thinking=min(draw.num_thinking, num_tokens), calls=1, attempts=1)
         self._counters += usage
         on_usage(usage)
-        reason = "length" if cut else draw.candidate.finish_reason
+        reason = "length" if is_cut else draw.candidate.finish_reason
         return Completion(path=(number,), text=draw.candidate.text, token_ids=(), finish_reason=reason, usage=usage)
 
     def counters(self) -> Usage:
@@ -138,7 +139,7 @@ class PoolEngine:
 class PoolScorer:
     """Gives the recorded scores; one object for all problems of a run."""
 
-    def __init__(self, pools: Mapping[str, Mapping[int, Draw]]) -> None:
+    def __init__(self, pools: Mapping[str, Mapping[int, RecordedDraw]]) -> None:
         """`pools` by problem id."""
         self._pools = pools
 
@@ -161,10 +162,18 @@ class PoolSession(Session):
     """A session whose answers were read when they were recorded."""
 
     def __init__(
-        self, problem: Problem, pool: Mapping[int, Draw], *, seed: int, sampling: Sampling, budget: Budget | None
+        self,
+        problem: Problem,
+        pool: Mapping[int, RecordedDraw],
+        *,
+        seed: int,
+        sampling: Sampling,
+        budget: Budget | None,
     ) -> None:
         """See `Session`; `pool` is the problem's."""
-        super().__init__(problem, PoolEngine(pool), seed=seed, sampling=sampling, budget=budget)
+        super().__init__(
+            problem, PoolEngine(pool), answers=kind_of(problem.kind), seed=seed, sampling=sampling, budget=budget
+        )
         self._pool = pool
 
     def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
@@ -177,7 +186,7 @@ class PoolSession(Session):
 
 async def replay(
     problem: Problem,
-    pool: Mapping[int, Draw],
+    pool: Mapping[int, RecordedDraw],
     strategy: Strategy,
     *,
     seed: int,

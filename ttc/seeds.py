@@ -44,8 +44,8 @@ def derive(seed: int, *parts: int | str | Sequence[int]) -> int:
 def derive_draws(seed: int, path: Sequence[int], draws: range) -> tuple[int, ...]:
     """Return the keys of draws of the prompt at `path`: `derive(seed, (*path, draw))` for each."""
     head = b"i%d;t%d:" % (seed, len(path) + 1) + b"".join([b"%d," % item for item in path])
-    made = (hashlib.blake2b(head + b"%d," % draw, digest_size=8).digest() for draw in draws)
-    return tuple(int.from_bytes(key, "little") for key in made)
+    digests = (hashlib.blake2b(head + b"%d," % draw, digest_size=8).digest() for draw in draws)
+    return tuple(int.from_bytes(key, "little") for key in digests)
 
 
 def _mix(value: int) -> int:

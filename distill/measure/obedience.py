@@ -25,6 +25,7 @@ from evals.task import Item, Task
 from train.base.models import load_tokenizer
 from train.base.stage import Setting
 from train.measure.measure import open_engine
+from ttc.answers import kind_of
 from ttc.concurrent import gather
 from ttc.core import Engine, Message, Sampling, Submission, Verifier
 from ttc.engines.shared.text import Text
@@ -131,7 +132,9 @@ async def _ask(
 async def _one(engine: Engine, verifier: Verifier, sampling: Sampling, question: Variant, seed: int) -> VariantReply:
     problem = replace(question.item.problem, messages=tuple(question.messages))
     greedy = replace(sampling, temperature=0.0)
-    session = Session(problem, engine, seed=seed, sampling=greedy, thinking=question.thinking)
+    session = Session(
+        problem, engine, answers=kind_of(problem.kind), seed=seed, sampling=greedy, thinking=question.thinking
+    )
     prompt = session.render()
     (completion,) = await session.generate(prompt, 1)
     candidate = session.candidate(prompt, completion)

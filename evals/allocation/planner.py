@@ -27,8 +27,9 @@ from evals.allocation.calibrate import LADDER, by_consensus, fit_route
 from evals.allocation.sampled import CLASSES, DrawPool, Pools, named
 from ttc import records as store
 from ttc import seeds
-from ttc.allocation.policy import Policy, follow, mix, state_of
-from ttc.allocation.table import Kind, Plan, plan_of
+from ttc.allocation.policy import StoppingPolicy, follow, mix, state_of
+from ttc.allocation.table import DrawKind, Plan, plan_of
+from ttc.answers import kind_of
 from ttc.choosing.selection import Select, choose
 from ttc.choosing.voting import fallback
 from ttc.concurrent import gather
@@ -48,7 +49,7 @@ DEPTH = 4
 MIN_EXPLORED = 8
 """With fewer problems to learn from, all problems get the same."""
 
-Draw = Callable[[Problem, Kind, range, Budget], Coroutine[Any, Any, Answer]]
+Draw = Callable[[Problem, DrawKind, range, Budget], Coroutine[Any, Any, Answer]]
 """Take draws of a kind, by their numbers, for a problem, within a limit."""
 
 
@@ -89,7 +90,7 @@ class Planner:
         *,
         total: int,
         max_tokens: int,
-        kind: Kind,
+        kind: DrawKind,
         seed: int,
         plan: Plan | None = None,
         concurrency: int = CHUNK,
@@ -132,7 +133,9 @@ class Planner:
             raise progress.error
         if not progress.parts:
             return Answer("", None, finish_reason="length", stop_cause="budget")
-        choice = choose(progress.candidates, problem.kind, progress.select) or fallback(progress.candidates)
+        choice = choose(progress.candidates, kind_of(problem.kind).key, progress.select) or fallback(
+            progress.candidates
+        )
         selected = () if choice is None else (Event("select", choice.path),)
         return replace(
             progress.parts[-1],
@@ -212,7 +215,7 @@ class Planner:
                 break
             counts = Counter((self._state[name].route, state) for name, state in states.items())
 
-            def spends(policy: Policy, rung: int = rung, counts: Counter[tuple[int, str]] = counts) -> float:
+            def spends(policy: StoppingPolicy, rung: int = rung, counts: Counter[tuple[int, str]] = counts) -> float:
                 return sum(count * policy.climbs[at].ahead[rung][state] for (at, state), count in counts.items())
 
             mixture = mix(plan, self._left / rate, spends)
@@ -222,7 +225,7 @@ class Planner:
                 if rung + 1 < len(route.ladder):
                     going += await self._wave(members, route.kind, range(*route.ladder[rung : rung + 2]))
 
-    def _go(self, policy: Policy, problem: Problem) -> Sequence[frozenset[str]]:
+    def _go(self, policy: StoppingPolicy, problem: Problem) -> Sequence[frozenset[str]]:
         return policy.climbs[self._state[problem.id].route].go
 
     def _name(self, plan: Plan, rung: int, problem: Problem) -> str:
@@ -240,7 +243,7 @@ class Planner:
     def _dice(self, problem: Problem) -> float:
         return seeds.uniform(seeds.derive(self._seed, problem.id, "planner"), 0)
 
-    async def _wave(self, members: Sequence[Problem], kind: Kind, draws: range) -> list[Problem]:
+    async def _wave(self, members: Sequence[Problem], kind: DrawKind, draws: range) -> list[Problem]:
         """Take these draws of the members, in order; return those that got all of them."""
         number, self._next = self._next, self._next + 1
         if not draws:
@@ -254,7 +257,7 @@ class Planner:
             self._left -= sum(await gather(self._one(number, problem, kind, draws, limit) for problem in now))
         return [problem for problem in members if self._state[problem.id].got(number)]
 
-    async def _one(self, wave: int, problem: Problem, kind: Kind, draws: range, limit: Budget) -> int:
+    async def _one(self, wave: int, problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> int:
         """Draw for one problem, or read what was drawn before the run was killed; return its tokens."""
         progress = self._state[problem.id]
         earlier = self._drawn.get((wave, problem.id))

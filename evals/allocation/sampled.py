@@ -17,15 +17,16 @@ import numpy as np
 
 from evals.run_folder import read_run
 from ttc import answers
-from ttc.allocation.table import Kind
+from ttc.allocation.table import DrawKind
+from ttc.answers import kind_of
 from ttc.choosing.aggregate import aggregate
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
-from ttc.replay import Draw, pool_of
+from ttc.replay import RecordedDraw, pool_of
 
 __all__ = ["CLASSES", "DrawPool", "Pools", "named", "opened", "plain", "read_pools", "unscored"]
 
-CLASSES = "exact"
+CLASSES = kind_of("exact").key
 """Answer kind of class names."""
 
 
@@ -65,7 +66,7 @@ class DrawPool:
 class Pools:
     """The pools of the problems of a run, by their ids; all draws are of one kind."""
 
-    kind: Kind
+    kind: DrawKind
     by_id: Mapping[str, DrawPool]
 
     def only(self, names: Sequence[str]) -> Pools:
@@ -107,14 +108,14 @@ def read_pools(folder: Path) -> Pools:
     return Pools(kind, {record.problem.id: read(record) for record in records})
 
 
-def _kind(folder: Path, config: Mapping[str, Any], records: Sequence[Record]) -> Kind:
+def _kind(folder: Path, config: Mapping[str, Any], records: Sequence[Record]) -> DrawKind:
     """The kind of the draws of a run."""
     params = dict(config["params"])
     scored = config.get("scorer") is not None
     if config["strategy"] != "tree":
         cold = params.get("temperature", config["sampling"]["temperature"])
         cold = config["sampling"]["temperature"] if cold is None else cold
-        return Kind(scored=scored, greedy=cold == 0)
+        return DrawKind(scored=scored, greedy=cold == 0)
     n, islands = int(params.pop("n")), int(params.pop("islands", 1))
     params.pop("select")
     if islands == 1 and params["policy"] == "dvts":
@@ -126,7 +127,7 @@ def _kind(folder: Path, config: Mapping[str, Any], records: Sequence[Record]) ->
             f"{folder}: of searches, only tree with islands of its own (islands=4, or policy=dvts with n a multiple of "
             "beam_width) and no budget can calibrate"
         )
-    return Kind(width=n // islands, scored=True, search=params)
+    return DrawKind(width=n // islands, scored=True, search=params)
 
 
 def opened(greedy: Pools, pools: Pools) -> Pools:
@@ -209,7 +210,7 @@ def _verdicts(record: Record) -> dict[tuple[int, ...], bool]:
     return {c.path: verdict.correct for c, verdict in zip(candidates, record.verdicts, strict=True)}
 
 
-def _scored(draw: Draw) -> Candidate:
+def _scored(draw: RecordedDraw) -> Candidate:
     """The candidate with the score that `auto` will see."""
     return replace(draw.candidate, score=None if draw.score is None else aggregate(draw.score))
 

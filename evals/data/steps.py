@@ -20,6 +20,7 @@ from typing import Any
 from evals.data.sources import json_lines
 from evals.numbers.step_metrics import Judged
 from evals.task import Item
+from ttc.answers import kind_of
 from ttc.concurrent import gather
 from ttc.core import Engine, Message, Problem, Prompt, Sampling, Scorer, Target, Usage
 from ttc.durable import replaced_file
@@ -126,7 +127,7 @@ async def score_rows(
 async def _sample(
     engine: Engine, item: Item, checker: StepChecker, n: int, sampling: Sampling, seed: int
 ) -> tuple[list[Labelled], Usage]:
-    session = Session(item.problem, engine, seed=seed, sampling=sampling)
+    session = Session(item.problem, engine, answers=kind_of(item.problem.kind), seed=seed, sampling=sampling)
     prompt = session.render()
     rows: list[Labelled] = []
     usage = Usage()
@@ -144,7 +145,9 @@ async def _sample(
 
 
 async def _score(row: Labelled, engine: Engine, scorer: Scorer, seed: int) -> tuple[tuple[float, ...] | None, Usage]:
-    session = Session(row.problem, engine, seed=seed, sampling=Sampling(temperature=0.0))
+    session = Session(
+        row.problem, engine, answers=kind_of(row.problem.kind), seed=seed, sampling=Sampling(temperature=0.0)
+    )
     try:
         ends = prefixes(session.render(), session.encode, row.steps)
         # Nothing here was injected by thinking control: a likelihood has to count every token.

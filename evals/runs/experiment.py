@@ -27,7 +27,7 @@ from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, 
 from ttc.errors import ConfigError
 from ttc.cli.parts import fit_to_context
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.allocation.table import Kind
+from ttc.allocation.table import DrawKind
 from ttc.cli.rehearsal import rehearse
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve
@@ -275,7 +275,7 @@ async def _solver(
     shape = {name: arm.choice.params.get(name) for name in ("width", "policy")}
     plan = None if plan_path is None else read_plan(plan_path, **shape, scorer=scorer)
 
-    async def draw(problem: Problem, kind: Kind, draws: range, limit: Budget) -> Answer:
+    async def draw(problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> Answer:
         wave = partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=scorer)
         return await solving(problem, strategy=wave, budget=limit)
 

@@ -24,7 +24,7 @@ from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submi
 from ttc.identity.digests import file_digest
 from ttc.errors import ConfigError, VerifierError
 from ttc.config.choices import StrategyChoice
-from ttc.replay import Draw, PoolScorer, pool_of, replay
+from ttc.replay import RecordedDraw, PoolScorer, pool_of, replay
 from ttc.session.solve import Strategy
 
 __all__ = ["RecordedRun", "open_source", "replay_run"]
@@ -38,7 +38,7 @@ class RecordedRun:
     def __init__(self, folder: Path, config: Mapping[str, Any], records: Sequence[Record]) -> None:
         """`records` are those of problems that did not fail."""
         self.folder, self.config, self.records = folder, config, records
-        self.pools: dict[str, dict[int, Draw]] = {record.problem.id: pool_of(record) for record in records}
+        self.pools: dict[str, dict[int, RecordedDraw]] = {record.problem.id: pool_of(record) for record in records}
         fields = Sampling.__dataclass_fields__
         values = {key: value for key, value in config["sampling"].items() if key in fields}
         for name in ("stop", "stop_token_ids"):

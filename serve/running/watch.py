@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from serve.running.engines import RequestEngine
 from ttc import seeds
+from ttc.answers import kind_of
 from ttc.core import Budget, Completion, Engine, Event, Message, Path, Problem, Prompt, Sampling
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
@@ -40,7 +41,10 @@ class Watched(Session):
         The problem's id is the request's own, so that scorers keep concurrent requests apart; draws depend on the seed
         and the index alone, so the same request with the same seed gives the same answer.
         """
-        super().__init__(problem, engine, seed=seed, sampling=sampling, thinking=thinking, budget=budget)
+        answers = kind_of(problem.kind)
+        super().__init__(
+            problem, engine, answers=answers, seed=seed, sampling=sampling, thinking=thinking, budget=budget
+        )
         asked = logprobs and self.sampling.logprobs
         self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index), logprobs=asked)
         self._listen, self._text, self._source = listen, text, engine

@@ -16,7 +16,7 @@ from evals.allocation.calibrate import fit
 from evals.allocation.planner import PLAN, WAVES, Planner
 from evals.allocation.sampled import read_pools
 from evals.run_folder import read_run
-from ttc.allocation.table import Kind, Plan, save_plan
+from ttc.allocation.table import DrawKind, Plan, save_plan
 from ttc.cli.cli import main
 from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.engines.simulated import simulated, truth
@@ -39,11 +39,11 @@ class Drawing:
         self, scored: bool = False, killed_after: int | None = None, broken: str | None = None, width: int = 1
     ) -> None:
         search = {"policy": "dvts", "beam_width": width} if width > 1 else {}
-        self.kind = Kind(width=width, scored=scored, search=search)
+        self.kind = DrawKind(width=width, scored=scored, search=search)
         self.engine, self.scorer = simulated(jitter=5), simulated_scorer(preset="good") if scored else None
         self.count, self._killed_after, self._broken = 0, killed_after, broken
 
-    async def __call__(self, problem: Problem, kind: Kind, draws: range, limit: Budget) -> Answer:
+    async def __call__(self, problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> Answer:
         if self.count == self._killed_after:
             raise KeyboardInterrupt
         if problem.id == self._broken:
@@ -126,7 +126,7 @@ def test_more_goes_to_the_problems_between_easy_and_hopeless(tmp_path: Path, pla
 
 def test_a_problem_that_fails_costs_only_itself(tmp_path: Path, plan: Plan) -> None:
     planner = Planner(
-        tmp_path, PROBLEMS, Drawing(broken="p7"), total=TOTAL, max_tokens=512, kind=Kind(), seed=1, plan=plan
+        tmp_path, PROBLEMS, Drawing(broken="p7"), total=TOTAL, max_tokens=512, kind=DrawKind(), seed=1, plan=plan
     )
     asyncio.run(planner.run())
     with pytest.raises(EngineError):

@@ -24,9 +24,10 @@ from evals.commands import calibrate as command
 from evals.runs.replay import open_source
 from tests.oracles.tools import ballots
 from tests.ttc.questions import ask
-from ttc.allocation.policy import Climb, Mixture, Policy, follow, policy_at, state_of
-from ttc.allocation.table import Kind as Draws
+from ttc.allocation.policy import Climb, Mixture, StoppingPolicy, follow, policy_at, state_of
+from ttc.allocation.table import DrawKind as Draws
 from ttc.allocation.table import Plan, Route, State, load_plan, save_plan
+from ttc.answers import kind_of
 from ttc.cli.cli import main
 from ttc.core import Budget, Sampling
 from ttc.engines.simulated import simulated
@@ -150,7 +151,7 @@ def play(route: Route, go) -> tuple[float, float]:
     return right, spent
 
 
-def played(plan: Plan, policy: Policy) -> tuple[float, float]:
+def played(plan: Plan, policy: StoppingPolicy) -> tuple[float, float]:
     return play(plan.routes[policy.route], policy.climbs[policy.route].go)
 
 
@@ -182,19 +183,19 @@ def test_the_mixture_spends_its_tokens_and_nothing_that_spends_no_more_is_more_o
 
 
 def test_the_share_of_a_mixture_that_follows_the_richer_policy_is_its_fraction() -> None:
-    lean, rich = (Policy(0, (Climb(go, ()),)) for go in ((), (frozenset({"8.2"}),)))
+    lean, rich = (StoppingPolicy(0, (Climb(go, ()),)) for go in ((), (frozenset({"8.2"}),)))
     mixture = Mixture(lean, rich, 0.3)
     assert [mixture.pick(u) is rich for u in (0.0, 0.2999, 0.3, 0.9)] == [True, True, False, False]
 
 
 def test_states_tell_agreement_and_with_a_scorer_how_good_the_best_is() -> None:
-    assert state_of(ballots(["1", "1", "1", "1"]), "number", ()) == "8.4"
-    assert state_of(ballots(["1", "1", "2", "3"]), "number", ()) == "4.1"
-    assert state_of(ballots([None, None]), "number", ()) == "0.0"
-    assert state_of(ballots(["1"] * 64), "number", ()) == "8.6"
-    assert state_of(ballots(["1", "2"], [0.9, 0.1]), "number", (0.5, 0.8)) == "3.3.2"
-    assert state_of(ballots(["1", "2", "2"], [0.6, 0.4, 0.4]), "number", (0.5, 0.8)) == "2.2.1"
-    assert state_of(ballots([None], [None]), "number", (0.5,)) == "0.0.0"
+    assert state_of(ballots(["1", "1", "1", "1"]), kind_of("number").key, ()) == "8.4"
+    assert state_of(ballots(["1", "1", "2", "3"]), kind_of("number").key, ()) == "4.1"
+    assert state_of(ballots([None, None]), kind_of("number").key, ()) == "0.0"
+    assert state_of(ballots(["1"] * 64), kind_of("number").key, ()) == "8.6"
+    assert state_of(ballots(["1", "2"], [0.9, 0.1]), kind_of("number").key, (0.5, 0.8)) == "3.3.2"
+    assert state_of(ballots(["1", "2", "2"], [0.6, 0.4, 0.4]), kind_of("number").key, (0.5, 0.8)) == "2.2.1"
+    assert state_of(ballots([None], [None]), kind_of("number").key, (0.5,)) == "0.0.0"
 
 
 def test_a_state_that_was_never_seen_is_taken_for_its_neighbour() -> None:

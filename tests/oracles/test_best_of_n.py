@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from tests.oracles.tools import accuracy, ballots, near
 from ttc import seeds
+from ttc.answers import kind_of
 from ttc.choosing.selection import choose, pessimistic_weights, pick, soft_weights
 from ttc.core import Score, Usage
 from ttc.engines._simulation import GOOD, last_state
 from ttc.strategies.best_of_n import best_of_n
+
+KEY = kind_of("math").key
 
 SCORES = st.lists(st.floats(-5, 5), min_size=1, max_size=30)
 
@@ -84,7 +87,7 @@ def test_the_best_of_n_uniform_scores_is_n_over_n_plus_one() -> None:
     best = 0.0
     for run in range(runs):
         scores = [seeds.uniform(seeds.derive(1, run), i) for i in range(n)]
-        chosen = choose(ballots(["1"] * n, scores), "math", "argmax")
+        chosen = choose(ballots(["1"] * n, scores), KEY, "argmax")
         best += chosen.score / runs  # type: ignore[union-attr, operator]
     assert abs(best - n / (n + 1)) < 4 * math.sqrt(n / ((n + 1) ** 2 * (n + 2)) / runs)
 
@@ -105,7 +108,7 @@ def test_soft_selection_has_the_frequencies_of_the_softmax() -> None:
     scores, beta, runs = [0.1, 0.5, 0.9], 0.4, 3000
     law = soft_weights(scores, beta)
     drawn = Counter(
-        choose(ballots(["1"] * 3, scores), "math", "soft", beta=beta, u=seeds.uniform(7, i)).path[0]  # type: ignore[union-attr]
+        choose(ballots(["1"] * 3, scores), KEY, "soft", beta=beta, u=seeds.uniform(7, i)).path[0]  # type: ignore[union-attr]
         for i in range(runs)
     )
     chi2 = sum((drawn[i] - runs * q) ** 2 / (runs * q) for i, q in enumerate(law))
@@ -130,7 +133,7 @@ def test_pessimistic_selection_has_the_frequencies_of_its_weights() -> None:
     scores, beta, runs = [0.1, 0.5, 0.9, 0.7], 0.5, 4000
     law = [weight / len(scores) for weight in pessimistic_weights(scores, beta)]
     drawn = Counter(
-        choose(ballots(["1"] * 4, scores), "math", "pessimistic", beta=beta, u=(i + 0.5) / runs).path[0]  # type: ignore[union-attr]
+        choose(ballots(["1"] * 4, scores), KEY, "pessimistic", beta=beta, u=(i + 0.5) / runs).path[0]  # type: ignore[union-attr]
         for i in range(runs)
     )
     assert all(abs(drawn[i] / runs - share) < 1e-3 for i, share in enumerate(law))
@@ -147,10 +150,10 @@ def test_more_pessimism_is_nearer_to_the_base(scores, beta) -> None:
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=20, unique=True))
 def test_small_beta_is_argmax_for_both_rules(scores) -> None:
     candidates = ballots(["1"] * len(scores), [float(s) for s in scores])
-    best = choose(candidates, "math", "argmax")
+    best = choose(candidates, KEY, "argmax")
     for rule in ("soft", "pessimistic"):
         for u in (0.0, 0.3, 0.999):
-            assert choose(candidates, "math", rule, beta=1e-3, u=u) == best  # type: ignore[arg-type]
+            assert choose(candidates, KEY, rule, beta=1e-3, u=u) == best  # type: ignore[arg-type]
 
 
 def test_pessimism_keeps_what_argmax_loses_to_a_hacked_scorer() -> None:
@@ -171,5 +174,5 @@ def test_a_draw_beyond_the_rounded_sum_of_the_weights_falls_on_the_last_that_has
 
 def test_a_score_of_zero_is_a_score() -> None:
     for scores in itertools.permutations((-2.0, -0.5, 0.0)):
-        chosen = choose(ballots(["1", "2", "3"], scores), "math", "argmax")
+        chosen = choose(ballots(["1", "2", "3"], scores), KEY, "argmax")
         assert chosen is not None and chosen.path == (scores.index(0.0),)

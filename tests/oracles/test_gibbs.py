@@ -13,11 +13,12 @@ import pytest
 
 from tests.ttc.questions import ask
 from ttc import seeds
+from ttc.answers import kind_of
 from ttc.core import Path, Prompt, Sampling, Score
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.search.policies.gibbs import Gibbs, gibbs
-from ttc.search.runtime import Growth
+from ttc.search.tree import Growth
 from ttc.session.session import Session
 from ttc.session.solve import solve
 from ttc.strategies.tree import tree
@@ -84,7 +85,9 @@ def test_the_kept_paths_follow_the_exact_posterior_with_only_three_particles() -
     policy = Watched(ROUNDS, 1.0, "score")
 
     async def go() -> None:
-        session = Session(ask("q"), engine, seed=3, sampling=Sampling(max_tokens=64), shared=shared)
+        session = Session(
+            ask("q"), engine, answers=kind_of("math"), seed=3, sampling=Sampling(max_tokens=64), shared=shared
+        )
         growth = Growth(Liking(), session.sampling, ("\n\n",), 16, 10, "last")
         await policy.search(session, session.render(), WIDTH * ROUNDS, growth)
 
@@ -101,7 +104,9 @@ def test_the_weights_of_the_leaves_are_the_shares_that_they_had_in_every_round()
     rounds = 20
 
     async def go() -> None:
-        session = Session(ask("q"), ScriptedEngine(script), seed=3, sampling=Sampling(max_tokens=64))
+        session = Session(
+            ask("q"), ScriptedEngine(script), answers=kind_of("math"), seed=3, sampling=Sampling(max_tokens=64)
+        )
         growth = Growth(Liking(), session.sampling, ("\n\n",), 16, 10, "last")
         leaves = await gibbs(rounds=rounds).search(session, session.render(), WIDTH * rounds, growth)
         assert math.isclose(math.fsum(math.exp(leaf.log_weight) for leaf in leaves), rounds, rel_tol=1e-9)
@@ -130,7 +135,7 @@ def test_paths_that_the_depth_cuts_are_all_kept_and_weighed_by_their_last_step(m
 
     async def go() -> None:
         endless = ScriptedEngine(lambda prompt, path, key: "ab"[seeds.uniform(key, 0) < 0.5] + "\n\n" + "a" * 9)
-        session = Session(ask("q"), endless, seed=3, sampling=Sampling(max_tokens=64))
+        session = Session(ask("q"), endless, answers=kind_of("math"), seed=3, sampling=Sampling(max_tokens=64))
         growth = Growth(Liking(table), session.sampling, ("\n\n",), 16, max_depth, "last")
         leaves = await gibbs(rounds=1).search(session, session.render(), n, growth)
         assert len({leaf.prompt.path for leaf in leaves}) == n

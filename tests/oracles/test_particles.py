@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ttc.search.policies.entropic import entropic, entropy, tempered
 from ttc.search.policies.particle import particle
-from ttc.search.policy import Resampler
 from ttc.search.resampling import copies, effective_size, log_sum, normalise
+from ttc.search.tree import Resampler
 
 SCHEMES = ["multinomial", "stratified", "systematic", "residual"]
 WEIGHTS = st.lists(st.floats(-8, 2), min_size=1, max_size=20)

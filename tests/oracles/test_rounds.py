@@ -9,6 +9,7 @@ import pytest
 
 from tests.oracles.tools import answers, ballots, say
 from tests.ttc.questions import ask
+from ttc.answers import kind_of
 from ttc.choosing.selection import choose
 from ttc.core import Answer, Prompt, Score, Usage
 from ttc.engines.scripted import ScriptedEngine
@@ -17,11 +18,10 @@ from ttc.search.policies.beam import beam
 from ttc.search.policies.entropic import entropic
 from ttc.search.policies.particle import particle
 from ttc.session.solve import solve
-from ttc.strategies._sums import wrong_sums
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.no_think_then_think import no_think_then_think
-from ttc.strategies.refine import refine
+from ttc.strategies.refine import refine, wrong_sums
 from ttc.strategies.tools import tools
 from ttc.strategies.tree import tree
 
@@ -284,6 +284,6 @@ def test_a_call_is_answered_by_the_tool_and_what_the_model_would_have_said_of_it
 
 
 def test_a_candidate_without_a_score_is_never_argmax() -> None:
-    assert choose(ballots(["1", "2"], [None, -5.0]), "math", "argmax").final == "2"  # type: ignore[union-attr]
+    assert choose(ballots(["1", "2"], [None, -5.0]), kind_of("math").key, "argmax").final == "2"  # type: ignore[union-attr]
     for lost in (None, float("inf"), float("nan")):
-        assert choose(ballots(["1", "2"], [lost, -5.0]), "math", "soft").final == "2"  # type: ignore[union-attr]
+        assert choose(ballots(["1", "2"], [lost, -5.0]), kind_of("math").key, "soft").final == "2"  # type: ignore[union-attr]

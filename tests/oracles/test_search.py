@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.oracles.tools import accuracy, answers, near, say
 from tests.ttc.conformance import essence
 from tests.ttc.questions import ask
-from ttc.allocation.table import Kind
+from ttc.allocation.table import DrawKind
 from ttc.choosing.aggregate import aggregate
 from ttc.core import Answer, Prompt, Sampling, Score
 from ttc.engines.simulated import simulated, truth
@@ -167,7 +167,7 @@ def test_islands_that_are_drawn_bit_by_bit_are_those_of_one_search(policy: str, 
     scorer = simulated_scorer(noise=1.0)
     engine = {"p": 0.8, "steps": 4, "cv": 1.0}
     more = {"policy": policy, "beam_width": 4} | {name: value for name, value in params.items() if name != "islands"}
-    kind = Kind(width=3, scored=True, search=more)
+    kind = DrawKind(width=3, scored=True, search=more)
     waves = [partial(draw_wave, start=a, end=b, kind=kind, scorer=scorer) for a, b in ((0, 1), (1, 3), (3, 4))]
     drawn = [answers(wave, 3, **engine) for wave in waves]
     whole = answers(partial(tree, scorer=scorer, n=12, policy=policy, **params), 3, **engine)

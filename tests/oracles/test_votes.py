@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from evals.numbers.metrics import Vote, majority_at_k
 from tests.oracles.tools import ballots
 from ttc import answers
+from ttc.answers import kind_of
 from ttc.choosing.selection import choose
 from ttc.choosing.voting import tally, vote
+
+KEY, TEXT_KEY = kind_of("math").key, kind_of("exact").key
 
 NAMES = "abc"
 
@@ -51,7 +54,7 @@ def test_the_vote_of_a_strategy_has_that_law(p, values) -> None:
         wins = 0
         for _ in range(runs):
             drawn = rng.choices(range(len(p)), p, k=k)
-            chosen = vote(ballots([NAMES[d] for d in drawn], lengths=rng.sample(range(1, 999), k)), "exact")
+            chosen = vote(ballots([NAMES[d] for d in drawn], lengths=rng.sample(range(1, 999), k)), TEXT_KEY)
             wins += chosen is not None and chosen.final == "a"
         expected = law_of_majority(p, k)
         assert abs(wins / runs - expected) < 4 * math.sqrt(expected * (1 - expected) / runs)
@@ -82,36 +85,36 @@ BALLOTS = st.lists(
 @given(BALLOTS, st.randoms(use_true_random=False), st.integers(-5, 5))
 def test_a_weighted_vote_ignores_scale_order_and_spelling(rows, rng, power) -> None:
     finals, scores, lengths = ([row[i] for row in rows] for i in range(3))
-    base = choose(ballots(finals, [s / 64 for s in scores], lengths), "math", "weighted")
-    scaled = choose(ballots(finals, [s / 64 * 2.0**power for s in scores], lengths), "math", "weighted")
+    base = choose(ballots(finals, [s / 64 for s in scores], lengths), KEY, "weighted")
+    scaled = choose(ballots(finals, [s / 64 * 2.0**power for s in scores], lengths), KEY, "weighted")
     assert (base and base.path) == (scaled and scaled.path)
     candidates = ballots(finals, [s / 64 for s in scores], lengths)
     rng.shuffle(candidates)
-    assert choose(candidates, "math", "weighted") == base
+    assert choose(candidates, KEY, "weighted") == base
     respelled = [{"1/2": "\\frac{1}{2}", "1": "1.0"}.get(f, f) if f else None for f in finals]
-    other = choose(ballots(respelled, [s / 64 for s in scores], lengths), "math", "weighted")
+    other = choose(ballots(respelled, [s / 64 for s in scores], lengths), KEY, "weighted")
     assert (base and base.path) == (other and other.path)
 
 
 @given(BALLOTS)
 def test_constant_weights_give_the_majority_and_one_heavy_weight_gives_its_own_answer(rows) -> None:
     finals, lengths = [row[0] for row in rows], [row[2] for row in rows]
-    equal = choose(ballots(finals, [0.5] * len(rows), lengths), "math", "weighted")
-    assert equal is None or equal.path == vote(ballots(finals, lengths=lengths), "math").path  # type: ignore[union-attr]
+    equal = choose(ballots(finals, [0.5] * len(rows), lengths), KEY, "weighted")
+    assert equal is None or equal.path == vote(ballots(finals, lengths=lengths), KEY).path  # type: ignore[union-attr]
     heavy = [1000.0 if i == 0 else 1.0 for i in range(len(rows))]
     if finals[0] is not None:
         for select in ("weighted", "argmax"):
-            chosen = choose(ballots(finals, heavy, lengths), "math", select)  # type: ignore[arg-type]
+            chosen = choose(ballots(finals, heavy, lengths), KEY, select)  # type: ignore[arg-type]
             assert chosen is not None and chosen.path == (0,)
 
 
 @given(BALLOTS)
 def test_the_tally_counts_what_the_vote_counts(rows) -> None:
     candidates = ballots([row[0] for row in rows])
-    counts = tally(candidates, "math")
+    counts = tally(candidates, KEY)
     assert sum(counts) == sum(row[0] is not None for row in rows)
     assert counts == sorted(counts, reverse=True)
-    winner = vote(candidates, "math")
+    winner = vote(candidates, KEY)
     if winner is not None:
         same = [c for c in candidates if c.final and answers.key(c.final, "math") == answers.key(winner.final, "math")]
         assert len(same) == counts[0]
@@ -126,13 +129,13 @@ def test_keys_are_total_and_stable_so_that_equality_of_keys_is_an_equivalence(te
 
 
 def test_a_tie_goes_to_the_class_with_the_shortest_path_then_to_the_first() -> None:
-    assert vote(ballots(["1", "2"], lengths=[9, 3]), "exact").final == "2"  # type: ignore[union-attr]
-    assert vote(ballots(["1", "2"], lengths=[3, 9]), "exact").final == "1"  # type: ignore[union-attr]
-    assert vote(ballots(["1", "2"], lengths=[3, 3]), "exact").final == "1"  # type: ignore[union-attr]
-    assert vote(ballots([None, "2"], lengths=[1, 9]), "exact").final == "2"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[9, 3]), TEXT_KEY).final == "2"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[3, 9]), TEXT_KEY).final == "1"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[3, 3]), TEXT_KEY).final == "1"  # type: ignore[union-attr]
+    assert vote(ballots([None, "2"], lengths=[1, 9]), TEXT_KEY).final == "2"  # type: ignore[union-attr]
 
 
 def test_spellings_of_one_answer_are_one_class() -> None:
     finals = ["7", "1/2", "\\frac{1}{2}", "7", "0.5"]
-    assert vote(ballots(finals), "math").final == "1/2"  # type: ignore[union-attr]
-    assert tally(ballots(finals), "math") == [3, 2]
+    assert vote(ballots(finals), KEY).final == "1/2"  # type: ignore[union-attr]
+    assert tally(ballots(finals), KEY) == [3, 2]

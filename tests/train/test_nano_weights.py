@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from train.nano import prm, tokenizer
 from train.nano.traces import HANDOVER
 from ttc import nano
+from ttc.answers import kind_of
 from ttc.core import Completion, Message, Problem, Sampling
 from ttc.engines.embedded.engine import embedded
 from ttc.errors import ConfigError
@@ -60,7 +61,7 @@ def test_the_reward_model_prefers_right_work_to_wrong_work(mistake):
 
     async def go():
         engine = embedded(batch_invariant=True)
-        session = Session(problem, engine, seed=0, sampling=Sampling())
+        session = Session(problem, engine, answers=kind_of("math"), seed=0, sampling=Sampling())
         prompt = session.render()
         paths = []
         for draw, text in enumerate((RIGHT, WRONG[mistake])):

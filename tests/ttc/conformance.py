@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from ttc.config import registry
 from ttc.core import Answer, Engine, Event, Message, Problem, Sampling, Scorer, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
+from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.scorers.prm import prm
@@ -22,19 +24,15 @@ from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.adaptive import adaptive
-from ttc.strategies.aggregate import aggregate
 from ttc.strategies.auto import auto
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.confidence import confidence
-from ttc.strategies.direct import direct
 from ttc.strategies.early_exit import early_exit
 from ttc.strategies.first_finished import first_finished
 from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
-from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.refine import refine
-from ttc.strategies.tools import tools
 from ttc.strategies.tree import tree
 
 
@@ -87,34 +85,58 @@ def plan(name: str) -> str:
     return str(Path(__file__).parent / "plans" / f"{name}.json")
 
 
-STRATEGIES: dict[str, Case] = {
-    "direct": Case(lambda: direct),
-    "majority": Case(lambda: partial(majority, n=4)),
-    "best_of_n": Case(lambda: partial(best_of_n, scorer=likelihood(), n=4)),
+SMALL: dict[str, Any] = {
+    "n": 4,
+    "m": 2,
+    "k": 2,
+    "rounds": 2,
+    "agreement": 1.0,
+    "beam_width": 2,
+    "max_depth": 12,
+    "chunk": 8,
+    "repeats": 2,
+    "probe_tokens": 6,
+    "warmup": 2,
+    "wave": 2,
+    "group": 6,
+    "max_thinking": 14,
+    "plan": plan("votes"),
+    "tokens": 120.0,
+}
+"""What makes a strategy small, by the names of its parameters; any other parameter keeps its default."""
+
+
+def small(strategy: Callable[..., Any]) -> Callable[..., Any]:
+    """A strategy with small parameters, and a noisy scorer where it cannot do without one."""
+    parameters = inspect.signature(strategy).parameters
+    params = {name: value for name, value in SMALL.items() if name in parameters}
+    if "scorer" in parameters and parameters["scorer"].default is inspect.Parameter.empty:
+        params["scorer"] = simulated_scorer(noise=1.0)
+    return partial(strategy, **params)
+
+
+def case_of(spec: str) -> Case:
+    """The case of a strategy by its registered name or by path.py:function: a new one needs no line here."""
+    return Case(partial(small, registry.STRATEGIES.load(spec)))
+
+
+VARIANTS: dict[str, Case] = {
+    "best_of_n by likelihood": Case(lambda: partial(best_of_n, scorer=likelihood(), n=4)),
     "best_of_n weighted": Case(lambda: partial(best_of_n, scorer=constant(), n=4, select="weighted")),
     "best_of_n pessimistic": Case(lambda: partial(best_of_n, scorer=likelihood(), n=4, select="pessimistic")),
-    "adaptive": Case(lambda: partial(adaptive, n=6)),
+    "adaptive one by one": Case(lambda: partial(adaptive, n=6)),
     "adaptive in windows": Case(lambda: partial(adaptive, n=6, rule="window", window=2)),
-    "auto": Case(lambda: partial(auto, plan=plan("votes"), tokens=120.0)),
     "auto on two routes": Case(
         lambda: partial(auto, plan=plan("routes"), tokens=200.0, scorer=simulated_scorer(noise=1.0))
     ),
-    "aggregate": Case(lambda: partial(aggregate, n=3, k=2, rounds=2)),
-    "confidence": Case(lambda: partial(confidence, n=6, warmup=2, wave=2, keep=0.6, group=6, chunk=9)),
-    "first_finished": Case(lambda: partial(first_finished, n=4, m=2, chunk=7)),
-    "knockout": Case(lambda: partial(knockout, n=4, k=2)),
+    "confidence in waves": Case(lambda: partial(confidence, n=6, warmup=2, wave=2, keep=0.6, group=6, chunk=9)),
     "knockout by a scorer": Case(lambda: partial(knockout, n=4, scorer=likelihood())),
-    "early_exit": Case(lambda: partial(early_exit, chunk=8, repeats=2, probe_tokens=6)),
     "early_exit when confident": Case(lambda: partial(early_exit, rule="confidence", threshold=0.5, chunk=11)),
-    "refine": Case(lambda: partial(refine, rounds=2)),
     "refine by a scorer": Case(
         lambda: partial(refine, feedback="scorer", threshold=0.99, scorer=simulated_scorer(noise=1.0))
     ),
-    "tools": Case(lambda: partial(tools, n=3)),
-    "tree": Case(lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=3, max_depth=12)),
-    "tree dvts": Case(
-        lambda: partial(tree, scorer=simulated_scorer(noise=1.0), n=6, beam_width=2, policy="dvts", max_depth=12)
-    ),
+    "tree dvts": Case(lambda: noisy_tree(policy="dvts")),
+    "tree dvts in threes": Case(lambda: noisy_tree(beam_width=3)),
     "tree rebase in sentences": Case(lambda: noisy_tree(policy="rebase", boundary="sentence", window=2)),
     "tree islands": Case(lambda: noisy_tree(policy="particle", islands=2)),
     "tree particle": Case(lambda: noisy_tree(policy="particle:scheme=multinomial", select="population")),
@@ -124,10 +146,10 @@ STRATEGIES: dict[str, Case] = {
     "tree entropic by tokens": Case(lambda: noisy_tree(policy="entropic", boundary="tokens", max_step_tokens=9)),
     "tree puct": Case(lambda: noisy_tree(policy="puct", n=4)),
 }
+"""Further ways to run some of them."""
+STRATEGIES: dict[str, Case] = {name: case_of(name) for name in registry.STRATEGIES.names()} | VARIANTS
 THINKING_STRATEGIES: dict[str, Case] = {
-    "budget_forcing": Case(lambda: partial(budget_forcing, max_thinking=14)),
     "budget_forcing with a wait": Case(lambda: partial(budget_forcing, num_waits=1)),
-    "no_think_then_think": Case(lambda: partial(no_think_then_think, n=2, m=2, agreement=1.0)),
     "first_finished under a cap": Case(lambda: partial(first_finished, n=4, m=2, chunk=5), Thinking(max_tokens=14)),
     "early_exit under a cap": Case(lambda: partial(early_exit, chunk=5, repeats=2), Thinking(max_tokens=14)),
     "majority under a cap": Case(lambda: partial(majority, n=4), Thinking(max_tokens=14)),
@@ -156,21 +178,21 @@ EXTRA: dict[str, dict[str, Case]] = {
 }
 
 
-def unlisted() -> dict[str, Case]:
-    """The registered strategies that no case above is called after, with their defaults: a new one needs no line."""
-    listed = {name.partition(" ")[0] for name in STRATEGIES | THINKING_STRATEGIES}
-    functions = {name: registry.STRATEGIES.load(name) for name in registry.STRATEGIES.names() if name not in listed}
-    return {name: Case(partial(_with_defaults, function)) for name, function in functions.items()}
-
-
-def _with_defaults(function: Callable[..., Any]) -> Callable[..., Any]:
-    takes_scorer = "scorer" in inspect.signature(function).parameters
-    return partial(function, scorer=constant()) if takes_scorer else function
-
-
 def cases(engine: str) -> dict[str, Case]:
-    """Every strategy, the thinking ones where the engine thinks, the reward model where it reads the tokens."""
-    return STRATEGIES | unlisted() | EXTRA[engine]
+    """Every strategy; those that need thinking where the engine thinks, the reward model where it reads the tokens."""
+    thinks = "majority under a cap" in EXTRA[engine]
+    return {name: case for name, case in STRATEGIES.items() if thinks or not needs_thinking(name)} | EXTRA[engine]
+
+
+@functools.cache
+def needs_thinking(name: str) -> bool:
+    """Whether a strategy refuses an engine that does not think."""
+    try:
+        asyncio.run(solve_in_order(ENGINES["simulated"](None), STRATEGIES[name], problems(1), 1))
+    except ConfigError as refusal:
+        assert "think" in str(refusal), refusal
+        return True
+    return False
 
 
 def problems(number: int) -> list[Problem]:

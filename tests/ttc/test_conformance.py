@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.ttc import conformance as suite
+from ttc.config.registry import STRATEGIES
 from ttc.core import Completion, Engine, Sampling, Usage
 from ttc.errors import PromptTooLong
 
@@ -161,8 +163,12 @@ def test_encode_and_decode_are_inverse_on_plain_text(engine_name: str) -> None:
     run(engine_name, body)
 
 
-@pytest.mark.parametrize(("engine_name", "case"), ALL)
-def test_any_schedule_gives_the_same_trees_answers_and_ledgers(engine_name: str, case: str) -> None:
+@pytest.mark.parametrize(("engine_name", "name"), ALL)
+def test_any_schedule_gives_the_same_trees_answers_and_ledgers(engine_name: str, name: str) -> None:
+    check_any_schedule(engine_name, suite.cases(engine_name)[name])
+
+
+def check_any_schedule(engine_name: str, case: suite.Case) -> None:
     """Concurrency 1, 7 and 64, any problem order, any timing."""
     number = 3 if engine_name == "embedded" else 8
     order = suite.problems(number)
@@ -172,19 +178,21 @@ def test_any_schedule_gives_the_same_trees_answers_and_ledgers(engine_name: str,
     for concurrency, sequence, jitter in plan:
         answers = run(
             engine_name,
-            lambda engine, s=sequence, c=concurrency: suite.solve_in_order(
-                engine, suite.cases(engine_name)[case], s, c
-            ),
+            lambda engine, s=sequence, c=concurrency: suite.solve_in_order(engine, case, s, c),
             jitter,
         )
         results.append({name: suite.essence(answer) for name, answer in sorted(answers.items())})
     assert results[0] == results[1] == results[2]
 
 
-@pytest.mark.parametrize(("engine_name", "case"), ALL)
-def test_the_ledger_of_every_strategy_equals_the_engines_counters(engine_name: str, case: str) -> None:
+@pytest.mark.parametrize(("engine_name", "name"), ALL)
+def test_the_ledger_of_every_strategy_equals_the_engines_counters(engine_name: str, name: str) -> None:
+    check_the_ledger(engine_name, suite.cases(engine_name)[name])
+
+
+def check_the_ledger(engine_name: str, case: suite.Case) -> None:
     async def body(engine: Engine):
-        answers = await suite.solve_in_order(engine, suite.cases(engine_name)[case], suite.problems(3), 3)
+        answers = await suite.solve_in_order(engine, case, suite.problems(3), 3)
         return answers, engine.counters()
 
     answers, counters = run(engine_name, body)
@@ -197,8 +205,12 @@ def test_the_ledger_of_every_strategy_equals_the_engines_counters(engine_name: s
     assert 0 <= total.thinking <= total.generated
 
 
-@pytest.mark.parametrize("case", list(suite.cases("scripted")))
-def test_no_strategy_or_scorer_can_reach_a_target(case: str) -> None:
+@pytest.mark.parametrize("name", list(suite.cases("scripted")))
+def test_no_strategy_or_scorer_can_reach_a_target(name: str) -> None:
+    check_no_target(suite.cases("scripted")[name])
+
+
+def check_no_target(case: suite.Case) -> None:
     """A canary target exists beside the problem; nothing handed to a strategy or a scorer leads to it."""
     import gc
 
@@ -218,7 +230,36 @@ def test_no_strategy_or_scorer_can_reach_a_target(case: str) -> None:
     assert id(canary) not in reachable
 
     async def body(engine: Engine):
-        return await suite.solve_in_order(engine, suite.cases("scripted")[case], [record.problem], 1)
+        return await suite.solve_in_order(engine, case, [record.problem], 1)
 
     (answer,) = run("scripted", body).values()
     assert "Canary" not in repr(answer)
+
+
+NEW = """\
+from ttc.choosing.voting import fallback, vote
+
+
+async def pairs(problem, session, *, n: int = 64):
+    prompt = session.render()
+    candidates = []
+    while len(candidates) < n:
+        drawn = await session.generate(prompt, 2)
+        candidates += [session.candidate(prompt, completion) for completion in drawn]
+    return session.answer(vote(candidates, session.key) or fallback(candidates), candidates)
+"""
+
+
+@pytest.mark.parametrize("engine_name", ["scripted", "simulated"])
+def test_a_strategy_in_a_file_of_its_own_runs_through_the_same_suite(engine_name: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(NEW)
+    case = suite.case_of(f"{file}:pairs")
+    assert case.make().keywords == {"n": 4}
+    check_any_schedule(engine_name, case)
+    check_the_ledger(engine_name, case)
+    check_no_target(case)
+
+
+def test_every_registered_strategy_has_a_case() -> None:
+    assert set(STRATEGIES.names()) <= set(suite.cases("embedded"))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.ttc.questions import ask
 from tests.ttc.test_budgets import Clock, Jumping
+from ttc.answers import kind_of
 from ttc.core import Answer, Budget, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import BudgetExceeded, ConfigError
@@ -29,7 +30,9 @@ def in_session(work: Callable[[Session], Awaitable[Any]], budget: Budget | None 
     engine = ScriptedEngine(replies({"q": REPLIES}), jitter=3)
 
     async def go() -> Any:
-        return await work(Session(ask("q"), engine, seed=1, sampling=Sampling(max_tokens=40), budget=budget))
+        return await work(
+            Session(ask("q"), engine, answers=kind_of("math"), seed=1, sampling=Sampling(max_tokens=40), budget=budget)
+        )
 
     return asyncio.run(go())
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.ttc.capping import ANSWER, BARE, THOUGHT, Capping, think
+from ttc.answers import kind_of
 from ttc.core import Budget, Completion, Enforced, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.session.session import Session
@@ -69,6 +70,7 @@ def test_an_answer_says_how_its_budget_was_held() -> None:
         session = Session(
             Problem("p", (Message("user", "x"),)),
             engine,
+            answers=kind_of("math"),
             seed=1,
             sampling=Sampling(temperature=0, max_tokens=100),
             thinking=thinking,

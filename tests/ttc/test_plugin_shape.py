@@ -15,7 +15,7 @@ from ttc.config.plugin_shape import PluginShape, is_async
 from ttc.config.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, plugins
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, MissingExtra
-from ttc.search.policy import make_policy
+from ttc.search.tree import make_policy
 
 FILE = str(pathlib.Path(bad_plugins.__file__))
 
@@ -113,7 +113,7 @@ def test_a_product_may_be_described_by_a_class_or_by_a_callable() -> None:
     by_class = PluginShape(("ttc.core:Score",))
     with pytest.raises(ConfigError, match=r"x made a value of type int, not a Score: return Score\(...\)"):
         by_class.check_product("x", 1)
-    by_call = PluginShape(("ttc.search.policy:Dice",))
+    by_call = PluginShape(("ttc.search.tree:Dice",))
     by_call.check_product("x", lambda index: 0.5)
     with pytest.raises(ConfigError, match=r"x made a value of type function, not a Dice: return a function of \(int\)"):
         by_call.check_product("x", lambda: 0.5)

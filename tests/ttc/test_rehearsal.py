@@ -19,10 +19,10 @@ from ttc.config.signatures import call
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
+from ttc.session.draws import MAX_SAMPLES
 from ttc.session.session import Session
 from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
-from ttc.strategies.majority import MAX_SAMPLES
 
 
 def early(strategy: str, temperature: float = 0.8, **params: object) -> None:

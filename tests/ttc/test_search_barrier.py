@@ -11,7 +11,7 @@ from tests.ttc import conformance as suite
 from ttc.core import Completion, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
-from ttc.search.barrier import Barrier
+from ttc.search.tree import Barrier
 from ttc.session.solve import solve, solve_all
 from ttc.strategies.tree import tree
 

@@ -17,7 +17,7 @@ from ttc.scorers.constant import ConstantScorer
 from ttc.scorers.ensemble import EnsembleScorer
 from ttc.search.policies.beam import beam
 from ttc.search.policies.dvts import dvts
-from ttc.search.policy import make_policy
+from ttc.search.tree import make_policy
 from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 

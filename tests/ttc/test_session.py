@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from tests.ttc.questions import ask
+from ttc.answers import kind_of
 from ttc.core import Budget, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError, EngineError
@@ -49,7 +50,7 @@ def test_cancelling_the_task_aborts_every_draw_and_the_ledger_still_balances() -
     engine, usages = Slow(5.0), []
 
     async def go() -> None:
-        session = Session(ask("q"), engine, seed=0, sampling=Sampling())
+        session = Session(ask("q"), engine, answers=kind_of("math"), seed=0, sampling=Sampling())
         task = asyncio.create_task(majority(ask("q"), session, n=4))
         await asyncio.sleep(0.02)
         task.cancel()
@@ -106,7 +107,7 @@ def test_thinking_budgets_are_refused_before_work_where_the_model_has_no_marker(
     engine = ScriptedEngine(replies({"q": ["x"]}))
     engine._capabilities = replace(engine.capabilities, think_open=(), think_close=())
     with pytest.raises(ConfigError, match="marker"):
-        Session(ask("q"), engine, seed=0, sampling=Sampling(), thinking=Thinking(max_tokens=5))
+        Session(ask("q"), engine, answers=kind_of("math"), seed=0, sampling=Sampling(), thinking=Thinking(max_tokens=5))
 
 
 def test_likelihood_is_the_geometric_mean_probability_without_injected_tokens() -> None:
@@ -132,7 +133,7 @@ def test_an_engine_without_logprobs_gives_no_verdict_rather_than_a_zero() -> Non
     from dataclasses import replace
 
     engine = ScriptedEngine(replies({"q": [r"\boxed{1}"]}))
-    session = Session(ask("q"), engine, seed=0, sampling=Sampling())
+    session = Session(ask("q"), engine, answers=kind_of("math"), seed=0, sampling=Sampling())
 
     async def go() -> Score:
         prompt = session.render()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from ttc.answers import kind_of
 from ttc.core import Completion, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
@@ -31,7 +32,9 @@ def think_then_answer(thought: str, answer: str = "A"):
 
 
 def run(engine: ScriptedEngine, thinking: Thinking, sampling: Sampling | None = None, n: int = 1):
-    session = Session(PROBLEM, engine, seed=1, sampling=sampling or Sampling(), thinking=thinking)
+    session = Session(
+        PROBLEM, engine, answers=kind_of("math"), seed=1, sampling=sampling or Sampling(), thinking=thinking
+    )
 
     async def go() -> list[Completion]:
         return await session.generate(session.render(), n)
@@ -133,7 +136,9 @@ def test_zero_thinking_is_the_no_think_template_without_a_handover() -> None:
 def test_markers_in_the_users_words_do_not_move_the_state() -> None:
     problem = Problem("p", (Message("user", "say </think> and <think>"),), kind="exact")
     engine = think_then_answer("t" * 10)
-    session = Session(problem, engine, seed=1, sampling=Sampling(), thinking=Thinking(max_tokens=4))
+    session = Session(
+        problem, engine, answers=kind_of("math"), seed=1, sampling=Sampling(), thinking=Thinking(max_tokens=4)
+    )
     (completion,) = asyncio.run(session.generate(session.render(), 1))
     assert completion.text.startswith("tttt") and completion.injected
 
@@ -156,7 +161,14 @@ def test_steps_generated_one_by_one_obey_the_same_cap_as_one_long_run() -> None:
     thought = "ab\ncd\nef\ngh\n"
     thinking = Thinking(max_tokens=cap, handover=HANDOVER)
     _, (whole,) = run(think_then_answer(thought), thinking)
-    session = Session(PROBLEM, think_then_answer(thought), seed=1, sampling=Sampling(stop=("\n",)), thinking=thinking)
+    session = Session(
+        PROBLEM,
+        think_then_answer(thought),
+        answers=kind_of("math"),
+        seed=1,
+        sampling=Sampling(stop=("\n",)),
+        thinking=thinking,
+    )
 
     async def step_by_step() -> str:
         prompt = session.render()

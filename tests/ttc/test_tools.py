@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ttc.agents.episode import Limits
+from ttc.agents.episode import EpisodeLimits
 from ttc.agents.markup import MARKUPS
 from ttc.agents.tool import Kit, ToolFailure
+from ttc.answers import kind_of
 from ttc.core import Answer, Message, Problem, Sampling, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, UnknownName
@@ -126,7 +127,7 @@ def test_what_was_sampled_is_told_from_what_was_appended() -> None:
     engine = turns("<calculator>12*3</calculator>", "36")
 
     async def go() -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-        session = Session(PROBLEM, engine, seed=1, sampling=SAMPLING)
+        session = Session(PROBLEM, engine, answers=kind_of("math"), seed=1, sampling=SAMPLING)
         ends = []
         inner = session.generate
 
@@ -200,7 +201,7 @@ def test_wrong_settings_are_named_before_anything_runs() -> None:
     with pytest.raises(UnknownName, match="calculator"):
         Kit(("calculater",))()
     with pytest.raises(ConfigError, match="tool_s"):
-        Limits(tool_s=0)
+        EpisodeLimits(tool_s=0)
 
 
 def use(tool, argument: str) -> str:

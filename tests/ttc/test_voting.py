@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles.tools import ballots
+from ttc.answers import kind_of
 from ttc.choosing.voting import fallback, vote
+
+KEY = kind_of("math").key
 
 BALLOTS = st.lists(
     st.tuples(st.sampled_from(["1", "2", "1/2", "0.5", "7", None]), st.integers(1, 50), st.floats(0, 1)),
@@ -23,13 +26,13 @@ def test_the_winner_does_not_depend_on_the_order_of_the_candidates(rows, random)
     shuffled = candidates[:]
     random.shuffle(shuffled)
     for weight in (lambda c: 1.0, lambda c: c.score):
-        assert vote(candidates, "math", weight) == vote(shuffled, "math", weight)
+        assert vote(candidates, KEY, weight) == vote(shuffled, KEY, weight)
 
 
 @given(BALLOTS)
 def test_the_winner_has_a_largest_class_by_brute_force(rows) -> None:
     candidates = ballots([f for f, _, _ in rows], lengths=[n for _, n, _ in rows])
-    winner = vote(candidates, "math")
+    winner = vote(candidates, KEY)
     same = {"0.5": "1/2"}
     labels = [same.get(f, f) for f, _, _ in rows if f is not None]
     if not labels:
@@ -42,20 +45,20 @@ def test_the_winner_has_a_largest_class_by_brute_force(rows) -> None:
 @given(BALLOTS, st.floats(0.01, 100))
 def test_positive_rescaling_of_weights_changes_nothing_but_rounding(rows, factor: float) -> None:
     candidates = ballots([f for f, _, _ in rows], [round(s, 2) for _, _, s in rows])
-    first = vote(candidates, "math", lambda c: c.score)
-    second = vote(candidates, "math", lambda c: None if c.score is None else c.score * 2.0 ** round(factor))
+    first = vote(candidates, KEY, lambda c: c.score)
+    second = vote(candidates, KEY, lambda c: None if c.score is None else c.score * 2.0 ** round(factor))
     assert first == second
 
 
 def test_ties_go_to_the_class_with_the_shortest_member_then_the_first_path() -> None:
-    assert vote(ballots(["1", "2"], lengths=[9, 3]), "math").final == "2"  # type: ignore[union-attr]
-    assert vote(ballots(["1", "2"], lengths=[3, 3]), "math").final == "1"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[9, 3]), KEY).final == "2"  # type: ignore[union-attr]
+    assert vote(ballots(["1", "2"], lengths=[3, 3]), KEY).final == "1"  # type: ignore[union-attr]
 
 
 def test_adding_abstentions_never_changes_the_winner() -> None:
     for finals in itertools.product(["1", "2"], repeat=3):
-        plain = vote(ballots(list(finals)), "math")
-        padded = vote(ballots([*finals, None, None, None, None]), "math")
+        plain = vote(ballots(list(finals)), KEY)
+        padded = vote(ballots([*finals, None, None, None, None]), KEY)
         assert plain == padded
 
 

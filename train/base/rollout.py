@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evals.task import Item
+from ttc.answers import kind_of
 from ttc.core import Answer, Candidate, Completion, Engine, Problem, Prompt, Sampling, Target, Usage, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile, decode, encode, iterate
@@ -162,7 +163,10 @@ class _Recording(Session):
         thinking: Thinking | None,
         shared: Shared,
     ) -> None:
-        super().__init__(problem, engine, seed=seed, sampling=sampling, thinking=thinking, shared=shared)
+        answers = kind_of(problem.kind)
+        super().__init__(
+            problem, engine, answers=answers, seed=seed, sampling=sampling, thinking=thinking, shared=shared
+        )
         self.ends: dict[tuple[int, ...], tuple[Prompt, Completion]] = {}
 
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:

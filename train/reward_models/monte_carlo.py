@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from evals.task import Item
 from train.reward_models.step_model import StepRow, Steps
+from ttc.answers import kind_of
 from ttc.concurrent import gather
 from ttc.core import Candidate, Completion, Engine, Prompt, Sampling, Submission, Target, Verifier
 from ttc.errors import ConfigError
@@ -95,7 +96,13 @@ class MonteCarlo:
         return [self._row(solution) for solution in solutions], sum(state.drawn for s in solutions for state in s.tried)
 
     async def _solutions(self, item: Item) -> list[_Solution]:
-        session = Session(item.problem, self.engine, seed=self.seed, sampling=self.sampling)
+        session = Session(
+            item.problem,
+            self.engine,
+            answers=kind_of(item.problem.kind),
+            seed=self.seed,
+            sampling=self.sampling,
+        )
         root = session.render()
         solutions = []
         for completion in await session.generate(root, self.n):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from evals.task import Item
+from ttc.answers import kind_of
 from ttc.core import Answer, Engine, FinishReason, Problem, Sampling, Submission, Usage, Verifier
 from ttc.session.session import Session, Shared
 from ttc.session.solve import Strategy
@@ -40,6 +41,7 @@ async def _one(item: Item, held_out: HeldOut, engine: Engine, sampling: Sampling
     session = Session(
         item.problem,
         engine,
+        answers=kind_of(item.problem.kind),
         seed=held_out.seed,
         sampling=sampling,
         thinking=held_out.thinking,

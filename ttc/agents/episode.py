@@ -24,11 +24,11 @@ from ttc.errors import ConfigError
 from ttc.session.growing import Draw, grow
 from ttc.session.session import Session
 
-__all__ = ["Limits", "run_episode"]
+__all__ = ["EpisodeLimits", "run_episode"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EpisodeLimits:
     """What one episode may use: calls, characters of one result, seconds of one call.
 
     The tokens that the model samples in all turns together are `Sampling.max_tokens`.
@@ -56,24 +56,30 @@ class _Seen:
 
 
 async def run_episode(
-    session: Session, draw: Draw, tools: Mapping[str, Tool], markup: Markup, limits: Limits
+    session: Session, draw: Draw, tools: Mapping[str, Tool], markup: Markup, limits: EpisodeLimits
 ) -> Candidate:
     """Play `draw` to its end; the candidate's text is what the model said after the last result."""
     uses = {name: tool.start(session.problem) for name, tool in tools.items()}
-    shown = 0
+    num_results = 0
     start = len(draw.prompt.text)
     for number in range(limits.max_calls + 1):
         draw = await _turn(session, draw, markup)
         if draw.ended or number == limits.max_calls:
             break
         began = time.perf_counter()
-        seen = await _act(draw.prompt.text[start:], uses, markup, limits)
-        session.note("tool", draw.whole.path, result=seen.text, failed=seen.failed, seconds=time.perf_counter() - began)
-        text = markup.write(seen.text)
+        observation = await _act(draw.prompt.text[start:], uses, markup, limits)
+        session.note(
+            "tool",
+            draw.whole.path,
+            result=observation.text,
+            failed=observation.failed,
+            seconds=time.perf_counter() - began,
+        )
+        text = markup.write(observation.text)
         draw = replace(draw, prompt=draw.prompt.extend(session.encode(text), text))
-        start, shown = len(draw.prompt.text), shown + 1
+        start, num_results = len(draw.prompt.text), num_results + 1
     candidate = draw.candidate(session)
-    return _answered(candidate, markup, shown)
+    return _answered(candidate, markup, num_results)
 
 
 async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
@@ -82,12 +88,12 @@ async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
     room = min(session.capabilities.max_context - len(ids), session.sampling.max_tokens - draw.num_sampled)
     if room < 1:
         return replace(draw, ended=True, finish_reason="length")
-    grown = await grow(session, draw, room, markup.stops)
-    full = grown.num_sampled - draw.num_sampled >= room
-    return replace(grown, ended=True) if full and not grown.ended else grown
+    turn = await grow(session, draw, room, markup.stops)
+    full = turn.num_sampled - draw.num_sampled >= room
+    return replace(turn, ended=True) if full and not turn.ended else turn
 
 
-async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: Limits) -> _Seen:
+async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: EpisodeLimits) -> _Seen:
     """Run the call at the end of `turn`; whatever goes wrong is for the model to read."""
     try:
         call = markup.read(turn)

@@ -63,20 +63,20 @@ class Kit:
 
     def __call__(self) -> Mapping[str, Tool]:
         """Make the tools, by name; raises ConfigError for none, an unknown one, or two of one name."""
-        found = [_make(spec) for spec in self.specs]
-        if not found:
+        tools = [_make(spec) for spec in self.specs]
+        if not tools:
             raise ConfigError(f"tools: name at least one of {', '.join(TOOLS.names())}")
-        return _by_name(found)
+        return _by_name(tools)
 
 
 def _make(spec: str) -> Tool:
-    name, given = parse_spec(spec)
-    made: Tool = TOOLS.create(name, given, supply={})
-    return made
+    name, params = parse_spec(spec)
+    tool: Tool = TOOLS.create(name, params, supply={})
+    return tool
 
 
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    found = {tool.name: tool for tool in tools}
-    if len(found) < len(tools):
+    by_name = {tool.name: tool for tool in tools}
+    if len(by_name) < len(tools):
         raise ConfigError(f"tools: two tools have one name among {', '.join(tool.name for tool in tools)}")
-    return found
+    return by_name

@@ -1,12 +1,14 @@
 """Deciding how to draw and when to stop: the policy that spends a budget best by the table of a calibration.
 
 Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707), with the marginal gain looked up at every step
-rather than once: a problem takes one of the plan's routes (`ttc.allocation.table`) and climbs its ladder of numbers of
-draws; at each rung its draws put it into a state (the share of the leading answer and its margin; with a scorer, how
-good the best one is and whether the votes agree with it). For a price of one token, backward induction (Bellman 1957)
-tells which states are worth going on from, and so which route is worth most; the price is the one at which that spends
-the budget. Between two prices a share of the problems follows the richer policy, so the budget is met on average and
-not exceeded by plan, and a budget between two routes is spent on the best mixture of them.
+rather than once. A problem takes one of the plan's routes (`ttc.allocation.table`), a ladder of numbers of draws. At
+each rung its draws put it into a state: the share of the leading answer and its margin; with a scorer, how good the
+best one is and whether the votes agree with it.
+
+A price is put on one token. Backward induction (Bellman 1957) then tells from which states it is worth going on, and so
+which route is worth most. The price is chosen such that this spends the budget. Where the budget lies between two
+prices, a share of the problems follows the richer policy: it is met on average, and a budget between two routes is
+spent on the best mixture of them.
 
 A state forgets which rungs lie behind it (a Markov approximation). Left out: leaving a route for another on the way,
 and routes that think longer.
@@ -18,14 +20,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ttc import answers
 from ttc.allocation.table import Plan, Route
 from ttc.choosing.selection import choose
-from ttc.choosing.voting import tally, vote
+from ttc.choosing.voting import Key, tally, vote
 from ttc.core import Candidate
 from ttc.errors import ConfigError
 
-__all__ = ["Climb", "Mixture", "Policy", "follow", "mix", "policy_at", "state_of"]
+__all__ = ["Climb", "Mixture", "StoppingPolicy", "follow", "mix", "policy_at", "state_of"]
 
 SHARES, MARGINS = 8, 6
 MAX_PRICE, MIN_PRICE, HALVINGS = 1.0, 1e-8, 48
@@ -41,7 +42,7 @@ class Climb:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class StoppingPolicy:
     """The best policy at one price: the place of the route to take, and what is best on each route."""
 
     route: int
@@ -52,38 +53,38 @@ class Policy:
 class Mixture:
     """Two policies of neighbouring prices; a share `fraction` of the problems follows the richer one."""
 
-    lean: Policy
-    rich: Policy
+    lean: StoppingPolicy
+    rich: StoppingPolicy
     fraction: float
 
-    def pick(self, u: float) -> Policy:
+    def pick(self, u: float) -> StoppingPolicy:
         """The policy of a problem whose dice, in [0, 1), show `u`."""
         return self.rich if u < self.fraction else self.lean
 
 
-def state_of(candidates: Sequence[Candidate], kind: str, cuts: Sequence[float]) -> str:
+def state_of(candidates: Sequence[Candidate], key: Key, cuts: Sequence[float]) -> str:
     """Name the state that some samples put a problem into: small whole numbers, joined by points."""
-    votes = tally(candidates, kind)
+    votes = tally(candidates, key)
     first, second = votes[0] if votes else 0.0, votes[1] if len(votes) > 1 else 0.0
     share = round(SHARES * first / max(len(candidates), 1))
     margin = min(int(2 * (first - second) / math.sqrt(first + second)), MARGINS) if first else 0
     if not cuts:
         return f"{share}.{margin}"
-    best = choose(candidates, kind, "argmax")
+    best = choose(candidates, key, "argmax")
     if best is None or best.score is None or best.final is None:
         return "0.0.0"
-    weights = tally(candidates, kind, lambda candidate: candidate.score)
-    leader = vote(candidates, kind, lambda candidate: candidate.score)
-    agree = leader is not None and answers.key(leader.final or "", kind) == answers.key(best.final, kind)
+    weights = tally(candidates, key, lambda candidate: candidate.score)
+    leader = vote(candidates, key, lambda candidate: candidate.score)
+    agree = leader is not None and key(leader.final or "") == key(best.final)
     level = 1 + sum(best.score >= cut for cut in cuts)
     return f"{level}.{int(4 * weights[0] / max(math.fsum(weights), 1e-12))}.{1 + agree}"
 
 
-def policy_at(plan: Plan, price: float) -> Policy:
+def policy_at(plan: Plan, price: float) -> StoppingPolicy:
     """Return the policy that gains most when a token costs `price` right answers."""
-    found = [_climb(route, price) for route in plan.routes]
-    nets = [net for _, net in found]
-    return Policy(nets.index(max(nets)), tuple(climb for climb, _ in found))
+    climbs = [_climb(route, price) for route in plan.routes]
+    nets = [net for _, net in climbs]
+    return StoppingPolicy(nets.index(max(nets)), tuple(climb for climb, _ in climbs))
 
 
 def _climb(route: Route, price: float) -> tuple[Climb, float]:
@@ -112,7 +113,7 @@ def _climb(route: Route, price: float) -> tuple[Climb, float]:
     return Climb(tuple(reversed(go)), tuple(reversed(ahead))), start - price * route.first
 
 
-def mix(plan: Plan, tokens: float, spends: Callable[[Policy], float]) -> Mixture:
+def mix(plan: Plan, tokens: float, spends: Callable[[StoppingPolicy], float]) -> Mixture:
     """Return the mixture that spends `tokens` by plan; `spends` tells what a policy would.
 
     More than the richest policy can use is left over; less than the leanest one takes, it takes all the same.

@@ -18,11 +18,11 @@ from ttc.choosing.selection import Select
 from ttc.durable import replace_text
 from ttc.errors import ConfigError
 
-__all__ = ["Kind", "Plan", "Route", "State", "load_plan", "plan_of", "save_plan"]
+__all__ = ["DrawKind", "Plan", "Route", "State", "load_plan", "plan_of", "save_plan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DrawKind:
     """What one draw is: a plain sample, or an island of a tree search with the parameters `search` of `tree`.
 
     `width` samples live in a draw at once. With `greedy`, draw 0 is the greedy answer. Without `scored` no scorer is
@@ -65,7 +65,7 @@ class Route:
     `cuts` divide scores into levels; none without a scorer.
     """
 
-    kind: Kind
+    kind: DrawKind
     ladder: tuple[int, ...]
     cuts: tuple[float, ...]
     first: float
@@ -119,7 +119,7 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
 
 def _route(data: Mapping[str, Any]) -> Route:
     return Route(
-        kind=Kind(**data["kind"]),
+        kind=DrawKind(**data["kind"]),
         ladder=tuple(data["ladder"]),
         cuts=tuple(data["cuts"]),
         first=float(data["first"]),

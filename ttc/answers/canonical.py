@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Node
+from ttc.answers.nodes import Term
 from ttc.answers.numeric import approximate, exact
 from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
@@ -54,17 +54,17 @@ def hashed(text: str) -> str:
     return "#" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def shape_key(node: Node) -> str:
+def shape_key(node: Term) -> str:
     """The class of a shape."""
-    made: str = _RULES[node.op](node)
-    return made
+    text: str = _RULES[node.op](node)
+    return text
 
 
-def _scalar(node: Node) -> str:
+def _scalar(node: Term) -> str:
     return _value(node.args[0])
 
 
-def _value(node: Node) -> str:
+def _value(node: Term) -> str:
     value = exact(node)
     if value is not None:
         return str(value)
@@ -75,13 +75,15 @@ def _value(node: Node) -> str:
     return fingerprint(node) or "?" + repr(node)
 
 
-def fingerprint(node: Node) -> str:
+def fingerprint(node: Term) -> str:
     """The value of an expression at three fixed points, to nine digits; empty where it has none."""
     from mpmath import fp  # type: ignore[import-untyped]
 
     names = sorted(node.symbols())
     values = []
     for turn in range(_TURNS if names else 1):
+        # The points depend on the names alone, so equal functions get equal keys however they are written; nine digits
+        # are few enough to hide rounding, and many enough that different functions do not meet at all three points.
         point = {name: _coordinate(name, turn) for name in names}
         try:
             value = approximate(node, point, fp)
@@ -119,53 +121,53 @@ def _coordinate(name: str, turn: int) -> float:
     return (1.2 + 2 * part, 0.1 + 0.8 * part, -1.2 - 2 * part)[turn]
 
 
-def _quantity(node: Node) -> str:
+def _quantity(node: Term) -> str:
     return _value(node.args[0])
 
 
-def _named(node: Node) -> str:
+def _named(node: Term) -> str:
     return shape_key(node.args[1])
 
 
-def _member(node: Node) -> str:
+def _member(node: Term) -> str:
     """A member of a set of assignments keeps its name: x = 1, y = 2."""
     return f"{node.args[0]}={shape_key(node.args[1])}" if node.op == "named" else shape_key(node)
 
 
-def _set(node: Node) -> str:
+def _set(node: Term) -> str:
     return "{" + "|".join(sorted({_member(item) for item in node.args})) + "}"
 
 
-def _tuple(node: Node) -> str:
+def _tuple(node: Term) -> str:
     return "(" + ",".join(_member(item) for item in node.args) + ")"
 
 
-def _brackets(node: Node) -> str:
+def _brackets(node: Term) -> str:
     return "[" + ",".join(_member(item) for item in node.args) + ",]"
 
 
-def _interval(node: Node) -> str:
+def _interval(node: Term) -> str:
     low, high, left, right = node.args
     return f"{'[' if left else '('}{shape_key(low)},{shape_key(high)}{']' if right else ')'}"
 
 
-def _union(node: Node) -> str:
+def _union(node: Term) -> str:
     return "U".join(sorted({shape_key(item) for item in node.args}))
 
 
-def _ratio(node: Node) -> str:
+def _ratio(node: Term) -> str:
     values = [exact(item.args[0]) if item.op == "scalar" else None for item in node.args]
-    known = [value for value in values if value is not None]
-    if len(known) == len(values) and known[0]:
-        return ":".join(str(value / known[0]) for value in known)
+    numbers = [value for value in values if value is not None]
+    if len(numbers) == len(values) and numbers[0]:
+        return ":".join(str(value / numbers[0]) for value in numbers)
     return ":".join(shape_key(item) for item in node.args)
 
 
-def _matrix(node: Node) -> str:
+def _matrix(node: Term) -> str:
     return "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args)
 
 
-def _relation(node: Node) -> str:
+def _relation(node: Term) -> str:
     operators, *operands = node.args
     sides = [shape_key(shape(operand)) for operand in operands]
     if len(operands) == 2 and operators[0] in (">", ">="):

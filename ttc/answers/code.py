@@ -54,7 +54,7 @@ def syntax(source: str) -> ast.Module:
 
 
 def _last_block(text: str, start: int) -> Hit:
-    found: dict[str, tuple[int, int]] = {}
+    last_of_tag: dict[str, tuple[int, int]] = {}
     opened: re.Match[str] | None = None
     # In the answer part alone, so that a fence right after the thinking stands at the start of a line.
     body = text[start:]
@@ -62,12 +62,12 @@ def _last_block(text: str, start: int) -> Hit:
         if opened is None:
             opened = fence
         elif not fence["tag"] and fence["mark"].startswith(opened["mark"]):
-            found[opened["tag"].lower()] = (opened.end(), fence.start())
+            last_of_tag[opened["tag"].lower()] = (opened.end(), fence.start())
             opened = None
     if opened is not None:
-        found[opened["tag"].lower()] = (opened.end(), len(body))
-    blocks = [found[tag] for tag in _PYTHON if tag in found]
-    span = max(blocks) if blocks else found.get("")
+        last_of_tag[opened["tag"].lower()] = (opened.end(), len(body))
+    blocks = [last_of_tag[tag] for tag in _PYTHON if tag in last_of_tag]
+    span = max(blocks) if blocks else last_of_tag.get("")
     return None if span is None else _code(text, start + span[0], start + span[1], "block")
 
 

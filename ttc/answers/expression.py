@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from ttc.answers.canonical import spelling_key
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Node
+from ttc.answers.nodes import Term
 from ttc.answers.plain import plain
 from ttc.answers.tokens import TooLarge, Unparsed
 
@@ -67,13 +67,14 @@ def read_expression(text: str) -> Expression:
 def expression_key(final: str) -> str:
     """The voting class: value and numbers where it is an expression, else the spelling."""
     try:
-        found = read_expression(final)
+        expression = read_expression(final)
     except (Unparsed, ZeroDivision):
         return spelling_key(final[:MAX_CHARS])
-    return f"{found.value} of {' '.join(map(str, found.numbers))}"
+    # Both parts count: 3*8 and 4*6 are equal in value, but in a numbers game one may be right and the other wrong.
+    return f"{expression.value} of {' '.join(map(str, expression.numbers))}"
 
 
-def _numbers(node: Node) -> list[int]:
+def _numbers(node: Term) -> list[int]:
     """The whole numbers at the leaves; refuses every other kind of node before anything is computed."""
     if node.op == "num":
         value, digits = node.args
@@ -84,13 +85,13 @@ def _numbers(node: Node) -> list[int]:
         return [int(value)]
     if node.op not in ("add", "mul", "div", "neg"):
         raise Unparsed(f"{_NAMES.get(node.op, 'a ' + node.op)} in an expression")
-    found = [number for child in node.children() for number in _numbers(child)]
-    if len(found) > MAX_NUMBERS:
+    numbers = [number for child in node.children() for number in _numbers(child)]
+    if len(numbers) > MAX_NUMBERS:
         raise TooLarge(f"more than {MAX_NUMBERS} numbers")
-    return found
+    return numbers
 
 
-def _value(node: Node) -> Fraction:
+def _value(node: Term) -> Fraction:
     if node.op == "num":
         return Fraction(node.args[0])
     parts = [_value(child) for child in node.children()]

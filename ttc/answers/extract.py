@@ -103,7 +103,7 @@ def boxes(text: str, start: int) -> list[Box]:
         return []
     opened = {match.end() - 1: match.start() for match in _BOX.finditer(text, start) if match[0].endswith("{")}
     stack: list[int] = []
-    made: list[Box] = []
+    spans: list[Box] = []
     if opened:
         for brace in _BRACES.finditer(text, min(opened)):
             at = brace.start()
@@ -112,18 +112,18 @@ def boxes(text: str, start: int) -> list[Box]:
             if brace[0] == "{":
                 stack.append(at)
             elif stack and (left := stack.pop()) in opened:
-                made.append(Box(opened[left], left + 1, at, at + 1))
+                spans.append(Box(opened[left], left + 1, at, at + 1))
         reached = 0
         for left in stack:
             if left in opened and left >= reached:
-                made.append(_unclosed(text, opened[left], left + 1))
-                reached = made[-1].after
+                spans.append(_unclosed(text, opened[left], left + 1))
+                reached = spans[-1].after
     for match in _BOX.finditer(text, start):
         if not match[0].endswith("{"):
             word = _BARE_WORD.match(text, match.end(), match.end() + MAX_FINAL)
             end = word.end() if word else match.end()
-            made.append(Box(match.start(), match.end(), end, end))
-    return _outermost(sorted(made, key=lambda box: (box.at, -box.after)))
+            spans.append(Box(match.start(), match.end(), end, end))
+    return _outermost(sorted(spans, key=lambda box: (box.at, -box.after)))
 
 
 def _unclosed(text: str, at: int, start: int) -> Box:
@@ -135,11 +135,11 @@ def _unclosed(text: str, at: int, start: int) -> Box:
 
 
 def _outermost(made: list[Box]) -> list[Box]:
-    kept: list[Box] = []
+    outer: list[Box] = []
     for box in made:
-        if not kept or box.at >= kept[-1].after:
-            kept.append(box)
-    return kept
+        if not outer or box.at >= outer[-1].after:
+            outer.append(box)
+    return outer
 
 
 _CORRECTION = re.compile(
@@ -158,14 +158,14 @@ def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
     """The rule of the last box; boxes in one clause that are not the `same` are a hedge."""
 
     def rule(text: str, start: int) -> Hit:
-        made = boxes(text, start)
-        if not made:
+        all_boxes = boxes(text, start)
+        if not all_boxes:
             return None
-        last = made[-1]
+        last = all_boxes[-1]
         hit = found(text, last.start, last.end, "box")
         if hit.final is None:
             return hit
-        for earlier, later in reversed(list(pairwise(made[-MAX_BOXES:]))):
+        for earlier, later in reversed(list(pairwise(all_boxes[-MAX_BOXES:]))):
             between = text[earlier.after : later.at]
             if not _one_clause(between):
                 break
@@ -242,11 +242,11 @@ def last_phrase(hedge: Hedge, trim: Callable[[str], tuple[int, int] | None]) -> 
                 return _unless(hedge, found(text, begin + display.start(), begin + display.end(), "phrase"))
             end = _CLAUSE_END.search(window)
             clause = window[: end.start()] if end else window
-            cut = trim(clause)
-            if (cut or len(clause) <= SHORT_CLAUSE) and hedge(clause):
+            place = trim(clause)
+            if (place or len(clause) <= SHORT_CLAUSE) and hedge(clause):
                 return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge")
-            if cut:
-                return found(text, begin + cut[0], begin + cut[1], "phrase")
+            if place:
+                return found(text, begin + place[0], begin + place[1], "phrase")
         return None
 
     return rule

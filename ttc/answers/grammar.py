@@ -1,4 +1,4 @@
-r"""Parse a short answer into a `Node`, or refuse it: a recursive-descent grammar over LaTeX and plain notation.
+r"""Parse a short answer into a `Term`, or refuse it: a recursive-descent grammar over LaTeX and plain notation.
 
 Every token must be consumed: a partial parse is a refusal, never a smaller expression. Depth and sizes are capped, the
 time is linear, nothing is evaluated. Mixed numbers, thousands, percent, units, sets, tuples, intervals, unions,
@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from ttc.answers.nodes import Node, many, num
+from ttc.answers.nodes import Term, many, num
 from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
 from ttc.answers.units import UNITS
-from ttc.answers.values import Values
-from ttc.answers.vocabulary import (
+from ttc.answers.values import (
     DECORATIONS,
     FENCES,
     FUNCTIONS,
@@ -25,19 +24,20 @@ from ttc.answers.vocabulary import (
     RELATIONS,
     VALUES,
     WORDS,
+    Values,
 )
 
 MAX_POSTFIX = 6
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> Term:
     """Return the tree of a plain answer (see `plain.plain`). Raises Unparsed, or TooLarge beyond a cap."""
-    found = tokens(text)
-    if len(found) == 1:
+    items = tokens(text)
+    if len(items) == 1:
         raise Unparsed("empty")
-    if _only_words(found[:-1]):
-        return Node("text", (" ".join(token.text for token in found[:-1]),))
-    grammar = _Grammar(found)
+    if _only_words(items[:-1]):
+        return Term("text", (" ".join(token.text for token in items[:-1]),))
+    grammar = _Grammar(items)
     node = grammar.answer()
     if grammar.peek.kind != "end":
         raise Unparsed(f"{grammar.peek.text[:40]!r} left over")
@@ -63,7 +63,7 @@ class _Grammar(Values):
     """The outer levels: arithmetic, relations, lists."""
 
     # -- lists, relations, unions ----------------------------------------------------------------------------------
-    def answer(self) -> Node:
+    def answer(self) -> Term:
         """A whole answer: items joined by commas, `and` or `or`. Raises Alternatives for "1 or 4"."""
         items = [self.relation()]
         alternatives = False
@@ -80,7 +80,7 @@ class _Grammar(Values):
         if alternatives and not all(item.op == "rel" for item in items):
             raise Alternatives("alternatives")
         if alternatives and any(item.args[0] != ("=",) for item in items):
-            return Node("union", tuple(items))
+            return Term("union", tuple(items))
         return many("list", items)
 
     def _joiner(self) -> str | None:
@@ -90,15 +90,15 @@ class _Grammar(Values):
             return word
         return None
 
-    def relation(self) -> Node:
+    def relation(self) -> Term:
         """A chain of sides joined by relation signs."""
         operands, operators = [self._union()], []
         while self.peek.kind in ("mark", "cmd") and self.peek.text in RELATIONS:
             operators.append(RELATIONS[self.take().text])
             operands.append(self._union())
-        return Node("rel", (tuple(operators), *operands)) if operators else operands[0]
+        return Term("rel", (tuple(operators), *operands)) if operators else operands[0]
 
-    def _union(self) -> Node:
+    def _union(self) -> Term:
         items = [self._ratio()]
         while self.accept(r"\cup") or (self._cup() and self.accept("U")):
             items.append(self._ratio())
@@ -108,23 +108,23 @@ class _Grammar(Values):
         """Whether a letter U stands for the union of two intervals."""
         return self.peek.text == "U" and self.last.text in (")", "]")
 
-    def _ratio(self) -> Node:
+    def _ratio(self) -> Term:
         items = [self.sum()]
         while self.accept(":"):
             items.append(self.sum())
         return many("ratio", items)
 
     # -- arithmetic ------------------------------------------------------------------------------------------------
-    def sum(self) -> Node:
+    def sum(self) -> Term:
         """Terms joined by plus, minus and at most one plus-minus."""
         self.sink()
         terms = [] if self.peek.text == r"\pm" else [self._product()]
-        either: list[Node] = []
+        either: list[Term] = []
         while True:
             if self.accept("+"):
                 terms.append(self._product())
             elif self.accept("-"):
-                terms.append(Node("neg", (self._product(),)))
+                terms.append(Term("neg", (self._product(),)))
             elif self.accept(r"\pm", r"\mp"):
                 either.append(self._product())
             else:
@@ -133,21 +133,21 @@ class _Grammar(Values):
         if len(either) > 1:
             raise Unparsed("more than one plus-minus sign")
         node = many("add", terms) if terms else num(0)
-        return Node("pm", (node, either[0])) if either else node
+        return Term("pm", (node, either[0])) if either else node
 
-    def _product(self) -> Node:
-        above, below = [self.signed()], list[Node]()
+    def _product(self) -> Term:
+        above, below = [self.signed()], list[Term]()
         while True:
             if self.accept("*", r"\times", r"\cdot"):
                 above.append(self.signed())
             elif self.accept("/", r"\div"):
                 below.append(self.signed())
             elif self.accept("%", r"\%"):
-                return Node("quantity", (_quotient(above, below), "%"))
+                return Term("quantity", (_quotient(above, below), "%"))
             elif not self.starts_factor():
                 return _quotient(above, below)
             elif unit := self._unit(above + below):
-                return Node("quantity", (_quotient(above, below), unit))
+                return Term("quantity", (_quotient(above, below), unit))
             elif not below and _whole(above[-1]) and (mixed := self._mixed(above[-1])):
                 above[-1] = mixed
             elif self.peek.kind == "num" and self._runs_on():
@@ -169,10 +169,10 @@ class _Grammar(Values):
         if token.kind == "mark":
             return token.text in "([{" or (token.text == "|" and not self.bars)
         name = token.text[1:]
-        known = name in GREEK or name in FUNCTIONS or name in VALUES or name in DECORATIONS
-        return known or token.text in FENCES or name.startswith("begin{")
+        begins_value = name in GREEK or name in FUNCTIONS or name in VALUES or name in DECORATIONS
+        return begins_value or token.text in FENCES or name.startswith("begin{")
 
-    def signed(self) -> Node:
+    def signed(self) -> Term:
         """A factor with its signs."""
         minus = False
         while self.peek.kind == "mark" and self.peek.text in "+-":
@@ -180,9 +180,9 @@ class _Grammar(Values):
         node = self.power()
         if minus and _whole(node) and (mixed := self._mixed(node)):
             node = mixed
-        return Node("neg", (node,)) if minus else node
+        return Term("neg", (node,)) if minus else node
 
-    def power(self) -> Node:
+    def power(self) -> Term:
         """A value with what is attached to it: exponents, factorials, percent signs, degrees, a base."""
         node = self.atom()
         for _ in range(MAX_POSTFIX):
@@ -191,37 +191,37 @@ class _Grammar(Values):
             elif self.accept("!"):
                 if self.peek.text == "!":
                     raise Unparsed("a double factorial")
-                node = Node("fn", ("factorial", node))
+                node = Term("fn", ("factorial", node))
             elif self.accept("%", r"\%"):
-                node = Node("quantity", (node, "%"))
+                node = Term("quantity", (node, "%"))
             elif node.op == "num" and self.accept("_"):
                 node = self._based(node)
             else:
                 return node
         raise TooLarge(f"more than {MAX_POSTFIX} signs after one value")
 
-    def _raised(self, node: Node) -> Node:
+    def _raised(self, node: Term) -> Term:
         braced = self.peek.text == "{" and self.ahead(1).text == r"\circ" and self.ahead(2).text == "}"
         if braced or self.peek.text == r"\circ":
             self.at += 3 if braced else 1
             scale = self.peek.text in ("C", "F") and self.take().text
-            return Node("quantity", (node, f"degree {scale}" if scale else "degree"))
+            return Term("quantity", (node, f"degree {scale}" if scale else "degree"))
         exponent = self.signed() if self.peek.text in ("-", "+") else self.group()
         if self.accept("^"):
             # Plain towers without braces group from the right.
             self.sink()
             exponent = self._raised(exponent)
             self.depth -= 1
-        return Node("pow", (node, exponent))
+        return Term("pow", (node, exponent))
 
-    def _based(self, digits: Node) -> Node:
+    def _based(self, digits: Term) -> Term:
         base = self.group()
         if base.op != "num" or base.args[0].denominator != 1 or not _whole(digits):
             raise Unparsed("a base that is not an integer")
-        return Node("base", (str(digits.args[0]), int(base.args[0])))
+        return Term("base", (str(digits.args[0]), int(base.args[0])))
 
     # -- mixed numbers and units -----------------------------------------------------------------------------------
-    def _mixed(self, whole: Node) -> Node | None:
+    def _mixed(self, whole: Term) -> Term | None:
         start, kept = self.at, self.found[self.at : self.at + 4]
         if self.peek.kind == "num" and self.ahead(1).text == "/" and self.ahead(2).kind == "num":
             top, _, bottom = self.take().text, self.take(), self.take().text
@@ -252,7 +252,7 @@ class _Grammar(Values):
             return token.text[0]
         return self.take().text
 
-    def _unit(self, left: list[Node]) -> str:
+    def _unit(self, left: list[Term]) -> str:
         """Words after a number, as a unit; empty when what follows is not one. A bare letter counts after a space."""
         if not all(_numeric(node) for node in left):
             return ""
@@ -265,7 +265,7 @@ class _Grammar(Values):
                 self.at += 1
                 words.append("/")
         name = " ".join(words).replace(" / ", "/")
-        if name and self._ends_item() and _is_unit(self.found[start], name):
+        if name and self._ends_item() and _begins_value(self.found[start], name):
             return name
         self.at = start
         return ""
@@ -275,7 +275,7 @@ class _Grammar(Values):
         return token.kind == "end" or token.text in (",", ";", ")", "]", r"\}", r"\rangle", "=", "and", "or")
 
 
-def _is_unit(first: Token, name: str) -> bool:
+def _begins_value(first: Token, name: str) -> bool:
     head = re.split("[/^ ]", name, maxsplit=1)[0]
     if first.kind == "text":
         return True
@@ -286,15 +286,15 @@ def _is_unit(first: Token, name: str) -> bool:
     return first.spaced and len(head) > 2
 
 
-def _quotient(above: list[Node], below: list[Node]) -> Node:
+def _quotient(above: list[Term], below: list[Term]) -> Term:
     top = many("mul", above)
-    return Node("div", (top, many("mul", below))) if below else top
+    return Term("div", (top, many("mul", below))) if below else top
 
 
-def _whole(node: Node) -> bool:
+def _whole(node: Term) -> bool:
     """An unsigned integer literal, which may open a mixed number."""
     return node.op == "num" and node.args[1] is None
 
 
-def _numeric(node: Node) -> bool:
+def _numeric(node: Term) -> bool:
     return not node.symbols() and not node.has("quantity", "seq", "inf", "pm", "base", "matrix")

@@ -43,6 +43,10 @@ class Kind:
     extract: Callable[[str], Extraction]
     key: Callable[[str], str]
 
+    def final(self, text: str) -> str | None:
+        """The final answer of a text alone."""
+        return self.extract(text).final
+
 
 # -- mathematics and numbers -------------------------------------------------------------------------------------------
 _OR = r"(?:(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?)"
@@ -108,8 +112,8 @@ def _alone(clause: str, number: re.Match[str]) -> bool:
 
 def _unit_after(rest: str) -> int:
     match = re.match(r"\s?(?:%|\\%|°|(?P<word>[A-Za-z]{2,14})\b)", rest)
-    known = match and (match["word"] is None or match["word"] in UNITS or match["word"] == "percent")
-    return match.end() if match and known else 0
+    unit = match and (match["word"] is None or match["word"] in UNITS or match["word"] == "percent")
+    return match.end() if match and unit else 0
 
 
 def _parses(text: str) -> bool:

@@ -26,19 +26,19 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """One operator with its arguments (nodes or plain values)."""
+class Term:
+    """One operator with its arguments (terms or plain values)."""
 
     op: str
     args: tuple[Any, ...] = ()
 
-    def children(self) -> Iterator[Node]:
+    def children(self) -> Iterator[Term]:
         """The arguments that are nodes."""
         for arg in self.args:
-            if isinstance(arg, Node):
+            if isinstance(arg, Term):
                 yield arg
             elif isinstance(arg, tuple):
-                yield from (item for item in arg if isinstance(item, Node))
+                yield from (item for item in arg if isinstance(item, Term))
 
     def symbols(self) -> frozenset[str]:
         """Names of the variables below this node (constants excluded)."""
@@ -54,11 +54,11 @@ class Node:
 CONSTANTS = frozenset({"e", "i", "pi"})
 
 
-def num(value: Fraction | int, digits: int | None = None) -> Node:
+def num(value: Fraction | int, digits: int | None = None) -> Term:
     """A rational literal; `digits` are the significant digits of a decimal one."""
-    return Node("num", (Fraction(value), digits))
+    return Term("num", (Fraction(value), digits))
 
 
-def many(op: str, items: list[Node]) -> Node:
+def many(op: str, items: list[Term]) -> Term:
     """An n-ary node, or the item itself when there is one."""
-    return items[0] if len(items) == 1 else Node(op, tuple(items))
+    return items[0] if len(items) == 1 else Term(op, tuple(items))

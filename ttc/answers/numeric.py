@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from ttc.answers.nodes import Node
+from ttc.answers.nodes import Term
 
 MAX_BITS = 14_000
 """Bits of an exact value; below the number of digits that Python converts to text."""
@@ -27,7 +27,7 @@ class TooCostly(ArithmeticError):
     """Computing the value would exceed a cap."""
 
 
-def exact(node: Node) -> Fraction | None:
+def exact(node: Term) -> Fraction | None:
     """The rational value of `node`, or None when it is not rational, not defined or too large to write out."""
     op, args = node.op, node.args
     if op == "num":
@@ -101,14 +101,14 @@ def _integer_root(value: int, degree: int) -> int | None:
     return low if low**degree == value else None
 
 
-def _exact_function(name: str, args: tuple[Node, ...]) -> Fraction | None:
+def _exact_function(name: str, args: tuple[Term, ...]) -> Fraction | None:
     rule = _EXACT.get(name)
     parts = [exact(arg) for arg in args]
     values = [part for part in parts if part is not None]
     if rule is None or len(values) < len(parts):
         return None
-    made: Fraction | None = rule(values)
-    return made
+    value: Fraction | None = rule(values)
+    return value
 
 
 def _exact_factorial(values: list[Fraction]) -> Fraction | None:
@@ -147,7 +147,7 @@ def _integers(values: list[Fraction]) -> bool:
     return all(value.denominator == 1 for value in values)
 
 
-def approximate(node: Node, point: Mapping[str, Any], ctx: Any) -> Any:
+def approximate(node: Term, point: Mapping[str, Any], ctx: Any) -> Any:
     """The value of `node` in the mpmath context `ctx` (`fp` or `mp`) with variables at `point`.
 
     Raises Undefined or TooCostly; `ctx` may raise OverflowError, ValueError or ZeroDivisionError of its own.
@@ -155,15 +155,15 @@ def approximate(node: Node, point: Mapping[str, Any], ctx: Any) -> Any:
     return _Evaluation(point, ctx, node.has("sym") and _imaginary(node)).value(node)
 
 
-def _imaginary(node: Node) -> bool:
-    return node == Node("sym", ("i",)) or any(_imaginary(child) for child in node.children())
+def _imaginary(node: Term) -> bool:
+    return node == Term("sym", ("i",)) or any(_imaginary(child) for child in node.children())
 
 
 class _Evaluation:
     def __init__(self, point: Mapping[str, Any], ctx: Any, complex_allowed: bool) -> None:
         self.point, self.ctx, self.complex_allowed = point, ctx, complex_allowed
 
-    def value(self, node: Node) -> Any:
+    def value(self, node: Term) -> Any:
         rule = getattr(self, f"_{node.op}", None)
         if rule is None:
             raise Undefined(node.op)
@@ -184,28 +184,28 @@ class _Evaluation:
             raise Undefined(f"the symbol {name}")
         return self.point[name]
 
-    def _quantity(self, inner: Node, unit: str) -> Any:
+    def _quantity(self, inner: Term, unit: str) -> Any:
         factors = {"%": self.ctx.mpf(1) / 100, "degree": self.ctx.pi / 180}
         if unit not in factors:
             raise Undefined(f"the unit {unit}")
         return self.value(inner) * factors[unit]
 
-    def _neg(self, inner: Node) -> Any:
+    def _neg(self, inner: Term) -> Any:
         return -self.value(inner)
 
-    def _add(self, *items: Node) -> Any:
+    def _add(self, *items: Term) -> Any:
         return sum((self.value(item) for item in items), self.ctx.mpf(0))
 
-    def _mul(self, *items: Node) -> Any:
+    def _mul(self, *items: Term) -> Any:
         return math.prod((self.value(item) for item in items), start=self.ctx.mpf(1))
 
-    def _div(self, top: Node, bottom: Node) -> Any:
+    def _div(self, top: Term, bottom: Term) -> Any:
         below = self.value(bottom)
         if below == 0:
             raise Undefined("division by zero")
         return self.value(top) / below
 
-    def _pow(self, base: Node, exponent: Node) -> Any:
+    def _pow(self, base: Term, exponent: Term) -> Any:
         ratio = exact(exponent)
         low, high = self.value(base), self.value(exponent)
         if abs(high) > MAX_POWER:
@@ -219,7 +219,7 @@ class _Evaluation:
             return low ** int(ratio)
         return self.ctx.power(low, high)
 
-    def _fn(self, name: str, *args: Node) -> Any:
+    def _fn(self, name: str, *args: Term) -> Any:
         rule = getattr(self, f"_fn_{name}", None)
         values = [self.value(arg) for arg in args]
         if rule is not None:

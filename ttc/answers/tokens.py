@@ -56,7 +56,7 @@ def tokens(text: str) -> list[Token]:
     """Return the tokens of `text`, closed by one of kind `end`. Raises Unparsed or TooLarge."""
     if len(text) > MAX_CHARS:
         raise TooLarge(f"more than {MAX_CHARS} characters")
-    found: list[Token] = []
+    items: list[Token] = []
     at, depth, spaced = 0, 0, False
     while at < len(text):
         if text[at].isspace():
@@ -64,11 +64,11 @@ def tokens(text: str) -> list[Token]:
             continue
         token, at = _next(text, at, spaced, nested=depth > 0)
         depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        found.append(token)
+        items.append(token)
         spaced = False
-        if len(found) > MAX_TOKENS:
+        if len(items) > MAX_TOKENS:
             raise TooLarge(f"more than {MAX_TOKENS} tokens")
-    return [*found, Token("end", "")]
+    return [*items, Token("end", "")]
 
 
 _OPENING = frozenset({"(", "[", r"\{", r"\langle"})

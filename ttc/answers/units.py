@@ -79,7 +79,7 @@ def _simple(text: str) -> Unit:
     name, _, exponent = name.partition("^")
     if exponent in ("2", "3"):
         power = int(exponent)
-    known = UNITS.get(name) or UNITS.get(name.lower())
-    if known is None:
+    entry = UNITS.get(name) or UNITS.get(name.lower())
+    if entry is None:
         return Unit("", Fraction(1))
-    return known if power == 1 else Unit(f"{known.dimension}^{power}", known.factor**power)
+    return entry if power == 1 else Unit(f"{entry.dimension}^{power}", entry.factor**power)

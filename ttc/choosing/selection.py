@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.voting import by_length, vote
+from ttc.choosing.voting import Key, by_length, vote
 from ttc.core import Candidate
 from ttc.errors import ConfigError
 
@@ -27,13 +27,13 @@ Select: TypeAlias = Literal["argmax", "weighted", "majority", "pessimistic", "so
 
 
 def choose(
-    candidates: Sequence[Candidate], kind: str, select: Select, *, beta: float = 0.1, u: float = 0.0
+    candidates: Sequence[Candidate], key: Key, select: Select, *, beta: float = 0.1, u: float = 0.0
 ) -> Candidate | None:
     """Select among closed paths; None when none has both a final answer and what the rule needs.
 
     `u` in [0, 1) is the dice of the rules that draw.
     """
-    return _RULES[select](candidates, kind, beta, u)
+    return _RULES[select](candidates, key, beta, u)
 
 
 def check_beta(beta: float) -> None:
@@ -85,26 +85,26 @@ def _scored(candidates: Sequence[Candidate]) -> list[Candidate]:
     return sorted(eligible, key=lambda candidate: candidate.path)
 
 
-def _argmax(candidates: Sequence[Candidate], kind: str, beta: float, u: float) -> Candidate | None:
+def _argmax(candidates: Sequence[Candidate], key: Key, beta: float, u: float) -> Candidate | None:
     scored = [c for c in candidates if c.final is not None and c.score is not None]
     return min(scored, key=lambda c: (-(c.score or 0.0), *by_length(c)), default=None)
 
 
 def _drawn(weigh: Callable[[Sequence[float], float], list[float]]) -> _Rule:
-    def rule(candidates: Sequence[Candidate], kind: str, beta: float, u: float) -> Candidate | None:
+    def rule(candidates: Sequence[Candidate], key: Key, beta: float, u: float) -> Candidate | None:
         scored = _scored(candidates)
         return scored[pick(weigh([c.score or 0.0 for c in scored], beta), u)] if scored else None
 
     return rule
 
 
-_Rule: TypeAlias = Callable[[Sequence[Candidate], str, float, float], Candidate | None]
+_Rule: TypeAlias = Callable[[Sequence[Candidate], Key, float, float], Candidate | None]
 
 _RULES: Mapping[Select, _Rule] = MappingProxyType(
     {
         "argmax": _argmax,
-        "weighted": lambda candidates, kind, beta, u: vote(candidates, kind, lambda candidate: candidate.score),
-        "majority": lambda candidates, kind, beta, u: vote(candidates, kind),
+        "weighted": lambda candidates, key, beta, u: vote(candidates, key, lambda candidate: candidate.score),
+        "majority": lambda candidates, key, beta, u: vote(candidates, key),
         "pessimistic": _drawn(pessimistic_weights),
         "soft": _drawn(soft_weights),
     }

@@ -23,7 +23,7 @@ from ttc.config.specs import label_of, overrides, parse_spec, split_specs
 from ttc.config.values import build, nearest
 from ttc.core import Budget, Engine, Problem, Sampling
 from ttc.errors import ConfigError, PromptTooLong
-from ttc.search.policy import make_policy
+from ttc.search.tree import make_policy
 from ttc.session.thinking import Thinking
 
 __all__ = [

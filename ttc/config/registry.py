@@ -124,7 +124,7 @@ POLICIES = Registry(
     "ttc.search.policies",
     "ttc.policies",
     PluginShape(
-        ("ttc.search.policy:Policy", "ttc.search.policy:Resampler", "ttc.search.policy:Searcher"),
+        ("ttc.search.tree:Policy", "ttc.search.tree:Resampler", "ttc.search.tree:Searcher"),
         supplied=("beam_width",),
     ),
 )

@@ -1,1 +1,1 @@
-"""Tree search: one runtime (`runtime.py`) and allocation policies (`policies/`, one file each)."""
+"""Tree search: the runtime, its pace under a budget, and allocation policies (`policies/`, one file each)."""

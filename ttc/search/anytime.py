@@ -2,14 +2,17 @@
 
 A search that starts at full width under a budget that ends too soon finishes no path and answers nothing. Here the
 first path is drawn whole and unscored, as any single sample would be: that puts an answer in hand at the price of one,
-and shows what a path takes (`ttc.search.pace`). What is left pays for a search of so many paths, which narrows as it
+and shows what a path takes. What is left pays for a search of so many paths, which narrows as it
 goes, and for another one after it while that is at least three paths wide. The rest scores what has no score yet, and
 draws plain samples. A budget that pays for fewer than three guided paths is plain sampling; one that surely pays for
 the whole search leaves it as it is without a budget. Related: budget-aware tree search
 (arXiv 2602.09574, arXiv 2603.12634).
 
+The length of the first path stands for all. Level by level a search compares what is left with what its live paths need
+to their end: it goes on with all of them, or with fewer, or it stops scoring and finishes the best as they are.
+
 Under a budget in seconds alone the first path is drawn beside the search, since both take the same time in one batch.
-Cost: at most the budget. Left out: sharing the first path's steps with the search.
+Cost: at most the budget. Left out: sharing the first path's steps with the search, lengths by depth, later paths.
 """
 
 from __future__ import annotations
@@ -21,13 +24,84 @@ from typing import TypeAlias
 
 from ttc.choosing.aggregate import aggregate
 from ttc.concurrent import gather
-from ttc.core import Completion, Prompt
-from ttc.search.pace import Pace
-from ttc.search.runtime import NO_VERDICT, Growth, Node
+from ttc.core import Completion, Price, Prompt
+from ttc.search.tree import NO_VERDICT, Course, Growth, Node
 from ttc.session.meter import Cost
 from ttc.session.session import Session
 
-__all__ = ["Run", "find_leaves"]
+__all__ = ["FirstPath", "Pace", "Run", "find_leaves"]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPath:
+    """The first path: its tokens, its steps, those of its prompt, and what scoring one like it takes."""
+
+    num_tokens: int
+    num_steps: int
+    num_prompt: int
+    price: Price
+
+    def unscored(self, session: Session, num_sampled: int) -> Cost:
+        """What finishing a path takes after `num_sampled` of its tokens, in one request."""
+        tokens = self._rest(num_sampled)
+        return Cost(tokens, session.thinking.calls_each, self._flops(session, tokens, num_sampled))
+
+    def scored(self, session: Session, num_sampled: int, depth: int) -> Cost:
+        """What finishing a path takes step by step after `depth` steps, all of them scored."""
+        tokens = self._rest(num_sampled)
+        steps = max(self.num_steps - depth, 1)
+        scoring = self.price.fixed * (not depth) + self.price.per_token * tokens + self.price.per_draw * steps
+        flops = self._flops(session, tokens, num_sampled)
+        shape = self.price.shape
+        if shape is not None:
+            flops += shape.flops(scoring, self.num_prompt + num_sampled)
+        return Cost(tokens + scoring, session.thinking.calls_each * steps, flops)
+
+    def _rest(self, num_sampled: int) -> int:
+        """Tokens to the end; a path that is longer than the first one has a step to go."""
+        return max(self.num_tokens - num_sampled, -(-self.num_tokens // self.num_steps), 1)
+
+    def _flops(self, session: Session, num_tokens: int, num_sampled: int) -> float:
+        shape, before = session.capabilities.shape, self.num_prompt + num_sampled
+        if shape is None:
+            return 0.0
+        return shape.flops(num_tokens, before) if num_sampled else shape.flops(before + num_tokens, 0)
+
+
+class Pace:
+    """The estimate of one search; its first path is not known at once, so it may change."""
+
+    def __init__(self) -> None:
+        self.path: FirstPath | None = None
+
+    def learn(
+        self, prompt: Prompt, completion: Completion, stop: tuple[str, ...], max_step_tokens: int, price: Price
+    ) -> None:
+        """Take the first path as the measure of all; `stop` and `max_step_tokens` end a step."""
+        num_tokens = max(completion.usage.generated, 1)
+        ends = sum(completion.text.count(mark) for mark in stop)
+        self.path = FirstPath(
+            num_tokens=num_tokens,
+            num_steps=max(ends + 1, -(-num_tokens // max_step_tokens)),
+            num_prompt=len(prompt.token_ids or ()),
+            price=price,
+        )
+
+    def course(self, session: Session, num_sampled: int, depth: int, width: int, level_s: float) -> Course:
+        """Choose how `width` live paths go on after `depth` levels that took `level_s` seconds each on average."""
+        path = self.path
+        if path is None:
+            return Course(width)
+        guided = session.pays_for(path.scored(session, num_sampled, depth))
+        in_time = session.seconds_left >= level_s * (max(path.num_steps - depth, 1) + 1)
+        if in_time and guided >= width:
+            return Course(width)
+        # Guidance is worth more than width, until it would leave less than half of the paths.
+        if in_time and guided >= max(width / 2, 1):
+            return Course(int(guided))
+        finished = session.pays_for(path.unscored(session, num_sampled))
+        return Course(max(int(min(finished, width)), 1), guided=False)
+
 
 LEAST_WIDTH = 3
 """Paths from which on guidance pays: a vote of unscored samples, twice as many, is as good as a search of two."""
@@ -85,13 +159,13 @@ class _Search:
         leaves = await self._open()
         if self.pace.path is None:
             return leaves
-        searched, used = False, 1
-        while (width := self._width(n - used)) >= LEAST_WIDTH:
-            leaves += await self._grow(width, used)
-            searched, used = True, used + width
+        searched, num_paths = False, 1
+        while (width := self._width(n - num_paths)) >= LEAST_WIDTH:
+            leaves += await self._grow(width, num_paths)
+            searched, num_paths = True, num_paths + width
         if searched:
             leaves = await self._score(leaves)
-        leaves += await self._sample(range(used, n), searched)
+        leaves += await self._sample(range(num_paths, n), searched)
         return await self._score(leaves) if self._can_score_all(leaves) else leaves
 
     async def side_by_side(self, n: int) -> list[Node]:
@@ -105,14 +179,14 @@ class _Search:
         return 0 if path is None else int(min(self.session.pays_for(path.scored(self.session, 0, 0)), most))
 
     async def _open(self) -> list[Node]:
-        drawn = await self.session.generate(self.root, range(1), sampling=self.growth.sampling, least=0)
-        for completion in drawn:
+        completions = await self.session.generate(self.root, range(1), sampling=self.growth.sampling, least=0)
+        for completion in completions:
             growth, price = self.growth, self.session.price(self.root, self.growth.scorer)
             self.pace.learn(self.root, completion, growth.stop, growth.max_step_tokens, price)
-        return [_sampled(self.root, completion) for completion in drawn]
+        return [_sampled(self.root, completion) for completion in completions]
 
     async def _grow(self, width: int, first: int) -> list[Node]:
-        return await self.run(replace(self.growth, pace=self.pace), width, first)
+        return await self.run(replace(self.growth, pace=self.pace.course), width, first)
 
     def _can_score_all(self, leaves: list[Node]) -> bool:
         """Whether the rest pays for the scores that are missing: beside scored leaves, others have no say."""
@@ -136,13 +210,13 @@ class _Search:
         if path is None or not numbers:
             return []
         if not scored:
-            drawn = await self.session.generate(self.root, numbers, sampling=self.growth.sampling, least=0)
-            return [_sampled(self.root, completion) for completion in drawn]
+            completions = await self.session.generate(self.root, numbers, sampling=self.growth.sampling, least=0)
+            return [_sampled(self.root, completion) for completion in completions]
         affordable = int(min(self.session.pays_for(path.scored(self.session, 0, path.num_steps - 1)), len(numbers)))
-        drawn = await self.session.generate(
+        completions = await self.session.generate(
             self.root, numbers[:affordable], sampling=self.growth.sampling, scorer=self.growth.scorer, least=0
         )
-        return await self._score([_sampled(self.root, completion) for completion in drawn])
+        return await self._score([_sampled(self.root, completion) for completion in completions])
 
 
 def _bare(leaf: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Resampling schemes of sequential Monte Carlo: from weights to whole numbers of copies, without bias.
+"""Whole numbers of children: for the best by score, or by the unbiased resampling of sequential Monte Carlo.
 
 Douc, Cappé, Moulines 2005, "Comparison of Resampling Schemes for Particle Filtering". Every scheme gives path i
 num * weight_i copies on average. Multinomial draws each copy by itself; stratified draws one in each of `num` equal
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.search.policy import Dice
+from ttc.search.tree import Dice
 
 Scheme: TypeAlias = Literal["multinomial", "stratified", "systematic", "residual"]
 
@@ -76,10 +76,23 @@ def _residual(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
         return whole
     rest = [max(num * weight - count, 0.0) / left for weight, count in zip(weights, whole, strict=True)]
     total = math.fsum(rest)
-    drawn = _multinomial([value / total for value in rest], left, dice)
-    return [count + more for count, more in zip(whole, drawn, strict=True)]
+    extra = _multinomial([value / total for value in rest], left, dice)
+    return [count + more for count, more in zip(whole, extra, strict=True)]
 
 
 _SCHEMES: Mapping[Scheme, Callable[[Sequence[float], int, Dice], list[int]]] = MappingProxyType(
     {"multinomial": _multinomial, "stratified": _stratified, "systematic": _systematic, "residual": _residual}
 )
+
+
+def keep_top(scores: Sequence[float], width: int, keep: int) -> list[int]:
+    """Give `width` children to the `keep` best nodes, as equally as possible, the better ones first.
+
+    >>> keep_top([0.1, 0.9, 0.5], 5, 2)
+    [0, 3, 2]
+    """
+    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[: max(1, min(keep, width))]
+    counts = [0] * len(scores)
+    for rank, index in enumerate(order):
+        counts[index] = width // len(order) + (rank < width % len(order))
+    return counts

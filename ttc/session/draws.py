@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ttc.core import Path, Prompt
+from ttc.config.ranges import at_least, at_most
+from ttc.core import Path, Prompt, Sampling
 from ttc.errors import ConfigError
 
-__all__ = ["DrawBook"]
+__all__ = ["MAX_SAMPLES", "DrawBook", "check_n"]
+
+MAX_SAMPLES = 100_000
+"""Draws of one problem whose requests still fit into memory, and more than any curve of coverage needs."""
 
 
 @dataclass(slots=True)
@@ -74,8 +78,8 @@ def _next_numbers(place: _Place, prompt: Prompt, count: int) -> range:
 def _check_free(place: _Place, prompt: Prompt, numbers: range) -> None:
     content = _content(prompt)
     for number in numbers:
-        drawn = place.prompts.get(number)
-        goes_on = drawn is None or (len(content) > drawn[0] and hash(content[: drawn[0]]) == drawn[1])
+        earlier = place.prompts.get(number)
+        goes_on = earlier is None or (len(content) > earlier[0] and hash(content[: earlier[0]]) == earlier[1])
         if goes_on and not any(number in flying for flying in place.in_flight):
             continue
         free = max([place.next_number, *(flying.stop for flying in place.in_flight)])
@@ -95,3 +99,11 @@ def _name(path: Path) -> str:
 
 def _span(numbers: range) -> str:
     return f"{numbers.start} to {numbers.stop - 1}"
+
+
+def check_n(strategy: str, n: int, sampling: Sampling, name: str = "n") -> None:
+    """Refuse a number of draws that cannot mean anything; `name` is the parameter of `strategy`."""
+    at_least(strategy, 1, **{name: n})
+    at_most(strategy, MAX_SAMPLES, **{name: n})
+    if n > 1 and sampling.temperature == 0:
+        raise ConfigError(f"{strategy}: {name}={n} needs temperature > 0: at 0 all draws are equal")

@@ -51,8 +51,8 @@ class Draw:
 async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, ...] = ()) -> Draw:
     """Sample up to `num_tokens` more of `draw`, or up to a `stop` string; when the budget ends, so does the draw."""
     sampling = session.sampling
-    asked = min(num_tokens, sampling.max_tokens - draw.num_sampled)
-    request = replace(sampling, max_tokens=asked, stop=(*sampling.stop, *stop))
+    piece = min(num_tokens, sampling.max_tokens - draw.num_sampled)
+    request = replace(sampling, max_tokens=piece, stop=(*sampling.stop, *stop))
     numbers = range(draw.number, draw.number + 1)
     parts = await session.generate(draw.prompt, numbers, sampling=request, thinking=draw.thinking, least=0)
     if not parts:
@@ -60,21 +60,21 @@ async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, .
     (part,) = parts
     num_sampled = draw.num_sampled + part.usage.generated
     paused = part.finish_reason == "stop" and part.stop_reason in stop and part.stop_reason not in sampling.stop
-    cut = part.finish_reason != "stop" and (part.usage.generated < asked or num_sampled >= sampling.max_tokens)
+    out_of_room = part.finish_reason != "stop" and (part.usage.generated < piece or num_sampled >= sampling.max_tokens)
     full = paused and num_sampled >= sampling.max_tokens
     return replace(
         draw,
         prompt=replace(draw.prompt.then(part), path=draw.prompt.path),
         num_sampled=num_sampled,
-        ended=cut or full or (part.finish_reason == "stop" and not paused),
+        ended=out_of_room or full or (part.finish_reason == "stop" and not paused),
         finish_reason="stop" if part.finish_reason == "stop" and not paused else "length",
     )
 
 
 async def grow_all(session: Session, draws: Sequence[Draw], num_tokens: int) -> list[Draw]:
     """Grow every draw that has not ended, all at once; the order is kept."""
-    grown = iter(await gather(grow(session, draw, num_tokens) for draw in draws if not draw.ended))
-    return [draw if draw.ended else next(grown) for draw in draws]
+    pieces = iter(await gather(grow(session, draw, num_tokens) for draw in draws if not draw.ended))
+    return [draw if draw.ended else next(pieces) for draw in draws]
 
 
 async def begin(session: Session, prompt: Prompt, n: int, num_tokens: int) -> list[Draw]:

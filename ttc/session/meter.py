@@ -1,11 +1,13 @@
 """The meter: one place where tokens, calls and FLOPs are counted and a budget is held.
 
-A session owns one meter and hands its `add` to the engine and to scorers, so no strategy can bypass it. A draw leases
-its `max_tokens` before it starts and returns what it did not use; leases are taken in path order, before the first
-await, so which draw gets the last tokens does not depend on the schedule. A draw that will be scored by a scorer with a
-price leases that too, and keeps what its scoring may take until it is scored; other scorers' tokens are charged when
-reported. The first draw of all may take what its scoring would need: an answer without a score is better than none.
-Independent subtrees take an equal `share` each. Left out: budgets across problems (a planner's job).
+A session owns one meter and hands its `add` to the engine and to scorers, so no strategy can bypass it. Before a draw
+starts it takes a lease of its `max_tokens`; when it ends it returns what is left of it. Leases are taken in path order,
+before the first await, so which draw gets the last tokens does not depend on the schedule.
+
+Some scorers tell their price beforehand. Then the lease covers the scoring of the draw as well, and that part stays
+reserved until the draw has been scored. What other scorers take is charged when they report it. The very first draw may
+use up the room of its own scoring: an answer without a score is better than none. Independent subtrees take an equal
+`share` each. Left out: budgets across problems (a planner's job).
 """
 
 from __future__ import annotations
@@ -141,13 +143,13 @@ class Meter:
     @property
     def left(self) -> Cost:
         """What is neither spent nor leased; infinite where there is no limit."""
-        limits, used = self.budget, self.usage
+        limits, usage = self.budget, self.usage
         if self._closed:
             return Cost()
         return Cost(
-            math.inf if limits.tokens is None else limits.tokens - used.tokens - self._leased_tokens,
-            math.inf if limits.calls is None else limits.calls - used.calls - self._leased_calls,
-            math.inf if limits.flops is None else limits.flops - used.flops - self._leased_flops,
+            math.inf if limits.tokens is None else limits.tokens - usage.tokens - self._leased_tokens,
+            math.inf if limits.calls is None else limits.calls - usage.calls - self._leased_calls,
+            math.inf if limits.flops is None else limits.flops - usage.flops - self._leased_flops,
         )
 
     def pays_for(self, cost: Cost) -> float:
@@ -180,6 +182,7 @@ class Meter:
                 lease = self._fit(replace(request, price=FREE, num_draws=1))
         if lease.price != FREE:
             self._priced.add(request.prompt)
+        # Fitted to what is left and held at once, without an await between: no token is granted twice.
         self._hold(lease, 1)
         return lease
 
@@ -243,6 +246,7 @@ class Meter:
             own = price.fixed - before.fixed
             # A lease covers its own draws alone, whatever else is in flight; only the first draw of all had no price.
             room = lease.each - completion.usage.generated if lease.price != FREE else self.left.tokens - due
+            # The tokens that the draw left unused move from its lease to its scoring, so the sum stays what it was.
             hold = (own + due, price.flops(0)) if own <= room and price.flops(0) <= self.left.flops else None
             if hold is not None:
                 due = 0
@@ -276,10 +280,10 @@ class Meter:
         """
         if not self.limited:
             return self
-        limits, used = self.budget, self.usage
-        tokens = None if limits.tokens is None else _part(limits.tokens - used.tokens, parts, index)
-        calls = None if limits.calls is None else _part(limits.calls - used.calls, parts, index)
-        flops = None if limits.flops is None else (limits.flops - used.flops) / parts
+        limits, usage = self.budget, self.usage
+        tokens = None if limits.tokens is None else _part(limits.tokens - usage.tokens, parts, index)
+        calls = None if limits.calls is None else _part(limits.calls - usage.calls, parts, index)
+        flops = None if limits.flops is None else (limits.flops - usage.flops) / parts
         if any(limit is not None and limit <= 0 for limit in (tokens, calls, flops)):
             return Meter(parent=self, closed=True)
         return Meter(Budget(tokens=tokens, flops=flops, seconds=limits.seconds, calls=calls), parent=self)

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from ttc import answers, seeds
 from ttc.choosing.selection import choose
 from ttc.choosing.voting import fallback, vote
 from ttc.concurrent import gather, gather_until
 from ttc.config.plugin_fault import read_scores
 from ttc.core import (
     Answer,
+    AnswerReader,
     Budget,
     Candidate,
     Capabilities,
@@ -40,6 +40,7 @@ from ttc.core import (
     Usage,
 )
 from ttc.errors import BudgetExceeded, ConfigError
+from ttc.seeds import derive, uniform
 from ttc.session.draws import DrawBook
 from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, Request
 from ttc.session.thinking import (
@@ -96,6 +97,7 @@ class Session:
         problem: Problem,
         engine: Engine,
         *,
+        answers: AnswerReader,
         seed: int,
         sampling: Sampling,
         thinking: Thinking | None = None,
@@ -105,6 +107,7 @@ class Session:
     ) -> None:
         """Bind `engine` to `problem`; `seed` is the run's, `sampling` the run-level defaults of each draw.
 
+        `answers` reads and groups final answers of the problem's kind: `ttc.answers.kind_of(problem.kind)`.
         `shared` is one dictionary for all sessions of a run; without it, this session is a run of its own. `clock` is
         what a budget in seconds is measured by; the event loop waits by its own.
 
@@ -115,9 +118,10 @@ class Session:
         self.thinking = thinking or Thinking()
         self.thinking.check(engine.capabilities)
         _check_budget(budget or Budget(), self.thinking, engine.capabilities)
-        self.sampling = replace(sampling, seed=seeds.derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
+        self.sampling = replace(sampling, seed=derive(seed, problem.id), logprobs=engine.capabilities.logprobs)
         self.seed = seed
         self._engine = engine
+        self._answers = answers
         self._meter = Meter(budget, clock=clock)
         self._draws = DrawBook()
         self._ends: dict[Path, tuple[Prompt, Completion]] = {}
@@ -164,9 +168,17 @@ class Session:
         """Token ids of `text` that a strategy injects, without any special token added."""
         return self._engine.encode(text)
 
+    def extract(self, text: str) -> str | None:
+        """The final answer of `text`, read blindly as answers of the problem's kind are; None where there is none."""
+        return self._answers.final(text)
+
+    def key(self, final: str) -> str:
+        """The class that a final answer votes in: answers with equal keys are one."""
+        return self._answers.key(final)
+
     def chance(self, *purpose: int | str) -> float:
         """Return the uniform number in [0, 1) that belongs to `purpose`: a strategy's own dice, keyed like a draw."""
-        return seeds.uniform(seeds.derive(self.sampling.seed or 0, "strategy", *purpose), 0)
+        return uniform(derive(self.sampling.seed or 0, "strategy", *purpose), 0)
 
     def subtree(self, parts: int, index: int) -> Session:
         """Return a view of this session that may spend share `index` of `parts` equal ones of what is left."""
@@ -180,7 +192,7 @@ class Session:
         return self._meter.exhausted
 
     def narrow(self) -> None:
-        """Say that the budget, not the strategy, decided how far the work goes: the answer's stop cause tells."""
+        """Mark the answer as stopped by the budget: a strategy says so when it asks for less than it would without."""
         self._meter.exhaust()
 
     @property
@@ -223,8 +235,8 @@ class Session:
         """
         if factory not in self._shared:
             self._shared[factory] = factory()
-        found: T = self._shared[factory]
-        return found
+        one: T = self._shared[factory]
+        return one
 
     def note(self, kind: str, path: tuple[int, ...], **data: object) -> None:
         """Add an event to the trace."""
@@ -245,9 +257,9 @@ class Session:
         """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
 
         A count takes the next free numbers at this place of the tree; calls that overlap at one place name their
-        ranges. `scorer` is the one that every draw will be scored by: where it can tell its price, a budget keeps room
-        for that. `resumed`: `prompt` is itself a draw that was to be scored and will now only be as part of these.
-        `piece`: the draws will go on later, so a budget that ends does not hand their thinking over into an answer.
+        ranges. `scorer` will score every draw: where it can tell its price, a budget reserves room for that.
+        `resumed`: `prompt` is an unfinished draw, and the scoring reserved for it passes on to these draws. `piece`:
+        the draws will go on later, so a budget that ends does not force their thinking into an answer.
 
         Raises:
             BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.
@@ -255,7 +267,7 @@ class Session:
         """
         sampling = sampling or self.sampling
         thinking = thinking or self.thinking
-        done: list[Completion] = []
+        completions: list[Completion] = []
         with self._draws.numbered(prompt, draws) as numbers:
             needed = min(least, len(numbers))
             while numbers:
@@ -263,21 +275,21 @@ class Session:
                     lease = self._meter.lease(self._request(prompt, len(numbers), sampling, thinking, scorer, piece))
                 except BudgetExceeded:
                     self._meter.exhaust()
-                    if len(done) < needed:
+                    if len(completions) < needed:
                         raise
                     break
                 if resumed:
                     self._meter.release(prompt.path)
                 now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
                 control = thinking if piece else self._closing(thinking, lease, sampling)
-                drawn = await self._draw_leased(prompt, lease, sampling, now, control)
-                if control is not thinking and any(one.injected for one in drawn):
+                part = await self._draw_leased(prompt, lease, sampling, now, control)
+                if control is not thinking and any(one.injected for one in part):
                     self._meter.exhaust()
-                self._keep_for_scoring(prompt, lease, drawn, scorer)
-                done += drawn
-        if len(done) < needed:  # every lease was granted, so the clock has cut the draws
+                self._keep_for_scoring(prompt, lease, part, scorer)
+                completions += part
+        if len(completions) < needed:  # every lease was granted, so the clock has cut the draws
             raise BudgetExceeded(f"budget.seconds {self._meter.budget.seconds:g} is spent")
-        return done
+        return completions
 
     async def _draw_leased(
         self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
@@ -285,12 +297,12 @@ class Session:
         """Run draws under a lease and return it; note where the budget has ended them."""
         self._draws.made(prompt, draws)
         try:
-            drawn = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
+            completions = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
         finally:
             self._meter.settle(lease)
-        if len(drawn) < len(draws) or any(_shortened(one, lease, sampling) for one in drawn):
+        if len(completions) < len(draws) or any(_shortened(one, lease, sampling) for one in completions):
             self._meter.exhaust()
-        return drawn
+        return completions
 
     def _request(
         self, prompt: Prompt, num_draws: int, sampling: Sampling, thinking: Thinking, scorer: Scorer | None, piece: bool
@@ -353,8 +365,8 @@ class Session:
         each = (
             self._draw(prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
         )  # a request each, so that one can end without the others
-        drawn = await gather_until(each, seconds)
-        return [completion for part in drawn if part is not None for completion in part]
+        completions = await gather_until(each, seconds)
+        return [completion for part in completions if part is not None for completion in part]
 
     async def _draw(
         self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
@@ -400,7 +412,7 @@ class Session:
         A prompt whose scoring the budget does not cover, or does not leave time for, has no verdict; nor has one whose
         score is not finite.
         """
-        if not any(known is scorer for known in self._scorers):
+        if not any(other is scorer for other in self._scorers):
             self._scorers.append(scorer)
         for prompt in prompts:
             self._meter.cover(prompt.path, self._meter.price(prompt, scorer))
@@ -436,7 +448,7 @@ class Session:
         return scores + [_TOO_LATE] * (len(prompts) - len(scores))
 
     def candidate(self, prompt: Prompt, completion: Completion, score: float | None = None) -> Candidate:
-        """Close a path (`ttc.session.solve`): split thinking from answer and extract the final answer."""
+        """Close a path: split thinking from answer and extract the final answer."""
         whole = prompt.then(completion)
         return self.candidate_at(whole, completion.finish_reason, score, completion.usage.generated)
 
@@ -449,7 +461,20 @@ class Session:
         return candidate
 
     def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
-        return close_path(whole, self._engine, self.problem.kind, finish_reason, score, num_tokens)
+        """The candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids."""
+        text, thinking, inside = _split(whole, self._engine)
+        complete = finish_reason == "stop" and not inside
+        logprobs = [value for value in whole.logprobs or () if value is not None]
+        return Candidate(
+            path=whole.path,
+            text=text,
+            thinking=thinking,
+            final=self._answers.final(text) if complete else None,
+            finish_reason="stop" if finish_reason == "stop" else "length",
+            num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
+            score=score,
+            logprob=sum(logprobs) if logprobs else None,
+        )
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""
@@ -458,9 +483,8 @@ class Session:
                 score = self._scores.get(path)
                 self.candidate(prompt, completion, None if score is None else score.value)
         candidates = [self._closed[path] for path in sorted(self._closed)]
-        kind = self.problem.kind
-        chosen = choose(candidates, kind, "argmax") or vote(candidates, kind) or fallback(candidates)
-        return self.answer(chosen, candidates, "budget")
+        best = choose(candidates, self.key, "argmax") or vote(candidates, self.key) or fallback(candidates)
+        return self.answer(best, candidates, "budget")
 
     def answer(self, chosen: Candidate | None, candidates: Sequence[Candidate], stop_cause: str = "done") -> Answer:
         """Build the strategy's answer from the chosen candidate (None: nothing was found)."""
@@ -480,28 +504,6 @@ class Session:
         """Free what scorers keep for this problem."""
         for scorer in self._scorers:
             scorer.release(self.problem.id)
-
-
-def close_path(
-    whole: Prompt, engine: Engine, kind: str, finish_reason: str, score: float | None = None, num_tokens: int = 0
-) -> Candidate:
-    """Return the candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids.
-
-    `kind` is the answer kind of the problem.
-    """
-    text, thinking, inside = _split(whole, engine)
-    complete = finish_reason == "stop" and not inside
-    known = [value for value in whole.logprobs or () if value is not None]
-    return Candidate(
-        path=whole.path,
-        text=text,
-        thinking=thinking,
-        final=answers.extract(text, kind).final if complete else None,
-        finish_reason="stop" if finish_reason == "stop" else "length",
-        num_tokens=num_tokens if whole.token_ids is None else len(whole.generated_ids),
-        score=score,
-        logprob=sum(known) if known else None,
-    )
 
 
 def _split(whole: Prompt, engine: Engine) -> tuple[str, str, bool]:

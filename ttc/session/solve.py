@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import replace
 from typing import cast
 
+from ttc.answers import kind_of
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.plugin_fault import call_strategy
 from ttc.config.registry import ENGINES, SCORERS
@@ -55,6 +56,7 @@ async def solve(
     session = Session(
         problem,
         engine,
+        answers=kind_of(problem.kind),
         seed=seed,
         sampling=sampling or Sampling(),
         thinking=thinking,
@@ -125,17 +127,17 @@ async def solve_all(
     # Only what is in flight is held, so that memory does not grow with the number of problems.
     waiting, width = iter(problems), concurrency or engine.capabilities.max_concurrency
     running = {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, width)}
-    done: set[asyncio.Task[tuple[Problem, Answer | TTCError]]] = set()
+    ended: set[asyncio.Task[tuple[Problem, Answer | TTCError]]] = set()
     try:
         while running:
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            running |= {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, len(done))}
-            for task in done:
+            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            running |= {asyncio.create_task(one(problem)) for problem in itertools.islice(waiting, len(ended))}
+            for task in ended:
                 yield task.result()
     finally:
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, *done, return_exceptions=True)
+        await asyncio.gather(*running, *ended, return_exceptions=True)
 
 
 def run(

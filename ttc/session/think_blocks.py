@@ -74,11 +74,11 @@ def _runs(
     inside, start = starts_inside, 0
     while True:
         marker = capabilities.think_close if inside else capabilities.think_open
-        found = _find(ids, marker, start)
-        end = len(ids) if found is None else found
+        place = _find(ids, marker, start)
+        end = len(ids) if place is None else place
         if end > start:
             runs.append((start, end, inside))
-        if found is None:
+        if place is None:
             return runs, inside
         start, inside = end + len(marker), not inside
 
@@ -105,11 +105,11 @@ def count_sampled_thinking(prompt: Prompt, completions: Sequence[Completion], ca
         if not completion.token_ids:  # an engine without ids charges what its server counted
             counts.append(0)
             continue
-        kept = len(completion.token_ids) - completion.num_eos
+        num_ids = len(completion.token_ids) - completion.num_eos
         if not marks.isdisjoint(completion.token_ids):
-            runs = _inside(prompt, completion.token_ids[:kept], capabilities)
+            runs = _inside(prompt, completion.token_ids[:num_ids], capabilities)
         else:  # without any id of a marker a draw stays where the prompt ends
-            runs = [(0, kept)] if inside else []
+            runs = [(0, num_ids)] if inside else []
         injected = sum(max(0, min(b, d) - max(a, c)) for a, b in runs for c, d in completion.injected)
         counts.append(sum(end - start for start, end in runs) - injected)
     return counts

@@ -51,7 +51,7 @@ __all__ = [
     "OUT_OF_CALLS",
     "QWEN3_HANDOVER",
     "Action",
-    "Growth",
+    "Assembly",
     "Split",
     "TextSplit",
     "Thinking",
@@ -187,22 +187,22 @@ async def controlled(
     hold in every segment. `on_held` is told whether the engine's own cap held the budget, or counting ids did.
     """
     capabilities = engine.capabilities
-    grown, wait_len, calls = Growth(prompt, draw), len(engine.encode(thinking.wait)), 0
+    assembly, wait_len, calls = Assembly(prompt, draw), len(engine.encode(thinking.wait)), 0
     native = _native(engine, prompt, sampling, thinking)
     if native is None and on_held is not None:
         on_held("ids")
     while True:
-        state = split_prompt(grown.prompt, capabilities)
-        left = sampling.max_tokens - grown.num_sampled
+        state = split_prompt(assembly.prompt, capabilities)
+        left = sampling.max_tokens - assembly.num_sampled
         if left <= 0:
-            return grown.finish(engine, "length", None)
+            return assembly.finish(engine, "length", None)
         if calls == max_calls:
-            return grown.finish(engine, "length", OUT_OF_CALLS)
+            return assembly.finish(engine, "length", OUT_OF_CALLS)
         calls += 1
         reports: list[Usage] = []
         try:
             (segment,) = await engine.generate(
-                grown.prompt,
+                assembly.prompt,
                 native or _segment_sampling(sampling, thinking, state, left, capabilities),
                 range(draw, draw + 1),
                 reports.append,
@@ -213,23 +213,25 @@ async def controlled(
             raise
         forced: tuple[int, int] | None = None
         if native is None:
-            kept, action = _judge(segment, state, thinking, grown.prompt.num_waits, sampling, wait_len, capabilities)
+            num_kept, action = _judge(
+                segment, state, thinking, assembly.prompt.num_waits, sampling, wait_len, capabilities
+            )
         else:
-            kept, action, forced = judge_native(segment, native.thinking_cap or 0, capabilities)
+            num_kept, action, forced = judge_native(segment, native.thinking_cap or 0, capabilities)
             if on_held is not None:
                 on_held("native" if action == "done" else "ids")
             native = None
         for report in reports:
-            on_usage(recount(report, len(segment.token_ids) - kept))
-        grown.append(engine, segment, kept, forced)
+            on_usage(recount(report, len(segment.token_ids) - num_kept))
+        assembly.append(engine, segment, num_kept, forced)
         if action == "handover" and thinking.at_cap == "stop":
-            return grown.finish(engine, "length", None)
+            return assembly.finish(engine, "length", None)
         if action == "handover":
-            grown.inject(engine, handover_of(thinking, capabilities))
+            assembly.inject(engine, handover_of(thinking, capabilities))
         elif action == "wait":
-            grown.inject(engine, thinking.wait, waits=1)
+            assembly.inject(engine, thinking.wait, waits=1)
         elif action == "done":
-            return grown.finish(engine, segment.finish_reason, segment.stop_reason)
+            return assembly.finish(engine, segment.finish_reason, segment.stop_reason)
 
 
 def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> ExtraSampling | None:
@@ -261,6 +263,8 @@ def _judge(
     capabilities: Capabilities,
 ) -> tuple[int, Action]:
     """Decide how many ids of a segment to keep and what comes next."""
+    # A thought of c ids is within a cap of c. One marker's length is sampled past the cap, so a natural end at
+    # exactly c ids is seen whole and kept as it is; only where the ids go on without it is the thought cut to c.
     ids = segment.token_ids
     marker = capabilities.think_close if state.inside else capabilities.think_open
     at_marker = bool(marker) and ids[-len(marker) :] == marker
@@ -295,8 +299,8 @@ def native_sampling(
     fresh = prompt.think_state == "open" and not prompt.generated_ids
     if "thinking_cap" not in extras_of(capabilities) or not fresh or handover != capabilities.think_close:
         return None
-    known = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
-    return ExtraSampling(**{**known, "thinking_cap": cap})
+    options = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
+    return ExtraSampling(**{**options, "thinking_cap": cap})
 
 
 def judge_native(
@@ -319,7 +323,7 @@ def recount(usage: Usage, dropped: int) -> Usage:
     return replace(usage, generated=usage.generated - dropped, overrun=usage.overrun + dropped)
 
 
-class Growth:
+class Assembly:
     """A draw being assembled from segments and injections; private to one call, so it may change."""
 
     def __init__(self, prompt: Prompt, draw: int) -> None:
@@ -332,10 +336,10 @@ class Growth:
         self.num_sampled = self.num_waits = 0
 
     def append(self, engine: Engine, segment: Completion, kept: int, forced: tuple[int, int] | None = None) -> None:
-        """Take the first `kept` ids of a segment; `forced` is the span that the engine itself put in."""
+        """Add the first `kept` ids of a segment; of those, the engine itself has injected the span `forced`."""
         ids = segment.token_ids[:kept]
         logprobs = segment.logprobs
-        if forced is not None:  # the engine put these there; of a first segment, so its places are those of the draw
+        if forced is not None:  # only a first segment has such a span, so it counts from the start of the draw
             self.injected.append(forced)
             logprobs = logprobs and tuple(
                 None if forced[0] <= at < forced[1] else value for at, value in enumerate(logprobs)

@@ -7,22 +7,24 @@ every step. Where the greedy answer opens, it is draw 0.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from ttc.allocation.table import Kind
+from ttc.allocation.table import DrawKind
 from ttc.choosing.aggregate import aggregate
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
-from ttc.search.policy import Searcher, make_policy
-from ttc.search.runtime import search
+from ttc.search.tree import Searcher, make_policy, search
 from ttc.session.session import Session
-from ttc.strategies.tree import growth_of
+from ttc.strategies.tree import growth_of, tree
 
 
 class Draws:
     """The candidates so far, in the order of their draws."""
 
-    def __init__(self, session: Session, scorer: Scorer | None, kind: Kind, start: int = 0) -> None:
+    def __init__(self, session: Session, scorer: Scorer | None, kind: DrawKind, start: int = 0) -> None:
         """The first draw will be number `start`; a kind that is not scored leaves the scorer alone."""
         if kind.scored and scorer is None:
             raise ConfigError("auto: the plan was calibrated with a scorer: add --scorer prm:PATH")
@@ -42,15 +44,17 @@ class Draws:
             self.candidates += await (self._samples(numbers) if plain else self._islands(numbers, self._scorer))
 
     async def _samples(self, numbers: range, sampling: Sampling | None = None) -> list[Candidate]:
-        drawn = await self._session.generate(self._prompt, numbers, sampling=sampling, scorer=self._scorer, least=0)
-        self._next += len(drawn)
-        values: list[float | None] = [None] * len(drawn)
+        completions = await self._session.generate(
+            self._prompt, numbers, sampling=sampling, scorer=self._scorer, least=0
+        )
+        self._next += len(completions)
+        values: list[float | None] = [None] * len(completions)
         if self._scorer is not None:
-            whole = [self._prompt.then(completion) for completion in drawn]
+            whole = [self._prompt.then(completion) for completion in completions]
             values = [aggregate(score) for score in await self._session.score(self._scorer, whole)]
         return [
             self._session.candidate(self._prompt, completion, value)
-            for completion, value in zip(drawn, values, strict=True)
+            for completion, value in zip(completions, values, strict=True)
         ]
 
     async def _islands(self, numbers: range, scorer: Scorer | None) -> list[Candidate]:
@@ -58,7 +62,7 @@ class Draws:
         policy = make_policy(params.pop("policy"), params.pop("beam_width"))
         if scorer is None or isinstance(policy, Searcher):
             raise ConfigError("auto: islands need a scorer and a policy that grows level by level")
-        growth, first = growth_of(self._session, scorer, **params), numbers.start * width
+        growth, first = growth_of(self._session, scorer, **_complete(params)), numbers.start * width
         leaves = await search(
             self._session, self._prompt, policy, len(numbers) * width, growth, islands=len(numbers), first=first
         )
@@ -69,8 +73,15 @@ class Draws:
         ]
 
 
+def _complete(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `growth_of`: those of a plan, the others as `tree` has them by default."""
+    defaults = inspect.signature(tree).parameters
+    names = [name for name in inspect.signature(growth_of).parameters if name not in ("session", "scorer")]
+    return {**{name: defaults[name].default for name in names}, **params}
+
+
 async def draw_wave(
-    problem: Problem, session: Session, *, start: int, end: int, kind: Kind, scorer: Scorer | None
+    problem: Problem, session: Session, *, start: int, end: int, kind: DrawKind, scorer: Scorer | None
 ) -> Answer:
     """Take draws `start` to `end` and choose none of them: one wave of a run-level plan."""
     draws = Draws(session, scorer, kind, start)

@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc import answers
-from ttc.choosing.voting import fallback, tally, vote
+from ttc.choosing.voting import Key, fallback, tally, vote
 from ttc.config.ranges import at_least
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError
+from ttc.session.draws import check_n
 from ttc.session.session import Session
 from ttc.strategies._stopping import beta_posterior, dirichlet_posterior, unanimous
-from ttc.strategies.majority import check_n
 
 Rule: TypeAlias = Literal["beta", "dirichlet", "window"]
 
@@ -50,7 +49,7 @@ async def adaptive(
     Raises:
         ConfigError: a bad n, wave or window, a threshold outside (0.5, 1), or n > 1 at temperature 0.
     """
-    check_n("adaptive", n, session)
+    check_n("adaptive", n, session.sampling)
     at_least("adaptive", 1, wave=wave, window=window)
     if not 0.5 < threshold < 1:
         raise ConfigError(f"adaptive: threshold must be in (0.5, 1), got {threshold}")
@@ -59,26 +58,26 @@ async def adaptive(
     size = window if rule == "window" else wave
     while len(candidates) < n:
         numbers = range(len(candidates), min(len(candidates) + size, n))
-        drawn = await session.generate(prompt, numbers, least=0)
-        candidates += [session.candidate(prompt, completion) for completion in drawn]
-        if len(drawn) < len(numbers) or _DECIDED[rule](candidates, problem.kind, threshold, window):
+        completions = await session.generate(prompt, numbers, least=0)
+        candidates += [session.candidate(prompt, completion) for completion in completions]
+        if len(completions) < len(numbers) or _DECIDED[rule](candidates, session.key, threshold, window):
             break
-    chosen = vote(candidates, problem.kind) or fallback(candidates)
-    return session.answer(chosen, candidates, "decided" if len(candidates) < n else "done")
+    leader = vote(candidates, session.key) or fallback(candidates)
+    return session.answer(leader, candidates, "decided" if len(candidates) < n else "done")
 
 
-def _beta(candidates: Sequence[Candidate], kind: str, threshold: float, window: int) -> bool:
-    return beta_posterior(tally(candidates, kind)) >= threshold
+def _beta(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
+    return beta_posterior(tally(candidates, key)) >= threshold
 
 
-def _dirichlet(candidates: Sequence[Candidate], kind: str, threshold: float, window: int) -> bool:
-    return dirichlet_posterior(tally(candidates, kind)) >= threshold
+def _dirichlet(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
+    return dirichlet_posterior(tally(candidates, key)) >= threshold
 
 
-def _window(candidates: Sequence[Candidate], kind: str, threshold: float, window: int) -> bool:
-    return unanimous([None if c.final is None else answers.key(c.final, kind) for c in candidates], window)
+def _window(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
+    return unanimous([None if c.final is None else key(c.final) for c in candidates], window)
 
 
-_DECIDED: Mapping[Rule, Callable[[Sequence[Candidate], str, float, int], bool]] = MappingProxyType(
+_DECIDED: Mapping[Rule, Callable[[Sequence[Candidate], Key, float, int], bool]] = MappingProxyType(
     {"beta": _beta, "dirichlet": _dirichlet, "window": _window}
 )

@@ -17,8 +17,8 @@ from ttc.choosing.voting import fallback, vote
 from ttc.concurrent import gather
 from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Candidate, Message, Problem
+from ttc.session.draws import check_n
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 _ASK = """Here are {count} attempts at the problem above. Some of them may be wrong. Combine what is right in them, \
 correct what is not, and give one solution of your own with its final answer.
@@ -39,24 +39,24 @@ async def aggregate(problem: Problem, session: Session, *, n: int = 8, k: int = 
     Raises:
         ConfigError: n < 1, k outside 1..n, rounds < 0, or n > 1 at temperature 0.
     """
-    check_n("aggregate", n, session)
+    check_n("aggregate", n, session.sampling)
     at_least("aggregate", 1, k=k)
     at_most("aggregate", n, "n", k=k)
     at_least("aggregate", 0, rounds=rounds)
     prompt = session.render()
     completions = await session.generate(prompt, n)
     population = [session.candidate(prompt, completion) for completion in completions]
-    seen = list(population)
-    chosen = vote(population, problem.kind)
+    candidates = list(population)
+    leader = vote(population, session.key)
     for number in range(rounds):
         if len(population) < n:
             break
-        shown = [_shown(session, population, k, number, place) for place in range(n)]
-        made = await gather(_improve(session, attempts, place) for place, attempts in enumerate(shown))
-        population = [candidate for candidate in made if candidate is not None]
-        seen += population
-        chosen = vote(population, problem.kind) or chosen
-    return session.answer(chosen or fallback(seen), seen)
+        attempts_of = [_shown(session, population, k, number, place) for place in range(n)]
+        answers = await gather(_improve(session, attempts, place) for place, attempts in enumerate(attempts_of))
+        population = [candidate for candidate in answers if candidate is not None]
+        candidates += population
+        leader = vote(population, session.key) or leader
+    return session.answer(leader or fallback(candidates), candidates)
 
 
 def _shown(session: Session, population: Sequence[Candidate], k: int, number: int, place: int) -> list[Candidate]:
@@ -68,8 +68,8 @@ def _shown(session: Session, population: Sequence[Candidate], k: int, number: in
 async def _improve(session: Session, attempts: Sequence[Candidate], place: int) -> Candidate | None:
     """Make one answer out of several; None when the budget is spent."""
     texts = [f"Attempt {i}:\n{attempt.text.strip()}" for i, attempt in enumerate(attempts, start=1)]
-    asked = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
-    messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], asked))
+    question = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
+    messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], question))
     prompt = session.ask(messages, attempts[0].path)
     completions = await session.generate(prompt, range(place, place + 1), least=0)
     return session.candidate(prompt, completions[0]) if completions else None

@@ -18,14 +18,14 @@ route, what was drawn so far decides how far to go on it. Cost: what was asked f
 from __future__ import annotations
 
 from ttc.allocation.policy import Mixture, follow, state_of
-from ttc.allocation.table import Kind, Plan, load_plan
+from ttc.allocation.table import DrawKind, Plan, load_plan
 from ttc.choosing.selection import choose
 from ttc.choosing.voting import fallback
 from ttc.core import Answer, Problem, Scorer
 from ttc.errors import ConfigError
+from ttc.session.draws import check_n
 from ttc.session.session import Session
 from ttc.strategies._drawing import Draws
-from ttc.strategies.majority import check_n
 
 
 async def auto(
@@ -65,22 +65,22 @@ async def auto(
     if (plan, mean) not in prepared:
         read = read_plan(plan, width=width, policy=policy, scorer=scorer)
         prepared[plan, mean] = read, follow(read, mean)
-    made, mixture = prepared[plan, mean]
-    picked = mixture.pick(session.chance("auto"))
-    route, go = made.routes[picked.route], picked.climbs[picked.route].go
-    for each in made.routes:
-        check_n("auto", each.ladder[-1], session, "the plan's number of samples")
+    table, mixture = prepared[plan, mean]
+    choice = mixture.pick(session.chance("auto"))
+    route, go = table.routes[choice.route], choice.climbs[choice.route].go
+    for each in table.routes:
+        check_n("auto", each.ladder[-1], session.sampling, "the plan's number of samples")
     draws = Draws(session, scorer, route.kind)
     rung, name = 0, next(iter(route.rungs[0]))
     for rung, n in enumerate(route.ladder):
         await draws.up_to(n)
-        name = route.known(rung, state_of(draws.candidates, problem.kind, route.cuts))
+        name = route.known(rung, state_of(draws.candidates, session.key, route.cuts))
         if session.exhausted or name not in go[rung]:
             break
     select = route.select(rung, name)
-    session.note("note", (), route=picked.route, state=name, select=select, n=len(draws.candidates))
-    chosen = choose(draws.candidates, problem.kind, select) or fallback(draws.candidates)
-    return session.answer(chosen, draws.candidates, f"n={len(draws.candidates)}")
+    session.note("note", (), route=choice.route, state=name, select=select, n=len(draws.candidates))
+    best = choose(draws.candidates, session.key, select) or fallback(draws.candidates)
+    return session.answer(best, draws.candidates, f"n={len(draws.candidates)}")
 
 
 class _Prepared(dict[tuple[str, float], tuple[Plan, Mixture]]):
@@ -91,17 +91,17 @@ def read_plan(path: str, *, width: int | None, policy: str | None, scorer: Score
     """Read the plan of a run; raises ConfigError where the other parameters of `auto` do not go with it."""
     if width is not None or policy is not None:
         raise ConfigError("auto: width and policy are for runs without a plan; a plan knows its own")
-    made = load_plan(path)
-    if made.scored != (scorer is not None):
-        raise ConfigError(f"auto: the plan was calibrated {'with' if made.scored else 'without'} a scorer")
-    return made
+    plan = load_plan(path)
+    if plan.scored != (scorer is not None):
+        raise ConfigError(f"auto: the plan was calibrated {'with' if plan.scored else 'without'} a scorer")
+    return plan
 
 
-def kind_without_plan(width: int | None, policy: str | None, scorer: Scorer | None) -> Kind:
+def kind_without_plan(width: int | None, policy: str | None, scorer: Scorer | None) -> DrawKind:
     """What a run without a plan draws; raises ConfigError for a width or a policy that cannot be."""
     if width is not None and width < 1:
         raise ConfigError(f"auto: width must be >= 1, got {width}")
     if width in (None, 1) and policy is not None:
         raise ConfigError(f"auto: policy={policy} takes a width above 1")
     search = {} if width in (None, 1) else {"policy": policy or "dvts", "beam_width": width}
-    return Kind(width=width or 1, scored=scorer is not None, search=search)
+    return DrawKind(width=width or 1, scored=scorer is not None, search=search)

@@ -11,8 +11,8 @@ from ttc.choosing.aggregate import How, aggregate, check_window
 from ttc.choosing.selection import Select, check_beta, choose
 from ttc.choosing.voting import fallback, vote
 from ttc.core import Answer, Problem, Scorer
+from ttc.session.draws import check_n
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 
 async def best_of_n(
@@ -45,7 +45,7 @@ async def best_of_n(
     Raises:
         ConfigError: n < 1, n > 1 at temperature 0, beta <= 0, or window < 1.
     """
-    check_n("best_of_n", n, session)
+    check_n("best_of_n", n, session.sampling)
     check_beta(beta)
     check_window(window)
     prompt = session.render()
@@ -55,5 +55,5 @@ async def best_of_n(
         session.candidate(prompt, completion, aggregate(score, aggregation, window))
         for completion, score in zip(completions, scores, strict=True)
     ]
-    chosen = choose(candidates, problem.kind, select, beta=beta, u=session.chance("select"))
-    return session.answer(chosen or vote(candidates, problem.kind) or fallback(candidates), candidates)
+    best = choose(candidates, session.key, select, beta=beta, u=session.chance("select"))
+    return session.answer(best or vote(candidates, session.key) or fallback(candidates), candidates)

@@ -50,5 +50,5 @@ async def budget_forcing(
     sampling = session.sampling if temperature is None else replace(session.sampling, temperature=temperature)
     prompt = session.render(thinking)
     (completion,) = await session.generate(prompt, 1, sampling=sampling, thinking=thinking)
-    chosen = session.candidate(prompt, completion)
-    return replace(session.answer(chosen, [chosen]), enforced="ids" if thinking.active else "none")
+    candidate = session.candidate(prompt, completion)
+    return replace(session.answer(candidate, [candidate]), enforced="ids" if thinking.active else "none")

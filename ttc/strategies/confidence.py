@@ -24,9 +24,9 @@ from ttc.choosing.voting import fallback, tally, vote
 from ttc.config.ranges import above, at_least, at_most
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
+from ttc.session.draws import check_n
 from ttc.session.growing import Draw, begin, check_pieces, grow_all
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 
 async def confidence(
@@ -59,7 +59,7 @@ async def confidence(
     Raises:
         ConfigError: a parameter outside its range, n > 1 at temperature 0, or an engine without log-probabilities.
     """
-    check_n("confidence", n, session)
+    check_n("confidence", n, session.sampling)
     check_pieces("confidence", session, chunk)
     at_least("confidence", 1, warmup=warmup, group=group, wave=wave)
     at_most("confidence", n, "n", warmup=warmup)
@@ -75,8 +75,8 @@ async def confidence(
     stop_cause = "done"
     while True:
         candidates = [trace.close(session) for trace in traces]
-        kept = [c for c in candidates if c.score is not None and c.score >= threshold]
-        weights = tally(kept, problem.kind, _weight)
+        confident = [c for c in candidates if c.score is not None and c.score >= threshold]
+        weights = tally(confident, session.key, _weight)
         if len(traces) == len(draws) or traces[-1].spent:
             break
         if weights and weights[0] >= consensus * math.fsum(weights):
@@ -86,8 +86,8 @@ async def confidence(
     for trace in traces:
         if trace.aborted:
             session.note("prune", trace.draw.whole.path)
-    chosen = vote(kept, problem.kind, _weight) or vote(candidates, problem.kind) or fallback(candidates)
-    return session.answer(chosen, candidates, stop_cause)
+    leader = vote(confident, session.key, _weight) or vote(candidates, session.key) or fallback(candidates)
+    return session.answer(leader, candidates, stop_cause)
 
 
 def _weight(candidate: Candidate) -> float | None:
@@ -143,19 +143,19 @@ def lowest_group(column: Logprobs, group: int, *, whole: bool) -> float | None:
 
     Of a shorter column: its mean where it is `whole`, else None.
     """
-    known = [value for value in column if value is not None]
-    if len(known) < group:
-        return math.fsum(known) / len(known) if whole and known else None
-    sums = list(itertools.accumulate(known, initial=0.0))
+    values = [value for value in column if value is not None]
+    if len(values) < group:
+        return math.fsum(values) / len(values) if whole and values else None
+    sums = list(itertools.accumulate(values, initial=0.0))
     return min((end - begin) / group for begin, end in zip(sums, sums[group:], strict=False))
 
 
 def _threshold(levels: Sequence[float | None], keep: float) -> float:
     """Return the quantile 1 - keep of the levels (linear between ranks); -inf keeps everything."""
-    known = sorted(level for level in levels if level is not None)
-    if keep == 1 or not known:
+    values = sorted(level for level in levels if level is not None)
+    if keep == 1 or not values:
         return -math.inf
-    place = (1 - keep) * (len(known) - 1)
+    place = (1 - keep) * (len(values) - 1)
     below = math.floor(place)
-    above = min(below + 1, len(known) - 1)
-    return known[below] + (place - below) * (known[above] - known[below])
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (place - below) * (values[above] - values[below])

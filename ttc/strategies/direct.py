@@ -22,5 +22,5 @@ async def direct(problem: Problem, session: Session, *, temperature: float | Non
     sampling = session.sampling if temperature is None else replace(session.sampling, temperature=temperature)
     prompt = session.render()
     (completion,) = await session.generate(prompt, 1, sampling=sampling)
-    chosen = session.candidate(prompt, completion)
-    return session.answer(chosen, [chosen])
+    candidate = session.candidate(prompt, completion)
+    return session.answer(candidate, [candidate])

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc import answers
 from ttc.config.ranges import above, at_least, at_most
 from ttc.core import Answer, Candidate, Problem, Prompt
 from ttc.errors import ConfigError
@@ -72,20 +71,20 @@ async def early_exit(
         if closing is None:  # the answer has begun by itself
             draw = await grow(session, draw, session.sampling.max_tokens)
             break
-        asked = await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes))
-        if asked is None:
+        latest = await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes))
+        if latest is None:
             break
-        probes.append(asked)
+        probes.append(latest)
         if _DECIDED[rule](probes, threshold, repeats):
             words = closing if closing != _PLAIN else closing + probe
             prompt = draw.prompt.extend(session.encode(words), words)
             draw, stop_cause = await grow(session, replace(draw, prompt=prompt), session.sampling.max_tokens), rule
             break
-    chosen = draw.candidate(session)
-    if session.limited and chosen.final is None:  # a budget may leave one probe, but no room for another piece
+    candidate = draw.candidate(session)
+    if session.limited and candidate.final is None:  # a budget may leave one probe, but no room for another piece
         probes += await _last(session, draw, probe, probe_tokens, len(probes))
-    candidates = [chosen, *(p.candidate for p in probes[-1:] if chosen.final is None)]
-    return session.answer(candidates[-1] if candidates[-1].final is not None else chosen, candidates, stop_cause)
+    candidates = [candidate, *(p.candidate for p in probes[-1:] if candidate.final is None)]
+    return session.answer(candidates[-1] if candidates[-1].final is not None else candidate, candidates, stop_cause)
 
 
 _PLAIN = "\n\n"
@@ -130,8 +129,8 @@ def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> i
 async def _last(session: Session, draw: Draw, probe: str, probe_tokens: int, number: int) -> list[_Probe]:
     """Ask a trace without an answer what it would say; nothing where the budget has ended."""
     closing = _closing(session, draw.prompt)
-    asked = None if closing is None else await _ask(session, draw.prompt, closing, probe, probe_tokens, number)
-    return [] if asked is None else [asked]
+    answer = None if closing is None else await _ask(session, draw.prompt, closing, probe, probe_tokens, number)
+    return [] if answer is None else [answer]
 
 
 async def _ask(
@@ -139,13 +138,17 @@ async def _ask(
 ) -> _Probe | None:
     """Read the answer that the trace would give now, as draw `number` + 1 beside it; None when the budget has ended."""
     words = closing + probe
-    asked = prompt.extend(session.encode(words), words)
+    question = prompt.extend(session.encode(words), words)
     sampling = replace(session.sampling, temperature=0.0, max_tokens=probe_tokens, stop=("\n",))
-    completions = await session.generate(asked, range(number + 1, number + 2), sampling=sampling, piece=True, least=0)
+    completions = await session.generate(
+        question, range(number + 1, number + 2), sampling=sampling, piece=True, least=0
+    )
     if not completions:
         return None
-    (said,) = completions
-    known = [value for value in said.logprobs or () if value is not None]
-    candidate = session.candidate_at(asked.then(said), said.finish_reason, None, said.usage.generated)
-    key = None if candidate.final is None else answers.key(candidate.final, session.problem.kind)
-    return _Probe(candidate, key, math.exp(math.fsum(known) / len(known)) if known else 0.0)
+    (completion,) = completions
+    logprobs = [value for value in completion.logprobs or () if value is not None]
+    candidate = session.candidate_at(
+        question.then(completion), completion.finish_reason, None, completion.usage.generated
+    )
+    key = None if candidate.final is None else session.key(candidate.final)
+    return _Probe(candidate, key, math.exp(math.fsum(logprobs) / len(logprobs)) if logprobs else 0.0)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from ttc.choosing.voting import by_length, fallback, vote
 from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Problem
+from ttc.session.draws import check_n
 from ttc.session.growing import begin, check_pieces, grow_all
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 
 async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: int = 3, chunk: int = 64) -> Answer:
@@ -30,7 +30,7 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
     Raises:
         ConfigError: a bad n or chunk, m outside 1..n, n > 1 at temperature 0, or an engine without token ids.
     """
-    check_n("first_finished", n, session)
+    check_n("first_finished", n, session.sampling)
     check_pieces("first_finished", session, chunk)
     at_least("first_finished", 1, m=m)
     at_most("first_finished", n, "n", m=m)
@@ -43,5 +43,5 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
     cancelled = [draw for draw in draws if not draw.ended]
     for draw in cancelled:
         session.note("prune", draw.whole.path)
-    chosen = vote(first, problem.kind) or fallback(first or candidates)
-    return session.answer(chosen, candidates, f"{m} finished" if cancelled else "done")
+    leader = vote(first, session.key) or fallback(first or candidates)
+    return session.answer(leader, candidates, f"{m} finished" if cancelled else "done")

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ttc import answers
 from ttc.choosing.voting import by_length, fallback
 from ttc.concurrent import gather
 from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
 from ttc.scorers._judging import compare, verdict
+from ttc.session.draws import MAX_SAMPLES, check_n
 from ttc.session.session import Session
-from ttc.strategies.majority import MAX_SAMPLES, check_n
 
 _POINTS = {"A": 1.0, "B": -1.0}
 
@@ -39,7 +38,7 @@ async def knockout(
     Raises:
         ConfigError: n or k < 1, or n > 1 at temperature 0.
     """
-    check_n("knockout", n, session)
+    check_n("knockout", n, session.sampling)
     at_least("knockout", 1, k=k)
     at_most("knockout", MAX_SAMPLES, k=k)
     prompt = session.render()
@@ -66,8 +65,8 @@ class _Match:
     async def play(self, pair: Sequence[Candidate], number: int) -> Candidate:
         """Return the winner; a match that the budget does not cover is decided like a draw."""
         first, second = pair
-        kind = self._session.problem.kind
-        if answers.key(first.final or "", kind) == answers.key(second.final or "", kind):
+        key = self._session.key
+        if key(first.final or "") == key(second.final or ""):
             return min(pair, key=by_length)
         lead = await (self._asked(pair, number) if self._scorer is None else self._scored(pair, self._scorer))
         return first if lead > 0 else second if lead < 0 else min(pair, key=by_length)
@@ -88,6 +87,6 @@ class _Match:
 
     async def _ask(self, text: str, path: Path, times: int) -> float:
         """Votes for the answer shown first, less those for the other."""
-        asked = self._session.ask((Message("user", text),), path)
-        said: list[Completion] = await self._session.generate(asked, times, least=0)
-        return sum(_POINTS.get(verdict(asked, completion) or "", 0.0) for completion in said)
+        prompt = self._session.ask((Message("user", text),), path)
+        completions: list[Completion] = await self._session.generate(prompt, times, least=0)
+        return sum(_POINTS.get(verdict(prompt, completion) or "", 0.0) for completion in completions)

@@ -8,9 +8,8 @@ with the shortest path, then to the first in path order (`ttc.choosing.voting`).
 from __future__ import annotations
 
 from ttc.choosing.voting import fallback, vote
-from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Problem
-from ttc.errors import ConfigError
+from ttc.session.draws import check_n
 from ttc.session.session import Session
 
 
@@ -25,21 +24,9 @@ async def majority(problem: Problem, session: Session, *, n: int = 16) -> Answer
     Raises:
         ConfigError: n < 1, or n > 1 at temperature 0, where all draws are equal.
     """
-    check_n("majority", n, session)
+    check_n("majority", n, session.sampling)
     prompt = session.render()
     completions = await session.generate(prompt, n)
     candidates = [session.candidate(prompt, completion) for completion in completions]
-    chosen = vote(candidates, problem.kind) or fallback(candidates)
-    return session.answer(chosen, candidates)
-
-
-MAX_SAMPLES = 100_000
-"""Draws of one problem whose requests still fit into memory, and more than any curve of coverage needs."""
-
-
-def check_n(strategy: str, n: int, session: Session, name: str = "n") -> None:
-    """Refuse a number of samples that cannot mean anything; `name` is the parameter of `strategy`."""
-    at_least(strategy, 1, **{name: n})
-    at_most(strategy, MAX_SAMPLES, **{name: n})
-    if n > 1 and session.sampling.temperature == 0:
-        raise ConfigError(f"{strategy}: {name}={n} needs temperature > 0: at 0 all draws are equal")
+    leader = vote(candidates, session.key) or fallback(candidates)
+    return session.answer(leader, candidates)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from ttc.choosing.voting import fallback, tally, vote
 from ttc.config.ranges import above, at_most
 from ttc.core import Answer, Candidate, Problem
+from ttc.session.draws import check_n
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
-from ttc.strategies.majority import check_n
 
 
 async def no_think_then_think(
@@ -33,19 +33,19 @@ async def no_think_then_think(
     Raises:
         ConfigError: n or m < 1, agreement outside (0, 1], or several samples at temperature 0.
     """
-    check_n("no_think_then_think", n, session)
-    check_n("no_think_then_think", m, session, "m")
+    check_n("no_think_then_think", n, session.sampling)
+    check_n("no_think_then_think", m, session.sampling, "m")
     above("no_think_then_think", 0, agreement=agreement)
     at_most("no_think_then_think", 1, agreement=agreement)
     cheap = await _sample(session, Thinking(mode="off"), range(n))
-    votes = tally(cheap, problem.kind)
+    votes = tally(cheap, session.key)
     if votes and votes[0] >= agreement * n:
-        return session.answer(vote(cheap, problem.kind), cheap, "agreed")
+        return session.answer(vote(cheap, session.key), cheap, "agreed")
     on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
     careful = await _sample(session, on, range(n, n + m))
     candidates = [*cheap, *careful]
-    chosen = vote(careful, problem.kind) or vote(cheap, problem.kind) or fallback(candidates)
-    return session.answer(chosen, candidates, "escalated")
+    leader = vote(careful, session.key) or vote(cheap, session.key) or fallback(candidates)
+    return session.answer(leader, candidates, "escalated")
 
 
 async def _sample(session: Session, thinking: Thinking, draws: range) -> list[Candidate]:

@@ -13,7 +13,11 @@ completions, and the scored answers. The last answer with a final stands. Left o
 
 from __future__ import annotations
 
+import ast
+import operator
+import re
 from collections.abc import Awaitable, Callable, Mapping
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -22,7 +26,6 @@ from ttc.config.ranges import at_least
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
 from ttc.errors import ConfigError
 from ttc.session.session import Session
-from ttc.strategies._sums import wrong_sums
 
 Feedback: TypeAlias = Literal["sums", "scorer", "self"]
 
@@ -60,7 +63,7 @@ async def refine(
     if feedback == "scorer" and scorer is None:
         raise ConfigError("refine: feedback=scorer needs a scorer: add --scorer prm:PATH")
     critic = _Critic(session, feedback, threshold, step, scorer)
-    made: list[Candidate] = []
+    candidates: list[Candidate] = []
     prompt, stop_cause = session.render(), "done"
     for number in range(rounds + 1):
         completions = await session.generate(prompt, 1, scorer=critic.scorer, least=0)
@@ -68,7 +71,7 @@ async def refine(
             break
         completion = completions[0]
         candidate = session.candidate(prompt, completion)
-        made.append(candidate)
+        candidates.append(candidate)
         if number == rounds:
             break
         complaint = await critic.complain(prompt.then(completion), candidate)
@@ -78,8 +81,8 @@ async def refine(
         reply = Message("user", _AGAIN.format(complaint=complaint))
         messages = (*problem.messages, Message("assistant", candidate.text.strip()), reply)
         prompt = session.ask(messages, candidate.path)
-    answered = [candidate for candidate in made if candidate.final is not None]
-    return session.answer(answered[-1] if answered else fallback(made), made, stop_cause)
+    answered = [candidate for candidate in candidates if candidate.final is not None]
+    return session.answer(answered[-1] if answered else fallback(candidates), candidates, stop_cause)
 
 
 class _Critic:
@@ -122,3 +125,48 @@ class _Critic:
 _CRITICS: Mapping[Feedback, Callable[[_Critic, Prompt, Candidate], Awaitable[str | None]]] = MappingProxyType(
     {"sums": _Critic.by_sums, "scorer": _Critic.by_scorer, "self": _Critic.by_self}
 )
+
+
+_NUMBER = r"\(*-?\d{1,15}(?:\.\d{1,15})?\)*"
+_SUM = rf"{_NUMBER}(?: ?[-+*/] ?{_NUMBER}){{1,12}}"
+_EQUALITY = re.compile(rf"(?<![\w.^*/+=)-])(?<![-^*/+=)] )({_SUM}) ?= ?({_NUMBER})(?![\w(]|\.\d)(?! ?[-+*/^])")
+_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = MappingProxyType(
+    {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+)
+
+
+def wrong_sums(text: str) -> list[str]:
+    """Return the equalities of `text` that do not hold, each once, in order.
+
+    >>> wrong_sums("12+30*2=72, so 72/3=25")
+    ['72/3=25']
+    """
+    sums: dict[str, None] = {}
+    for match in _EQUALITY.finditer(text):
+        left, right = _value(match[1]), _value(match[2])
+        if left is not None and right is not None and abs(left - right) > _rounding(match[2]):
+            sums[match[0].strip()] = None
+    return list(sums)
+
+
+def _rounding(number: str) -> Fraction:
+    """What rounding to the decimals of `number` may change; nothing where it has none."""
+    decimals = number.rstrip(")").partition(".")[2]
+    return Fraction(1, 2 * 10 ** len(decimals)) if decimals else Fraction(0)
+
+
+def _value(text: str) -> Fraction | None:
+    try:
+        return _evaluate(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, MemoryError, RecursionError):
+        return None
+
+
+def _evaluate(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return Fraction(str(node.value))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluate(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    raise ValueError("not plain arithmetic")

@@ -10,16 +10,15 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from ttc import answers
-from ttc.agents.episode import Limits, run_episode
+from ttc.agents.episode import EpisodeLimits, run_episode
 from ttc.agents.markup import MARKUPS, MarkupName
 from ttc.agents.tool import Kit
 from ttc.choosing.voting import fallback, vote
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Message, Problem
+from ttc.session.draws import check_n
 from ttc.session.growing import Draw, check_pieces
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 
 async def tools(
@@ -50,25 +49,25 @@ async def tools(
     Raises:
         ConfigError: an unknown tool, a limit out of range, or an engine without token ids.
     """
-    check_n("tools", n, session)
+    check_n("tools", n, session.sampling)
     check_pieces("tools", session, 1)
-    limits = Limits(max_calls, max_result, tool_s)
+    limits = EpisodeLimits(max_calls, max_result, tool_s)
     kit = session.shared(Kit(tools))
-    written = MARKUPS[markup](list(kit.values()))
-    said = Message("system", written.instruct)
-    root = session.ask((said, *problem.messages), ()) if instruct else session.render()
-    play = functools.partial(run_episode, tools=kit, markup=written, limits=limits)
+    writing = MARKUPS[markup](list(kit.values()))
+    instruction = Message("system", writing.instruct)
+    root = session.ask((instruction, *problem.messages), ()) if instruct else session.render()
+    play = functools.partial(run_episode, tools=kit, markup=writing, limits=limits)
     # Under a budget one after another: side by side, all might be cut where the first could have been finished.
     if session.limited:
         played = [await play(session, Draw(root, draw)) for draw in range(n)]
     else:
         played = await gather(play(session, Draw(root, draw)) for draw in range(n))
-    candidates = [_read(candidate, problem.kind) for candidate in played]
-    return session.answer(vote(candidates, problem.kind) or fallback(candidates), candidates)
+    candidates = [_read(session, candidate) for candidate in played]
+    return session.answer(vote(candidates, session.key) or fallback(candidates), candidates)
 
 
-def _read(candidate: Candidate, kind: str) -> Candidate:
+def _read(session: Session, candidate: Candidate) -> Candidate:
     """The candidate with the final answer of what it said last; a cut one keeps none."""
     if candidate.finish_reason != "stop":
         return candidate
-    return replace(candidate, final=answers.extract(candidate.text, kind).final)
+    return replace(candidate, final=session.extract(candidate.text))

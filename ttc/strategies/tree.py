@@ -13,16 +13,14 @@ from typing import Literal, TypeAlias
 
 from ttc.choosing.aggregate import How, check_window
 from ttc.choosing.selection import choose
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.voting import Key, fallback, vote
 from ttc.config.ranges import at_least
 from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.search.anytime import find_leaves
-from ttc.search.barrier import Barrier
-from ttc.search.policy import Searcher, make_policy
-from ttc.search.runtime import Growth, Node, population_weights, search
+from ttc.search.tree import Barrier, Growth, Node, Searcher, make_policy, population_weights, search
+from ttc.session.draws import check_n
 from ttc.session.session import Session
-from ttc.strategies.majority import check_n
 
 Boundary: TypeAlias = Literal["text", "tokens", "sentence"]
 
@@ -70,7 +68,7 @@ async def tree(
     Raises:
         ConfigError: a bad n, beam_width, islands, step, window or policy, or a scorer of whole answers.
     """
-    check_n("tree", n, session)
+    check_n("tree", n, session.sampling)
     growth = growth_of(
         session,
         scorer,
@@ -103,24 +101,24 @@ async def tree(
         for leaf in leaves
     ]
     if select == "population":
-        chosen = _by_population(candidates, problem.kind, population_weights(leaves))
+        best = _by_population(candidates, session.key, population_weights(leaves))
     else:
-        chosen = choose(candidates, problem.kind, select)
-    return session.answer(chosen or vote(candidates, problem.kind) or fallback(candidates), candidates)
+        best = choose(candidates, session.key, select)
+    return session.answer(best or vote(candidates, session.key) or fallback(candidates), candidates)
 
 
 def growth_of(
     session: Session,
     scorer: Scorer,
     *,
-    boundary: Boundary = "text",
-    step: str = "\n\n",
-    max_step_tokens: int = 256,
-    max_depth: int = 40,
-    verify_every: int = 1,
-    aggregation: How = "last",
-    window: int | None = None,
-    barrier: bool = False,
+    boundary: Boundary,
+    step: str,
+    max_step_tokens: int,
+    max_depth: int,
+    verify_every: int,
+    aggregation: How,
+    window: int | None,
+    barrier: bool,
 ) -> Growth:
     """Return how steps are made, by the parameters of `tree`; raises ConfigError for a value that cannot be."""
     check_window(window)
@@ -148,6 +146,6 @@ _STOPS: Mapping[Boundary, tuple[str, ...]] = MappingProxyType({"tokens": (), "se
 """Four at most: endpoints take no more."""
 
 
-def _by_population(candidates: Sequence[Candidate], kind: str, weights: Sequence[float]) -> Candidate | None:
-    known: dict[Path, float] = {c.path: weight for c, weight in zip(candidates, weights, strict=True)}
-    return vote(candidates, kind, lambda candidate: known[candidate.path])
+def _by_population(candidates: Sequence[Candidate], key: Key, weights: Sequence[float]) -> Candidate | None:
+    weight_of: dict[Path, float] = {c.path: weight for c, weight in zip(candidates, weights, strict=True)}
+    return vote(candidates, key, lambda candidate: weight_of[candidate.path])

@@ -54,6 +54,6 @@ class Python:
         fenced = _FENCE.search(argument)
         ran = await self._sandbox.run(Script(fenced[1] if fenced else argument, self._limits))
         if ran.cause:
-            said = ran.errors.strip().splitlines()
-            raise ToolFailure("\n".join([ran.cause if not said else said[-1], *ran.output.splitlines()[-3:]]))
+            message = ran.errors.strip().splitlines()
+            raise ToolFailure("\n".join([ran.cause if not message else message[-1], *ran.output.splitlines()[-3:]]))
         return ran.output.rstrip("\n")

@@ -29,7 +29,7 @@ from typing import Literal
 from ttc.answers import Extraction, extract
 from ttc.answers.canonical import spelling_key
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Node
+from ttc.answers.nodes import Term
 from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import TooLarge, Unparsed
@@ -213,7 +213,7 @@ def _plain(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _shape(text: str) -> Node | None:
+def _shape(text: str) -> Term | None:
     try:
         return shape(parse(text))
     except TooLarge:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
+from ttc.answers import kind_of
 from ttc.concurrent import gather
 from ttc.core import Engine, Problem, Prompt, Sampling, Submission, Target, Usage, Verdict, Verifier
 from ttc.errors import ConfigError
@@ -83,7 +84,14 @@ class RolloutChecker:
 
     async def check(self, problem: Problem, target: Target, steps: Sequence[str]) -> StepLabels:
         """Label every step by rollouts from behind it; all prefixes at once."""
-        session = Session(problem, self._engine, seed=self._seed, sampling=self._sampling, thinking=self._thinking)
+        session = Session(
+            problem,
+            self._engine,
+            answers=kind_of(problem.kind),
+            seed=self._seed,
+            sampling=self._sampling,
+            thinking=self._thinking,
+        )
         prompts = prefixes(session.render(), session.encode, steps, self._delimiter)
         labels = await gather(self._label(session, prompt, target) for prompt in prompts)
         return StepLabels(tuple(labels), self.version, session.usage)

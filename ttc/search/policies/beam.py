@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ttc.errors import ConfigError
-from ttc.search.policy import Policy, keep_top
+from ttc.search.resampling import keep_top
+from ttc.search.tree import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from ttc.errors import ConfigError
 from ttc.search.policies.particle import check
-from ttc.search.policy import Dice, Resampled, Resampler
 from ttc.search.resampling import Scheme, copies, effective_size, log_sum, normalise
+from ttc.search.tree import Dice, Resampled, Resampler
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ from ttc.concurrent import gather
 from ttc.core import Path, Prompt
 from ttc.errors import ConfigError
 from ttc.search.policies.particle import Weight, check, log_weight
-from ttc.search.policy import Searcher
 from ttc.search.resampling import log_sum, normalise
-from ttc.search.runtime import Branch, Growth, Node, ended, grow
+from ttc.search.tree import Branch, Growth, Node, Searcher, ended, grow
 from ttc.session.session import Session
 
 Way: TypeAlias = tuple[Node, ...]
@@ -59,8 +58,8 @@ class Gibbs:
             shares = normalise([walker.log_weight for walker in walkers])
             for walker, share in zip(walkers, shares, strict=True):
                 leaf = walker.way[-1]
-                known = leaves.get(leaf.prompt.path)
-                before = -math.inf if known is None else known.log_weight
+                earlier = leaves.get(leaf.prompt.path)
+                before = -math.inf if earlier is None else earlier.log_weight
                 own = math.log(share) if share > 0 else -math.inf
                 leaves[leaf.prompt.path] = replace(leaf, log_weight=log_sum([before, own]))
             kept = walkers[pick(shares, session.chance("gibbs", number))].way

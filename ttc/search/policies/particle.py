@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ttc.errors import ConfigError
-from ttc.search.policy import Dice, Resampled, Resampler
 from ttc.search.resampling import Scheme, copies, effective_size, log_sum, normalise
+from ttc.search.tree import Dice, Resampled, Resampler
 
 Weight: TypeAlias = Literal["score", "odds"]
 MIN_DOUBT = 1e-6

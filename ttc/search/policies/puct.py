@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from ttc.core import Prompt
 from ttc.errors import ConfigError
-from ttc.search.policy import Searcher
-from ttc.search.runtime import Branch, Growth, Node, ended, grow
+from ttc.search.tree import Branch, Growth, Node, Searcher, ended, grow
 from ttc.session.session import Session
 
 
@@ -40,8 +39,8 @@ class _Place:
 
     @property
     def mean(self) -> float:
-        known = self.visits + (self.value is not None)
-        return (self.total + (self.value or 0.0)) / known if known else 0.0
+        num_values = self.visits + (self.value is not None)
+        return (self.total + (self.value or 0.0)) / num_values if num_values else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +73,14 @@ class Puct:
         while True:
             here = way[-1]
             options = [child for child in here.children if not child.closed]
-            wanted = max(options, key=lambda child: self._merit(here, child.mean, child.visits), default=None)
+            best = max(options, key=lambda child: self._merit(here, child.mean, child.visits), default=None)
             if len(here.children) < self.beam_width and (
-                wanted is None or self._merit(here, here.mean, 0) > self._merit(here, wanted.mean, wanted.visits)
+                best is None or self._merit(here, here.mean, 0) > self._merit(here, best.mean, best.visits)
             ):
                 return way
-            if wanted is None:
+            if best is None:
                 return way
-            way.append(wanted)
+            way.append(best)
 
     def _merit(self, parent: _Place, mean: float, visits: int) -> float:
         return mean + self.c / self.beam_width * math.sqrt(max(parent.visits, 1)) / (1 + visits)
@@ -92,10 +91,10 @@ class Puct:
             here = way[-1]
             number = here.first + len(here.children)
             branch = Branch(here.prompt, range(number, number + 1), here.num_sampled)
-            grown = await grow(session, branch, growth)
-            if not grown:
+            children = await grow(session, branch, growth)
+            if not children:
                 return None
-            (node,) = grown
+            (node,) = children
             value = node.score if node.score is not None and math.isfinite(node.score) else 0.0
             child = _Place(node.prompt, node.num_sampled, here.depth + 1, value=value)
             here.children.append(child)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ttc.errors import ConfigError
-from ttc.search.policy import Policy
 from ttc.search.resampling import normalise
+from ttc.search.tree import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import text_key
-from ttc.answers.nodes import Node
+from ttc.answers.nodes import Term
 from ttc.answers.numeric import exact
 from ttc.answers.units import unit
 
@@ -49,11 +49,11 @@ class Policy:
 class Decide:
     """Leaves open what exact arithmetic cannot decide; the worker's subclass computes."""
 
-    def equal(self, left: Node, right: Node, slack: Fraction) -> Ternary:
+    def equal(self, left: Term, right: Term, slack: Fraction) -> Ternary:
         """Whether two expressions have the same value, to within `slack`."""
         return None
 
-    def proportional(self, left: Node, right: Node, positive: bool) -> Ternary:
+    def proportional(self, left: Term, right: Term, positive: bool) -> Ternary:
         """Whether left = c * right for one constant c (of positive sign)."""
         return None
 
@@ -64,7 +64,7 @@ class Comparison:
     def __init__(self, policy: Policy, decide: Decide) -> None:
         self.policy, self.decide = policy, decide
 
-    def same(self, left: Node, right: Node) -> Ternary:
+    def same(self, left: Term, right: Term) -> Ternary:
         """Compare two shapes."""
         if left == right:
             return True
@@ -75,7 +75,7 @@ class Comparison:
         left, right = self._read(left), self._read(right)
         if left.op != right.op:
             return False
-        rules: dict[str, Callable[[Node, Node], Ternary]] = {
+        rules: dict[str, Callable[[Term, Term], Ternary]] = {
             "scalar": lambda a, b: self.scalars(a.args[0], b.args[0]),
             "set": lambda a, b: self._unordered(a.args, b.args),
             "union": lambda a, b: self._unordered(a.args, b.args),
@@ -90,12 +90,12 @@ class Comparison:
         rule = rules.get(left.op)
         return rule(left, right) if rule else False
 
-    def _read(self, node: Node) -> Node:
+    def _read(self, node: Term) -> Term:
         listing = self.policy.reading and node.op in ("set", "tuple", "brackets")
-        return Node(self.policy.reading, node.args) if listing else node
+        return Term(self.policy.reading, node.args) if listing else node
 
     # -- numbers ---------------------------------------------------------------------------------------------------
-    def scalars(self, left: Node, right: Node) -> Ternary:
+    def scalars(self, left: Term, right: Term) -> Ternary:
         """Compare two expressions."""
         if left == right:
             return True
@@ -107,12 +107,12 @@ class Comparison:
         known = first if first is not None else second
         return self.decide.equal(left, right, self._slack(left, right, known, known))
 
-    def _slack(self, left: Node, right: Node, first: Fraction | None, second: Fraction | None) -> Fraction:
+    def _slack(self, left: Term, right: Term, first: Fraction | None, second: Fraction | None) -> Fraction:
         scale = max((abs(value) for value in (first, second) if value is not None), default=Fraction(0))
         allowed = max(Fraction(self.policy.absolute), Fraction(self.policy.relative) * scale)
         return max(allowed, self._last_place(left, right, first, second))
 
-    def _last_place(self, left: Node, right: Node, first: Fraction | None, second: Fraction | None) -> Fraction:
+    def _last_place(self, left: Term, right: Term, first: Fraction | None, second: Fraction | None) -> Fraction:
         """One unit in the last place of the decimal, when one side is a long decimal and the other is exact."""
         digits = [_digits(left), _digits(right)]
         if (digits[0] is None) == (digits[1] is None) or not self.policy.rounding:
@@ -126,7 +126,7 @@ class Comparison:
         last = _magnitude(value) + 1 - count
         return Fraction(10) ** last if last <= -self.policy.rounding else Fraction(0)
 
-    def _quantities(self, left: Node, right: Node) -> Ternary:
+    def _quantities(self, left: Term, right: Term) -> Ternary:
         (first, first_unit), (second, second_unit) = _with_unit(left), _with_unit(right)
         if "%" in (first_unit, second_unit) and first_unit != second_unit:
             return self._percents(first, first_unit, second, second_unit)
@@ -138,7 +138,7 @@ class Comparison:
         # In the unit of the first, which is the gold's: an absolute tolerance is meant in it.
         return self.scalars(first, _scaled(second, factors[1] / factors[0]))
 
-    def _percents(self, first: Node, first_unit: str, second: Node, second_unit: str) -> Ternary:
+    def _percents(self, first: Term, first_unit: str, second: Term, second_unit: str) -> Ternary:
         if first_unit and second_unit:
             return False
         percent, bare = (first, second) if first_unit else (second, first)
@@ -147,7 +147,7 @@ class Comparison:
         return any_of([self.scalars(reading, bare) for reading in accepted])
 
     # -- structures ------------------------------------------------------------------------------------------------
-    def _named(self, left: Node, right: Node) -> Ternary:
+    def _named(self, left: Term, right: Term) -> Ternary:
         names = [node.args[0] if node.op == "named" else "" for node in (left, right)]
         if "rel" in (left.op, right.op):
             equations = [_equation(node) for node in (left, right)]
@@ -158,12 +158,12 @@ class Comparison:
         bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
         return self.same(bodies[0], bodies[1])
 
-    def _ordered(self, left: Sequence[Node], right: Sequence[Node]) -> Ternary:
+    def _ordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
         if len(left) != len(right):
             return False
         return all_of([self.same(a, b) for a, b in zip(left, right, strict=True)])
 
-    def _unordered(self, left: Sequence[Node], right: Sequence[Node]) -> Ternary:
+    def _unordered(self, left: Sequence[Term], right: Sequence[Term]) -> Ternary:
         """Equality of sets: every member of each has an equal in the other."""
         left, right = list(dict.fromkeys(left)), list(dict.fromkeys(right))
         common = set(left) & set(right)
@@ -175,24 +175,24 @@ class Comparison:
         back = [[self.same(a, b) for a in left] for b in rest_right]
         return all_of([any_of(row) for row in (*table, *back)])
 
-    def _matrices(self, left: Node, right: Node) -> Ternary:
+    def _matrices(self, left: Term, right: Term) -> Ternary:
         if [len(row) for row in left.args] != [len(row) for row in right.args]:
             return False
         return all_of([self._ordered(a, b) for a, b in zip(left.args, right.args, strict=True)])
 
-    def _ratios(self, left: Node, right: Node) -> Ternary:
+    def _ratios(self, left: Term, right: Term) -> Ternary:
         if len(left.args) != len(right.args):
             return False
         sides = [[_with_unit(item)[0] for item in node.args] for node in (left, right)]
         base = [side[0] for side in sides]
         return all_of(
             [
-                self.scalars(Node("mul", (a, base[1])), Node("mul", (b, base[0])))
+                self.scalars(Term("mul", (a, base[1])), Term("mul", (b, base[0])))
                 for a, b in zip(sides[0], sides[1], strict=True)
             ]
         )
 
-    def _relations(self, left: Node, right: Node) -> Ternary:
+    def _relations(self, left: Term, right: Term) -> Ternary:
         first, second = _difference(left), _difference(right)
         if first is None or second is None or first[0] != second[0]:
             return False
@@ -209,7 +209,7 @@ def any_of(values: Sequence[Ternary]) -> Ternary:
     return True if True in values else None if None in values else False
 
 
-def _digits(node: Node) -> int | None:
+def _digits(node: Term) -> int | None:
     """Significant digits of a decimal literal; None for anything else."""
     inner = node.args[0] if node.op == "neg" else node
     digits: int | None = inner.args[1] if inner.op == "num" else None
@@ -234,13 +234,13 @@ def _magnitude(value: Fraction) -> int:
     return guess
 
 
-def _with_unit(node: Node) -> tuple[Node, str]:
-    inner: Node = node.args[0]
+def _with_unit(node: Term) -> tuple[Term, str]:
+    inner: Term = node.args[0]
     return inner, node.args[1] if node.op == "quantity" else ""
 
 
-def _scaled(node: Node, factor: Fraction) -> Node:
-    return node if factor == 1 else Node("mul", (node, Node("num", (factor, None))))
+def _scaled(node: Term, factor: Fraction) -> Term:
+    return node if factor == 1 else Term("mul", (node, Term("num", (factor, None))))
 
 
 def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
@@ -266,20 +266,20 @@ def _same_name(first: str, second: str) -> bool:
     return heads[0] == heads[1] or ("y" in heads and one_is_function)
 
 
-def _equation(node: Node) -> Node | None:
+def _equation(node: Term) -> Term | None:
     """An equation as a relation: y = 2x + 1 has been read as the name y of a scalar."""
     if node.op == "rel":
         return node
     if node.op == "named" and node.args[1].op == "scalar" and len(node.args[0]) == 1:
-        return Node("rel", (("=",), Node("sym", (node.args[0],)), node.args[1].args[0]))
+        return Term("rel", (("=",), Term("sym", (node.args[0],)), node.args[1].args[0]))
     return None
 
 
-def _difference(node: Node) -> tuple[str, Node] | None:
+def _difference(node: Term) -> tuple[str, Term] | None:
     """A relation between two sides as an operator and left minus right; None for chains."""
     operators, *sides = node.args
     if len(sides) != 2 or operators[0] == "in":
         return None
     flipped = {">": "<", ">=": "<="}.get(operators[0])
     first, second = (sides[1], sides[0]) if flipped else (sides[0], sides[1])
-    return flipped or operators[0], Node("add", (first, Node("neg", (second,))))
+    return flipped or operators[0], Term("add", (first, Term("neg", (second,))))

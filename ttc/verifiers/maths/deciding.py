@@ -17,7 +17,7 @@ from typing import Any
 
 from mpmath import mp  # type: ignore[import-untyped]
 
-from ttc.answers.nodes import Node
+from ttc.answers.nodes import Term
 from ttc.answers.numeric import TooCostly, Undefined, approximate
 from ttc.verifiers.maths.comparing import Decide, Ternary
 
@@ -30,7 +30,7 @@ _SHRINK = Fraction(1, 10**40)
 class Digits(Decide):
     """Decides with 60 and 130 digits."""
 
-    def equal(self, left: Node, right: Node, slack: Fraction) -> Ternary:
+    def equal(self, left: Term, right: Term, slack: Fraction) -> Ternary:
         """Whether two expressions have the same value, to within `slack`."""
         names = sorted(left.symbols() | right.symbols())
         answers = [_agree(left, right, point, slack) for point in _points(names)]
@@ -39,7 +39,7 @@ class Digits(Decide):
             return False
         return True if len(known) >= (_NEEDED if names else 1) else None
 
-    def proportional(self, left: Node, right: Node, positive: bool) -> Ternary:
+    def proportional(self, left: Term, right: Term, positive: bool) -> Ternary:
         """Whether left = c * right for one constant c (of positive sign): left(p) right(q) = left(q) right(p)."""
         names = sorted(left.symbols() | right.symbols())
         points = [point for point in _points(names) if _defined(left, right, point)]
@@ -65,12 +65,12 @@ def _points(names: list[str]) -> Iterator[dict[str, Any]]:
         yield {name: Fraction(rng.choice(signs) * rng.randrange(200_003, 2_500_007), 1_000_003) for name in names}
 
 
-def _value(node: Node, point: dict[str, Any]) -> Any:
+def _value(node: Term, point: dict[str, Any]) -> Any:
     exact_point = {name: mp.mpf(value.numerator) / value.denominator for name, value in point.items()}
     return approximate(node, exact_point, mp)
 
 
-def _defined(left: Node, right: Node, point: dict[str, Any]) -> bool:
+def _defined(left: Term, right: Term, point: dict[str, Any]) -> bool:
     try:
         with mp.workdps(20):
             _value(left, point)
@@ -80,7 +80,7 @@ def _defined(left: Node, right: Node, point: dict[str, Any]) -> bool:
     return True
 
 
-def _agree(left: Node, right: Node, point: dict[str, Any], slack: Fraction) -> Ternary:
+def _agree(left: Term, right: Term, point: dict[str, Any], slack: Fraction) -> Ternary:
     try:
         if _vanishes(lambda: _value(left, point) - _value(right, point)):
             return True
@@ -96,7 +96,7 @@ def _agree(left: Node, right: Node, point: dict[str, Any], slack: Fraction) -> T
         return None
 
 
-def _agree_undefined(left: Node, right: Node, point: dict[str, Any]) -> Ternary:
+def _agree_undefined(left: Term, right: Term, point: dict[str, Any]) -> Ternary:
     """Where one side has no value: nothing is learnt. A constant without a value equals nothing."""
     return None if point else False
 
@@ -115,10 +115,10 @@ def _vanishes(difference: Callable[[], Any]) -> bool:
     return bool(abs(fine) <= abs(rough) * mp.mpf(_SHRINK.numerator) / _SHRINK.denominator)
 
 
-def _cross(left: Node, right: Node, base: dict[str, Any], other: dict[str, Any]) -> Any:
+def _cross(left: Term, right: Term, base: dict[str, Any], other: dict[str, Any]) -> Any:
     return _value(left, base) * _value(right, other) - _value(left, other) * _value(right, base)
 
 
-def _sign(node: Node, point: dict[str, Any]) -> int:
+def _sign(node: Term, point: dict[str, Any]) -> int:
     value = _value(node, point)
     return 0 if value == 0 else 1 if value > 0 else -1

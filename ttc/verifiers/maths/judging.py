@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Node
+from ttc.answers.nodes import Term
 from ttc.answers.numeric import TooCostly
 from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
@@ -35,7 +35,7 @@ def judge(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"equal": None, "reason": str(exc)}
 
 
-def read(text: str) -> Node | None:
+def read(text: str) -> Term | None:
     """The shape of a plain answer, or None when it is not in the grammar."""
     try:
         return shape(parse(text))

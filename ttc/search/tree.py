@@ -8,30 +8,38 @@ since the policy ranks all of its nodes. Selection reads nodes in path order and
 Under any budget every child is a request and a task of its own: what each may spend is leased before the first of them
 waits, so which one is left out does not depend on the schedule, and what is done when time runs out is kept.
 
-A `barrier` in `Growth` puts all subtrees of all problems in step, for comparison: generate all, then score all. Under a
-budget of tokens the subtrees of a problem grow one after another, and a level is scored when it is complete: what a
-scorer charges for a text depends on what it has read before, so its order must not depend on the schedule.
+A `Barrier` in `Growth` puts all subtrees of all problems in step, for comparison with the lock-step schedule of other
+tools: generate all, then score all. It costs no tokens, only time: the trees are the same. Under a budget of
+tokens the subtrees of a problem grow one after another, and a level is scored when it is complete: what a scorer
+charges for a text depends on what it has read before, so its order must not depend on the schedule.
 
 Rules: n candidates live at first; a finished path is kept as a leaf, is never re-expanded, re-scored nor re-weighted,
 and its place is not refilled (the live width shrinks by one). A path is cut, not finished, when its tokens or the depth
 run out. With `verify_every` g, a child is g steps long and is scored once, at its end (Chen et al. 2025, "Rethinking
 Optimal Verification Granularity", arXiv 2505.11730). Cost: n paths of generated tokens plus the pruned steps; each
 token scored once. Left out: look-ahead (costs k+1 times for little).
+
+The policy turns the scores of the live nodes into the number of children of each. There are three kinds. A `Policy` is
+pure: no randomness of its own, no state, no view of text or targets. A `Resampler` is pure as well, but paths carry
+weights and it is given dice, keyed by the place in the tree. A `Searcher` grows the whole tree by itself, out of `grow`
+and `ended`. Nodes arrive in path order, so a tie goes to the earlier path whatever finished first.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from ttc.choosing.aggregate import How, aggregate
 from ttc.concurrent import gather
+from ttc.config.registry import POLICIES
+from ttc.config.specs import parse_spec
 from ttc.core import Completion, Path, Prompt, Sampling, Scorer
-from ttc.search.barrier import Barrier
-from ttc.search.pace import Course, Pace
-from ttc.search.policy import Dice, Policy, Resampled, Resampler
 from ttc.session.session import Session
 from ttc.session.thinking import OUT_OF_CALLS
 
@@ -62,6 +70,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Course:
+    """How a level goes on: with `width` paths, guided by the scorer or finished as they are."""
+
+    width: int
+    guided: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Growth:
     """How steps are made: where one ends, how long a step and a path may be, how deep, how scores aggregate."""
 
@@ -74,8 +90,8 @@ class Growth:
     barrier: Barrier | None = None
     window: int | None = None
     verify_every: int = 1
-    pace: Pace | None = None
-    """What a path is expected to take, where a budget may end before the search does."""
+    pace: Callable[[Session, int, int, int, float], Course] | None = None
+    """Where a budget may end first: (session, least tokens of a live path, depth, width, seconds a level) -> course."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +102,74 @@ class Branch:
     draws: range
     num_sampled: int = 0
     log_weight: float = 0.0
+
+
+Dice: TypeAlias = Callable[[int], float]
+"""Uniform number i in [0, 1) of one level of one subtree."""
+
+
+class Policy(Protocol):
+    """Decides how wide each live node grows."""
+
+    def subtrees(self, n: int) -> tuple[int, ...]:
+        """Split the width n into independent subtrees; their widths sum to n."""
+        ...
+
+    def allocate(self, scores: Sequence[float], width: int) -> list[int]:
+        """Children of each live node; they sum to `width` exactly. A node without a verdict scores -inf."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resampled:
+    """Children of each live node, and the log weight that each child of it starts with."""
+
+    counts: tuple[int, ...]
+    log_weights: tuple[float, ...]
+
+
+@runtime_checkable
+class Resampler(Protocol):
+    """Decides by chance, in proportion to weights that paths carry from level to level (sequential Monte Carlo)."""
+
+    def subtrees(self, n: int) -> tuple[int, ...]:
+        """As of `Policy`."""
+        ...
+
+    def increment(self, score: float) -> float:
+        """Log of the factor by which a new step's score (-inf: no verdict) multiplies the weight of its path."""
+        ...
+
+    def resample(self, log_weights: Sequence[float], width: int, depth: int, dice: Dice) -> Resampled:
+        """Share `width` children among the live nodes after level `depth` (from 1)."""
+        ...
+
+
+@runtime_checkable
+class Searcher(Protocol):
+    """Grows a tree in its own order. One serves all problems of a run at once, so it keeps nothing in itself."""
+
+    async def search(self, session: Session, root: Prompt, n: int, growth: Growth, first: int = 0) -> list[Node]:
+        """Return at most n leaves in path order, cut paths included; the draws of the root begin with `first`."""
+        ...
+
+
+AnyPolicy: TypeAlias = Policy | Resampler | Searcher
+
+
+@functools.lru_cache(maxsize=64)
+def make_policy(spec: str, beam_width: int) -> AnyPolicy:
+    """Make the policy that `spec` names: `beam`, `rebase:temperature=0.1`, `particle:scheme=residual,ess=0.5`.
+
+    A policy keeps nothing between problems, so equal ones are made once: to look one up costs more than a level of a
+    tree.
+
+    Raises:
+        ConfigError: no such policy or parameter, or a value out of range.
+    """
+    name, params = parse_spec(spec)
+    policy: AnyPolicy = POLICIES.create(name, params, supply={"beam_width": beam_width})
+    return policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +202,11 @@ async def search(
     widths = policy.subtrees(n // islands) * islands
     starts = [first + sum(widths[:i]) for i in range(len(widths))]
     views = [session.subtree(len(widths), i) if len(widths) > 1 else session for i in range(len(widths))]
-    grown = [
+    work = [
         _join(view, root, range(start, start + width), policy, growth)
         for view, start, width in zip(views, starts, widths, strict=True)
     ]
-    subtrees = [await one for one in grown] if session.rationed and growth.barrier is None else await gather(grown)
+    subtrees = [await one for one in work] if session.rationed and growth.barrier is None else await gather(work)
     return [leaf for leaves in subtrees for leaf in leaves]
 
 
@@ -144,13 +228,14 @@ async def _grow_subtree(
         children = await _expand(session, plan, growth)
         if not children:
             break
-        if hasattr(policy, "increment"):
+        if isinstance(policy, Resampler):
             children = [replace(c, log_weight=c.log_weight + policy.increment(c.rank)) for c in children]
         leaves += [child for child in children if ended(child, growth)]
         live = [child for child in children if not ended(child, growth)]
         width = len(draws) - len(leaves)
         if not live or width <= 0:
             break
+        # From here on the level is complete: every live node has its score, so the schedule cannot sway the ranking.
         course = _course(session, live, width, depth, started, growth)
         if not course.guided:
             return sorted([*leaves, *await _close(session, live, course.width, growth)], key=_path)
@@ -179,7 +264,7 @@ def _course(session: Session, live: Sequence[Node], width: int, depth: int, star
     if growth.pace is None:
         return Course(width)
     num_sampled = min(node.num_sampled for node in live)
-    return growth.pace.course(session, num_sampled, depth, width, (session.clock() - started) / depth)
+    return growth.pace(session, num_sampled, depth, width, (session.clock() - started) / depth)
 
 
 async def _close(session: Session, live: Sequence[Node], width: int, growth: Growth) -> list[Node]:
@@ -194,10 +279,10 @@ async def _close(session: Session, live: Sequence[Node], width: int, growth: Gro
 
 async def _finish_unscored(session: Session, node: Node, growth: Growth) -> Node:
     sampling = replace(growth.sampling, max_tokens=growth.sampling.max_tokens - node.num_sampled)
-    drawn = await session.generate(node.prompt, range(1), sampling=sampling, least=0)
-    if not drawn:
+    completions = await session.generate(node.prompt, range(1), sampling=sampling, least=0)
+    if not completions:
         return node
-    (completion,) = drawn
+    (completion,) = completions
     num_sampled = node.num_sampled + completion.usage.generated
     return replace(node, prompt=node.prompt.then(completion), completion=completion, num_sampled=num_sampled)
 
@@ -206,7 +291,7 @@ def _share(
     session: Session, policy: Policy | Resampler, live: Sequence[Node], width: int, depth: int, start: int
 ) -> Resampled:
     """Ask the policy; its dice belong to the subtree (by its first draw) and the level."""
-    if hasattr(policy, "resample"):
+    if isinstance(policy, Resampler):
         dice: Dice = lambda i: session.chance("resample", start, depth, i)  # noqa: E731
         return policy.resample([node.log_weight for node in live], width, depth, dice)
     counts = policy.allocate([node.rank for node in live], width)
@@ -222,8 +307,8 @@ async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> l
     """Generate and score every child of the plan at once; results in path order; fewer when the budget ends."""
     if growth.barrier is None and not session.rationed:
         families = _one_by_one(plan) if session.limited else plan
-        grown = await gather(grow(session, branch, growth) for branch in families)
-        return [child for family in grown for child in family]
+        nodes_by_branch = await gather(grow(session, branch, growth) for branch in families)
+        return [child for family in nodes_by_branch for child in family]
     births = [(branch, draw) for branch in plan for draw in branch.draws]
     return await _in_step(session, births, growth, growth.barrier)
 
@@ -235,10 +320,10 @@ def _one_by_one(plan: Sequence[Branch]) -> list[Branch]:
 
 async def grow(session: Session, branch: Branch, growth: Growth) -> list[Node]:
     """Grow the children of a branch and score them together; fewer when the budget does not cover all."""
-    grown = await _first_step(session, branch, growth)
+    children = await _first_step(session, branch, growth)
     if growth.verify_every > 1:
-        grown = await gather(_finish(session, child, growth) for child in grown)
-    return await _judge(session, grown, growth)
+        children = await gather(_finish(session, child, growth) for child in children)
+    return await _judge(session, children, growth)
 
 
 async def _in_step(
@@ -248,12 +333,12 @@ async def _in_step(
     first = await gather(
         _first_step(session, replace(branch, draws=range(draw, draw + 1)), growth) for branch, draw in births
     )
-    grown = [child for family in first for child in family]
-    while not all(child.complete for child in grown):
-        grown = await gather(_step(session, child, growth) for child in grown)
+    children = [child for family in first for child in family]
+    while not all(child.complete for child in children):
+        children = await gather(_step(session, child, growth) for child in children)
     if barrier is not None:
         await barrier.wait()
-    results = await _judge(session, grown, growth)
+    results = await _judge(session, children, growth)
     if barrier is not None:
         await barrier.wait()
     return results
@@ -262,10 +347,10 @@ async def _in_step(
 async def _first_step(session: Session, branch: Branch, growth: Growth) -> list[_Grown]:
     """The first step of every child of a branch; fewer when the budget ends, none when nothing could be drawn."""
     sampling = _step_sampling(growth, branch)
-    drawn = await session.generate(
+    completions = await session.generate(
         branch.prompt, branch.draws, sampling=sampling, scorer=growth.scorer, piece=True, least=0
     )
-    return [_after(branch, completion, 1, growth) for completion in drawn]
+    return [_after(branch, completion, 1, growth) for completion in completions]
 
 
 async def _finish(session: Session, child: _Grown, growth: Growth) -> _Grown:
@@ -279,10 +364,10 @@ async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
     if child.complete:
         return child
     sampling = _step_sampling(growth, child)
-    drawn = await session.generate(
+    completions = await session.generate(
         child.prompt, range(1), sampling=sampling, scorer=growth.scorer, resumed=True, piece=True, least=0
     )
-    return _after(child, drawn[0], child.num_steps + 1, growth) if drawn else replace(child, complete=True)
+    return _after(child, completions[0], child.num_steps + 1, growth) if completions else replace(child, complete=True)
 
 
 def _step_sampling(growth: Growth, child: Branch | _Grown) -> Sampling:
@@ -297,14 +382,14 @@ def _step_sampling(growth: Growth, child: Branch | _Grown) -> Sampling:
 def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, growth: Growth) -> _Grown:
     """The child that a step makes of the path before it."""
     num_sampled = parent.num_sampled + completion.usage.generated
-    spent = num_sampled >= growth.sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
+    out_of_tokens = num_sampled >= growth.sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
     return _Grown(
         prompt=parent.prompt.then(completion),
         completion=completion,
         num_sampled=num_sampled,
         log_weight=parent.log_weight,
         num_steps=num_steps,
-        complete=completion.finished or spent or num_steps == growth.verify_every,
+        complete=completion.finished or out_of_tokens or num_steps == growth.verify_every,
     )
 
 
@@ -326,3 +411,39 @@ def population_weights(leaves: Sequence[Node]) -> list[float]:
     if top == NO_VERDICT:
         return [1.0] * len(leaves)
     return [math.exp(leaf.log_weight - top) for leaf in leaves]
+
+
+class Barrier:
+    """All members wait for each other; one that leaves is not waited for. For one event loop."""
+
+    def __init__(self) -> None:
+        self._members = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @contextlib.contextmanager
+    def joined(self) -> Iterator[None]:
+        """Be a member for a while."""
+        self._members += 1
+        try:
+            yield
+        finally:
+            self._members -= 1
+            self._open_when_complete()
+
+    async def wait(self) -> None:
+        """Wait for all other members."""
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(arrived)
+        self._open_when_complete()
+        try:
+            await arrived
+        finally:
+            if arrived in self._waiting:  # cancelled: its place is taken by nobody
+                self._waiting.remove(arrived)
+
+    def _open_when_complete(self) -> None:
+        if len(self._waiting) >= self._members:
+            waiting, self._waiting = self._waiting, []
+            for arrived in waiting:
+                if not arrived.done():
+                    arrived.set_result(None)
