@@ -14,7 +14,7 @@ from evals.data.sources import Row, Source, rows_from
 from evals.task import Check, Item, Task, sample
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
-from ttc.verifiers.instructions import Mode
+from ttc.verifiers.instructions.verifier import Mode
 
 
 def ifeval(*, data: str | None = None, mode: Mode = "strict") -> Task:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from ttc.engines.openai.balance import Balancer
-from ttc.engines.openai.retry import Retry, Transient, is_transient, retrying, wish_s
+from ttc.engines.shared.balance import Balancer
+from ttc.engines.shared.retry import Retry, Transient, is_transient, retrying, wish_s
 from ttc.errors import ConfigError, EngineError, EngineTimeout
 
 QUICK = Retry(max_attempts=4, max_total_s=5.0, base_s=0.001)

@@ -12,7 +12,7 @@ from ttc.core import Sampling, Usage
 from ttc.engines.openai.ids import IdsReader
 from ttc.engines.openai.ledger import Ledger
 from ttc.engines.openai.reply import ServerUsage, TextReader
-from ttc.engines.openai.retry import Transient
+from ttc.engines.shared.retry import Transient
 from ttc.engines.shared.stops import make_rule
 from ttc.session.thinking import split_text
 

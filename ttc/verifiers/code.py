@@ -1,7 +1,7 @@
 """Programs in Python, run in a sandbox against unit tests, input and output, or the values of functions.
 
 The program is the last fenced block of the answer (kind `code`). Its target says how it is tested: see
-`ttc/verifiers/_code/target.py`. The score is the share of checks that pass: each assert, case, drawn case and script
+`ttc/verifiers/programs/target.py`. The score is the share of checks that pass: each assert, case, drawn case and script
 run counts once. The verdict is correct when the share reaches `min_share`, by default only when all checks pass.
 
 What a program can do to its verdict. It runs alone in a process without files, network or other processes
@@ -45,8 +45,8 @@ from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox.limits import MIN_MEMORY_MB
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
-from ttc.verifiers._code.target import Exercise, defines, read_target
-from ttc.verifiers._code.trial import Outcome, Trial
+from ttc.verifiers.programs.target import Exercise, defines, read_target
+from ttc.verifiers.programs.trial import Outcome, Trial
 from ttc.verifiers.shared.contract import Canary, Card
 from ttc.verifiers.shared.reading import Clock, read_answer
 

@@ -9,7 +9,7 @@ Args:
 
 from __future__ import annotations
 
-from ttc.verifiers.shared._numbers import NumbersVerifier
+from ttc.verifiers.shared.numbers import NumbersVerifier
 from ttc.verifiers.shared.contract import Canary
 
 VALUE = 24

@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared._languages import check_code, shares
+from ttc.verifiers.shared.languages import check_code, shares
 from ttc.verifiers.shared._part import answer_part
 from ttc.verifiers.shared._prose import prose
 from ttc.verifiers.shared._targets import known_fields, naming

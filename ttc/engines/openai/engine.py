@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.openai.balance import Balancer, ServerState
+from ttc.engines.shared.balance import Balancer, ServerState
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.ledger import Ledger, Reconciliation
 from ttc.engines.openai.reply import Outcome, Reader
 from ttc.engines.openai.request import Features, seed_of
-from ttc.engines.openai.retry import Retry, Transient
+from ttc.engines.shared.retry import Retry, Transient
 from ttc.engines.shared.text import Text
 from ttc.errors import EngineError, Unsupported
 

@@ -81,7 +81,7 @@ def openai(
     """
     from ttc.engines.openai.client import Access
     from ttc.engines.openai.engine import Connection
-    from ttc.engines.openai.retry import Retry
+    from ttc.engines.shared.retry import Retry
 
     at_least("openai", 1, max_in_flight=max_in_flight, max_concurrency=max_concurrency, attempts=attempts)
     at_least("openai", 2, max_context=max_context)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ttc.config.ranges import at_least
 from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
-from ttc.engines.openai.retry import Retry
+from ttc.engines.shared.retry import Retry
 from ttc.engines.sglang.call import Server
 from ttc.engines.sglang.engine import SGLangEngine
 from ttc.engines.sglang.http import HttpServers, Wire, environment_key, parse_urls

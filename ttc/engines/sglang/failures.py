@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 
 from ttc.core import Json
-from ttc.engines.openai.retry import Transient, is_transient, wish_s
+from ttc.engines.shared.retry import Transient, is_transient, wish_s
 from ttc.errors import EngineError, EngineTimeout, PromptTooLong
 
 __all__ = ["check", "check_event", "read_json", "translated"]

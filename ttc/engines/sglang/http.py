@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.core import Json
-from ttc.engines.openai.balance import Balancer
-from ttc.engines.openai.retry import Retry, Transient
+from ttc.engines.shared.balance import Balancer
+from ttc.engines.shared.retry import Retry, Transient
 from ttc.engines.sglang.call import Call, until_done
 from ttc.engines.sglang.failures import check, check_event, read_json, translated
 from ttc.engines.sglang.weights import handed_over

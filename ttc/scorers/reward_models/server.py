@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ttc.engines.openai.balance import Balancer
+from ttc.engines.shared.balance import Balancer
 from ttc.engines.openai.client import Access, Busy, Client, Door, NotFound
-from ttc.engines.openai.retry import Retry
+from ttc.engines.shared.retry import Retry
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
 from ttc.scorers.reward_models.own_loop import OwnLoop
 

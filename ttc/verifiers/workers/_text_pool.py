@@ -13,7 +13,7 @@ _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "limit": "limit"}
 
 def text_pool(workers: int, timeout_s: float) -> Pool:
     """A pool of that worker; nothing starts before the first request."""
-    program = ("-m", "ttc.verifiers.workers._text_worker")
+    program = ("-m", "ttc.verifiers.workers.text_worker")
     return Pool(workers=workers, timeout_s=timeout_s, memory_mb=MEMORY_MB, program=program)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ttc.verifiers._instructions.arguments import Arguments, Check
-from ttc.verifiers._instructions.sentences import count_sentences
-from ttc.verifiers._instructions.words import count_words
+from ttc.verifiers.instructions.arguments import Arguments, Check
+from ttc.verifiers.instructions.sentences import count_sentences
+from ttc.verifiers.instructions.words import count_words
 
 _DIVIDER = re.compile(r"\s?\*\*\*\s?")
 _ENDS_WORD = re.compile(r"[.,?!'\"]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttc.verifiers._instructions.arguments import Arguments, Check
+from ttc.verifiers.instructions.arguments import Arguments, Check
 
 _DIVIDER = "******"
 

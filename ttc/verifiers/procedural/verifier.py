@@ -24,8 +24,8 @@ from typing import Any
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, MissingExtra, UnknownName, VerifierError
-from ttc.verifiers._procedural.methods import REFUSED, needs_worker
-from ttc.verifiers._procedural.ours import same
+from ttc.verifiers.procedural.methods import REFUSED, needs_worker
+from ttc.verifiers.procedural.ours import same
 from ttc.verifiers.shared._targets import jsonable, known_fields, naming
 from ttc.verifiers.shared._versions import library
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
@@ -39,7 +39,7 @@ MAX_INDEX = 10_000
 GENERATE_S = 60.0
 """Seconds that a batch of problems may take; the slowest tasks take 0.4 s a problem."""
 BATCH = 20
-_WORKER = ("-m", "ttc.verifiers._procedural.worker")
+_WORKER = ("-m", "ttc.verifiers.procedural.worker")
 _FIELDS: Mapping[str, type] = {
     "task": str, "answer": str, "seed": int, "index": int, "config": dict, "digest": str,
 }  # fmt: skip

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ttc.engines.openai.retry import Retry, Transient, retrying
+from ttc.engines.shared.retry import Retry, Transient, retrying
 from ttc.errors import ConfigError
 
 __all__ = ["Balancer", "ServerState"]

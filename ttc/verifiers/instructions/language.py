@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ttc.verifiers._instructions.arguments import Arguments, Check
-from ttc.verifiers.shared._languages import check_code, detect
+from ttc.verifiers.instructions.arguments import Arguments, Check
+from ttc.verifiers.shared.languages import check_code, detect
 
 
 def response_language(arguments: Arguments) -> Check:

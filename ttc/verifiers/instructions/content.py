@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ttc.verifiers._instructions.arguments import Arguments, Check
+from ttc.verifiers.instructions.arguments import Arguments, Check
 
 _MARKERS = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
 """The two markers of IFEval, which may be written with spaces; any other one is literal."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ttc.verifiers._instructions.arguments import Arguments, Check
+from ttc.verifiers.instructions.arguments import Arguments, Check
 
 
 def existence(arguments: Arguments) -> Check:

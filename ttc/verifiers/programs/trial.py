@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ttc.sandbox.limits import Limits
 from ttc.sandbox.running import Ran, Script, Suite, Tested
 from ttc.sandbox.worker import Worker
-from ttc.verifiers._code.output import same_output
-from ttc.verifiers._code.target import Exercise
+from ttc.verifiers.programs.output import same_output
+from ttc.verifiers.programs.target import Exercise
 
 LEAST_S = 0.05
 """Seconds below which a script is not started any more."""

@@ -1,4 +1,4 @@
-"""The worker that holds reasoning-gym: `python -m ttc.verifiers._procedural.worker MEMORY_MB`.
+"""The worker that holds reasoning-gym: `python -m ttc.verifiers.procedural.worker MEMORY_MB`.
 
 It makes problems and scores answers; the pool fixes its hash seed, on which some tasks depend, and ends it at its
 limits. While a scorer of the package sees an answer, an audit hook refuses to run code, start processes, connect or
@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ttc.verifiers._procedural.methods import REFUSED, THEIRS, needs_worker
-from ttc.verifiers._procedural.ours import SCORERS
+from ttc.verifiers.procedural.methods import REFUSED, THEIRS, needs_worker
+from ttc.verifiers.procedural.ours import SCORERS
 from ttc.verifiers.workers.worker import serve
 
 SIZE = 10_000

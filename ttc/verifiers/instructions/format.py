@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from ttc.verifiers._instructions.arguments import Arguments, Check
+from ttc.verifiers.instructions.arguments import Arguments, Check
 
 _ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 _FENCES = ("```json", "```Json", "```JSON", "```")

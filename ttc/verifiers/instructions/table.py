@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ttc.verifiers._instructions import (
+from ttc.verifiers.instructions.table import (
     case,
     combination,
     content,
@@ -19,7 +19,7 @@ from ttc.verifiers._instructions import (
     punctuation,
     startend,
 )
-from ttc.verifiers._instructions.arguments import Arguments, Check, Make
+from ttc.verifiers.instructions.arguments import Arguments, Check, Make
 
 __all__ = ["INSTRUCTIONS", "Arguments", "Check", "Make"]
 

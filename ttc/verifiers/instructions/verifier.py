@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 from ttc.config.values import nearest
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers._instructions import INSTRUCTIONS, Arguments, Check
+from ttc.verifiers.instructions.table import INSTRUCTIONS, Arguments, Check
 from ttc.verifiers.shared._part import answer_part
 from ttc.verifiers.shared._targets import known_fields, naming
 from ttc.verifiers.shared._versions import library

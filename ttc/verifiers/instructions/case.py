@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ttc.verifiers._instructions.arguments import Arguments, Check
-from ttc.verifiers._instructions.language import is_in
-from ttc.verifiers._instructions.words import count_capital_words
-from ttc.verifiers.shared._languages import check_code
+from ttc.verifiers.instructions.arguments import Arguments, Check
+from ttc.verifiers.instructions.language import is_in
+from ttc.verifiers.instructions.words import count_capital_words
+from ttc.verifiers.shared.languages import check_code
 
 
 def english_capital(_arguments: Arguments) -> Check:
