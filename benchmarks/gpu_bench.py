@@ -66,7 +66,7 @@ def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: fl
     from ttc import seeds
     from ttc.core import Completion, Sampling
     from ttc.engines.embedded.requests import Request
-    from ttc.engines.shared.stops import make_rule
+    from ttc.engines.shared.tokens import make_rule
 
     async def go() -> list[tuple[int, ...]]:
         loop = asyncio.get_running_loop()

@@ -28,11 +28,10 @@ from typing import Any
 from tests.ttc.hostile_programs import ESCAPES, EXHAUSTIONS, FORGERIES, TARGET
 from tests.ttc.processes import descendants
 from ttc.core import Submission
-from ttc.sandbox.limits import Limits, unused_user
+from ttc.sandbox.limits import Limits, Tier, python, unused_user
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import candidates, failure
 from ttc.sandbox.running import Script
-from ttc.sandbox.tier import Tier, python
 from ttc.verifiers.code import CodeVerifier
 
 ROOT = Path(__file__).resolve().parents[1]

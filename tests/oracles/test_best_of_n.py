@@ -15,7 +15,7 @@ from tests.oracles.tools import accuracy, ballots, near
 from ttc import seeds
 from ttc.choosing.selection import choose, pessimistic_weights, pick, soft_weights
 from ttc.core import Score, Usage
-from ttc.engines._simulation import GOOD, last_state
+from ttc.engines.simulated import GOOD, last_state
 from ttc.strategies.best_of_n import best_of_n
 
 SCORES = st.lists(st.floats(-5, 5), min_size=1, max_size=30)

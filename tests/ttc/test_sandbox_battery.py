@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.ttc.hostile_programs import ESCAPES, EXHAUSTIONS
-from ttc.sandbox.limits import Limits
+from ttc.sandbox.limits import Limits, Tier
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import UNSAFE, candidates, failure
 from ttc.sandbox.running import Ran, Script
-from ttc.sandbox.tier import Tier
 
 TIERS = [tier for tier in candidates() if isinstance(tier, Tier)]
 LIMITS = Limits(wall_s=3.0, cpu_s=3.0, memory_mb=128, output_kb=64)

@@ -15,11 +15,10 @@ import pytest
 
 from tests.ttc.processes import descendants
 from ttc.errors import ConfigError, VerifierError
-from ttc.sandbox.limits import Limits, unused_user
+from ttc.sandbox.limits import Limits, Tier, unused_user
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import UNSAFE, candidates, failure, probe
 from ttc.sandbox.running import Script, Suite
-from ttc.sandbox.tier import Tier
 from ttc.sandbox.worker import Worker
 
 LIMITS = Limits(wall_s=5.0, cpu_s=5.0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ttc.reward_server import PrefixCache
-from ttc.scorers.reward_models.blocks import Blocks
+from ttc.scorers.reward_models.recall import Blocks
 
 PATHS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=30), min_size=1, max_size=8)
 

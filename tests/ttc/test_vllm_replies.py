@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ttc.core import ExtraCompletion, ModelShape, Sampling, Usage
-from ttc.engines.vllm.replies import completion_of, draw_usage, scoring_usage
-from ttc.engines.vllm.requests import Reply
+from ttc.engines.vllm.requests import Reply, completion_of, draw_usage, scoring_usage
 
 EOS = 1
 SHAPE = ModelShape(num_params=1000, num_layers=2, attention_width=8)

@@ -18,8 +18,7 @@ from evals.data.steps import Labelled, read_labelled
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.scorers.reward_models.layouts import SameIds
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import SameIds, Tokens
 from ttc.verifiers.steps import prefixes
 
 __all__ = ["StepRow", "Steps", "read_steps", "targets"]

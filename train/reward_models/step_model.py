@@ -20,7 +20,7 @@ from train.base.models import load_model
 from train.examples.step_rows import StepRow, targets
 from train.update.batch import pad
 from ttc.errors import ConfigError
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import Tokens
 
 __all__ = ["Form", "StepModel", "new_step_model"]
 

@@ -37,7 +37,7 @@ from train.reward_models.step_model import StepModel, new_step_model
 from train.update.update import Objective, Updater
 from ttc import seeds
 from ttc.errors import ConfigError
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import Tokens
 
 __all__ = ["verifier_lm"]
 

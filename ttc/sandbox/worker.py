@@ -21,8 +21,7 @@ from typing import IO, Any
 
 from ttc.errors import VerifierError
 from ttc.sandbox import streams
-from ttc.sandbox.limits import Limits
-from ttc.sandbox.tier import Tier
+from ttc.sandbox.limits import Limits, Tier
 from ttc.sandbox.wire import JOB, READY, REFUSED
 
 START_S = 30.0

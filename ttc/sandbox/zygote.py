@@ -41,8 +41,7 @@ class Zygote:
     def __init__(self, control: socket.socket) -> None:
         from ttc.sandbox import cell, limits, seccomp
         from ttc.sandbox.driving import drive
-        from ttc.sandbox.script import script
-        from ttc.sandbox.serving import serve
+        from ttc.sandbox.serving import script, serve
 
         self._cell, self._limits = cell, limits
         self._modes = {"script": script, "serve": serve, "drive": drive}

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ttc import seeds
 from ttc.core import Price, Prompt, Score, Usage, UsageSink
-from ttc.engines._simulation import DECEPTIVE, DELIMITER, FOUND, GOOD, SEARCHING, WRONG
+from ttc.engines.simulated import DECEPTIVE, DELIMITER, FOUND, GOOD, SEARCHING, WRONG
 from ttc.errors import ConfigError
 
 RHO = 0.8

@@ -37,7 +37,7 @@ from ttc.config.ranges import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.identity.reads import InnerPart, reads
-from ttc.scorers._judging import Question, Said, agreed, harmless, verdict
+from ttc.scorers.judge import Question, Said, agreed, harmless, verdict
 from ttc.verifiers.shared.contract import Canary, Card
 from ttc.verifiers.shared.reading import Clock, unfinished
 

@@ -25,12 +25,9 @@ from typing import Literal, TypeAlias
 
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared._part import answer_part
-from ttc.verifiers.shared._targets import known_fields, naming
 from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock, read_answer
-from ttc.verifiers.workers._text_pool import MEMORY_MB, text_pool, without_reply
-from ttc.verifiers.workers.pool import Pool
+from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming, read_answer
+from ttc.verifiers.workers.pool import MEMORY_MB, Pool, text_pool, without_reply
 
 VERSION = "1"
 Where: TypeAlias = Literal["text", "final", "all"]

@@ -11,7 +11,7 @@ import torch
 from ttc.core import Completion, FinishReason, Path, Sampling, Usage, UsageSink
 from ttc.engines.embedded.cache import Segment
 from ttc.engines.embedded.decode import Group
-from ttc.engines.shared.stops import StopRule
+from ttc.engines.shared.tokens import StopRule
 
 __all__ = ["Draw", "Job", "Lead", "Request"]
 

@@ -115,10 +115,9 @@ def _engine(
     features: Features, capabilities: Capabilities, connection: Connection, local: _Local | None
 ) -> RemoteEngine:
     """The engine for the richest dialect that was found."""
-    from ttc.engines.openai.chat import ChatDialect
+    from ttc.engines.openai.chat import ChatDialect, PlainDialect
     from ttc.engines.openai.engine import RemoteEngine, TokenEngine
     from ttc.engines.openai.ids import IdsDialect
-    from ttc.engines.openai.plain import PlainDialect
     from ttc.engines.openai.scoring import ScoringEngine
 
     if local is None:

@@ -14,9 +14,8 @@ from ttc.core import FinishReason, Message, Prompt, Sampling
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.reply import Outcome, Tail, as_mapping
 from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.shared.stops import StopRule, make_rule
 from ttc.engines.shared.text import Text
-from ttc.engines.shared.tokens import check_room
+from ttc.engines.shared.tokens import StopRule, check_room, make_rule
 from ttc.errors import Unsupported
 
 __all__ = ["IdsDialect", "ids_of"]

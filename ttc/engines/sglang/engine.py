@@ -15,8 +15,7 @@ from typing import Any
 from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, FinishReason, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.sglang.call import Call, Server
-from ttc.engines.sglang.wire import draw_body, ending, score_body
+from ttc.engines.sglang.wire import Call, Server, draw_body, ending, score_body
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.errors import EngineError, Unsupported

@@ -17,13 +17,12 @@ from typing import Any
 
 from ttc.config.ranges import at_least
 from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
-from ttc.engines.shared.retry import Retry
-from ttc.engines.sglang.call import Server
 from ttc.engines.sglang.engine import SGLangEngine
 from ttc.engines.sglang.http import HttpServers, Wire, environment_key, parse_urls
 from ttc.engines.sglang.local import LocalServer
-from ttc.engines.sglang.wire import Received, draw_body, score_body
+from ttc.engines.sglang.wire import Received, Server, draw_body, score_body
 from ttc.engines.shared.folder import resolve
+from ttc.engines.shared.retry import Retry
 from ttc.engines.shared.shape import Dims, read_config, supported
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError

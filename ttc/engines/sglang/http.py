@@ -3,36 +3,48 @@
 Needs no SGLang here. `POST /generate` is streamed only when somebody listens; else the answer comes whole. A failure
 that may pass (no connection, 408, 429, 5xx) is tried again under a new request id, unless tokens were already handed
 over. New weights are written as a model folder that the servers can read (`/update_weights_from_disk`, then
-`/flush_cache`): SGLang's other ways need shared memory with the server or pickled tensors on the wire.
+`/flush_cache`): SGLang's other ways need shared memory with the server or pickled tensors on the wire. The tensors keep
+their types; the folder is removed when the server has read it.
 Left out: servers of different models, mutual TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import ssl
+import tempfile
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.core import Json
+from ttc.engines.sglang.wire import UNKNOWN, Call, ServerInfo, until_done
 from ttc.engines.shared.balance import Balancer
-from ttc.engines.shared.retry import Retry, Transient
-from ttc.engines.sglang.call import Call, until_done
-from ttc.engines.sglang.failures import check, check_event, read_json, translated
-from ttc.engines.sglang.weights import handed_over
-from ttc.engines.sglang.wire import UNKNOWN, ServerInfo
-from ttc.errors import ConfigError, EngineError, EngineTimeout, Unsupported
+from ttc.engines.shared.retry import Retry, Transient, is_transient, wish_s
+from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["HttpServers", "Wire", "environment_key", "parse_urls"]
+__all__ = [
+    "HttpServers",
+    "Wire",
+    "check",
+    "check_event",
+    "environment_key",
+    "handed_over",
+    "parse_urls",
+    "read_json",
+    "translated",
+]
+
 
 START = "sglang serve --model-path MODEL --enable-deterministic-inference"
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -274,3 +286,90 @@ def environment_key(name: str | None) -> str | None:
     if not value:
         raise ConfigError(f"the environment variable {name} holds no key")
     return value
+
+
+async def translated(url: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Turn the client library's exceptions into ours."""
+    import httpx2
+
+    try:
+        await work()
+    except httpx2.ReadTimeout as exc:
+        raise EngineTimeout(f"sglang at {url} gave no answer in time: raise engine.answer_s") from exc
+    except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+        raise Transient(EngineError(f"sglang at {url} cannot be reached: {type(exc).__name__}: {exc}")) from exc
+
+
+def check(url: str, status: int, headers: Mapping[str, str], content: bytes) -> None:
+    """Raise for a status that is no success: Transient when it may pass."""
+    if status < 400:
+        return
+    text = _message(content)
+    if status in (401, 403):
+        raise EngineError(
+            f"sglang at {url} refuses the key ({status}): set engine.api_key_env, or engine.admin_key_env "
+            "for a server with an admin key"
+        )
+    if status == 400 and "context length" in text:
+        raise PromptTooLong(f"sglang at {url}: {text}")
+    error = EngineError(f"sglang at {url} answered {status}: {text}")
+    if is_transient(status, headers):
+        raise Transient(error, wish_s=wish_s(headers))
+    raise error
+
+
+def check_event(url: str, event: Json) -> None:
+    """Raise for an error inside a stream, whose status was long sent."""
+    if isinstance(event, dict) and event.get("error"):
+        code = event["error"].get("code") if isinstance(event["error"], dict) else None
+        check(url, code if isinstance(code, int) else 400, {}, json.dumps(event).encode())
+
+
+def _message(content: bytes) -> str:
+    """The text of an error body: nested, flat, or not JSON at all; shortened."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return content.decode("utf-8", "replace")[:300]
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+
+
+def read_json(url: str, content: bytes | str) -> Json:
+    """The answer of the server at `url`; Transient when it is not JSON."""
+    try:
+        return json.loads(content)
+    except ValueError as exc:
+        raise Transient(EngineError(f"sglang at {url} sent what is not JSON: {content[:200]!r}")) from exc
+
+
+_KEPT = ("*.json", "*.jinja", "*.txt", "*.model")
+
+
+@contextmanager
+def handed_over(state: Mapping[str, Any], source: Path, where: Path | None) -> Iterator[Path]:
+    """Give a model folder under `where` (None: the temporary folder) with `state` and the other files of `source`."""
+    from safetensors.torch import save_file
+
+    with tempfile.TemporaryDirectory(prefix="ttc-weights-", dir=where) as name:
+        folder = Path(name)
+        for pattern in _KEPT:
+            for file in source.glob(pattern):
+                if not file.name.endswith(".index.json"):  # it lists the files of the old weights
+                    shutil.copy(file, folder / file.name)
+        save_file(_apart(state), folder / "model.safetensors", metadata={"format": "pt"})
+        folder.chmod(0o755)  # the server may run as another user
+        yield folder
+
+
+def _apart(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors on the CPU, contiguous, none sharing memory with another (tied heads), as safetensors wants them."""
+    seen: set[int] = set()
+    apart: dict[str, Any] = {}
+    for name, value in state.items():
+        tensor = value.detach().to("cpu").contiguous()
+        if tensor.data_ptr() in seen:
+            tensor = tensor.clone()
+        seen.add(tensor.data_ptr())
+        apart[name] = tensor
+    return apart

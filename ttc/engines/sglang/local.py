@@ -28,8 +28,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ttc.core import Json
-from ttc.engines.sglang.call import Call, until_done
-from ttc.engines.sglang.wire import ServerInfo
+from ttc.engines.sglang.wire import Call, ServerInfo, until_done
 from ttc.errors import ConfigError, EngineError, MissingExtra
 
 __all__ = ["LocalServer"]

@@ -33,9 +33,17 @@ from ttc.engines.shared.shape import Dims, read_config
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import TokenEngine, check_start
 from ttc.engines.vllm.options import Options
-from ttc.engines.vllm.params import budget_of, fields_of, salt_of
-from ttc.engines.vllm.replies import completion_of, draw_usage, scoring_usage
-from ttc.engines.vllm.requests import Outbox, Reply, Request
+from ttc.engines.vllm.requests import (
+    Outbox,
+    Reply,
+    Request,
+    budget_of,
+    completion_of,
+    draw_usage,
+    fields_of,
+    salt_of,
+    scoring_usage,
+)
 from ttc.engines.vllm.start import lora_request, sampling_params, start
 from ttc.engines.vllm.thinking_cap import CapReport, check_cap
 from ttc.errors import ConfigError, EngineError, Unsupported

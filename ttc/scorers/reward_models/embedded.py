@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.incremental import IncrementalScorer, Reader, inference
-from ttc.scorers.reward_models.layouts import OwnText
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import OwnText, Tokens
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.model import Body

@@ -17,8 +17,7 @@ from ttc.errors import ConfigError
 from ttc.scorers.reward_models.adapters import step_adapters
 from ttc.scorers.reward_models.embedded import Place, load
 from ttc.scorers.reward_models.incremental import IncrementalScorer
-from ttc.scorers.reward_models.layouts import SameIds
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import SameIds, Tokens
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.model import Body

@@ -1,26 +1,33 @@
 """One or more reward servers: JSON out, JSON in, with retries and balancing, and every failure named.
 
 What a server offers is asked of the first one, before the run.
+
+Connections live in an event loop of their own thread (`OwnLoop`): a scorer has no `close` and may serve one event loop
+after another, while a connection dies with the loop that opened it. They are closed when their owner is forgotten, or
+when the program ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import re
+import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from ttc.engines.shared.balance import Balancer
 from ttc.engines.openai.client import Access, Busy, Client, Door, NotFound
+from ttc.engines.shared.balance import Balancer
 from ttc.engines.shared.retry import Retry
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
-from ttc.scorers.reward_models.own_loop import OwnLoop
 
-__all__ = ["Server", "part"]
+__all__ = ["OwnLoop", "Server", "part"]
+
 
 CONNECT_S, SILENCE_S = 10.0, 600.0
 """Seconds to connect, and of silence while connected."""
@@ -130,3 +137,30 @@ def part(reply: Mapping[str, Any], *place: str | int) -> Any:
         where = ".".join(map(str, place))
         raise ScorerError(f"the reward server's answer has no {where}: {json.dumps(reply)[:200]}") from exc
     return found
+
+
+T = TypeVar("T")
+
+
+class OwnLoop:
+    """Runs coroutines in its thread; `closing` is awaited there at the end. Belongs to `owner`."""
+
+    def __init__(self, owner: object, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """`closing` must not refer to `owner`, which would then never be forgotten."""
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name="ttc-http", daemon=True)
+        thread.start()
+        weakref.finalize(owner, _stop, self._loop, thread, closing)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` from another loop; cancelling the await cancels it."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+def _stop(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, closing: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    asyncio.run_coroutine_threadsafe(closing(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

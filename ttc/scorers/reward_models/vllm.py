@@ -22,11 +22,9 @@ from ttc.engines.vllm.start import pooling_params, sampling_params, start_offlin
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.batching import Batcher, Job
-from ttc.scorers.reward_models.blocks import Blocks
 from ttc.scorers.reward_models.embedded import Place
-from ttc.scorers.reward_models.layouts import Laid, OwnText
-from ttc.scorers.reward_models.recall import RecallScorer
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import Laid, OwnText, Tokens
+from ttc.scorers.reward_models.recall import Blocks, RecallScorer
 
 __all__ = ["vllm_scorer"]
 

@@ -1,5 +1,6 @@
-"""The ways to ask a vLLM server for the scores of a path, and how a server of each kind of model is started.
+"""Reward models on a server: a vLLM server of the model, or any program that speaks plain JSON.
 
+On vLLM (`protocol=vllm`) ids are made here with the model's own tokenizer, so its folder or hub id is needed as well.
 Token models at `/v1/completions`, one token at the end of each new step, out of the prefix cache:
 
     vllm serve MODEL --enable-prompt-tokens-details      (else what was cached is not told, and counts as computed)
@@ -16,26 +17,35 @@ what was cached. `last` pools the end of a step, one request for each new one; i
 classifiers, not for Qwen's process reward models, whose code in vLLM has no such pooling. Its reply does not tell what
 was cached: that is computed from what was sent before and the server's block size (`/metrics`), right as long as the
 cache forgets nothing. `tokens` reads no cache, so every call costs the whole path.
+
+Without vLLM (`protocol=steps`), one request a path: `POST base_url/score` with
+`{"problem_id": str, "messages": [{"role": str, "content": str}], "steps": [str], "model": str | null}`, answered by
+`{"scores": [float, one per step], "scored_tokens": int, newly computed}`; scores are probabilities, higher is better.
+
+Transient failures are tried again (`ttc.engines.shared.retry`); several servers share the work, each problem stays on
+one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from math import exp, tanh
 from pathlib import Path
 from typing import Any
 
-from ttc.core import Usage, UsageSink
+from ttc.choosing.aggregate import aggregate
+from ttc.concurrent import gather
+from ttc.core import Prompt, Score, Usage, UsageSink
 from ttc.engines.shared.shape import Dims, read_config
-from ttc.errors import ScorerError
+from ttc.errors import ConfigError, ScorerError
 from ttc.scorers.adapters._base import Adapter
-from ttc.scorers.reward_models.blocks import Blocks
-from ttc.scorers.reward_models.layouts import Laid
-from ttc.scorers.reward_models.recall import Backend
+from ttc.scorers.reward_models.layouts import Laid, OwnText, Tokens, steps_of
+from ttc.scorers.reward_models.recall import Backend, Blocks, RecallScorer
 from ttc.scorers.reward_models.server import Server, part
-from ttc.scorers.reward_models.tokens import Tokens
 
-__all__ = ["PLUGIN_TASK", "vllm_backend"]
+__all__ = ["PLUGIN_TASK", "StepsScorer", "token_scorer", "vllm_backend"]
+
 
 PLUGIN_TASK = "plugin"
 """VLLM's name for the task that an IO processor of the server decides on."""
@@ -221,3 +231,47 @@ def _probability(logits: Sequence[float], adapter: Adapter) -> float:
     highest = max(logits)
     weights = [exp(logit - highest) for logit in logits]
     return weights[label] / sum(weights)
+
+
+def token_scorer(server: Server, folder: Path, adapter: Adapter, step_delimiter: str | None) -> RecallScorer:
+    """A reward model on a vLLM server, which is asked now for the model's name and for what it offers."""
+    if adapter.vllm is None:
+        raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded or protocol=steps")
+    tokens = Tokens(folder)
+    layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
+    server.model()
+    return RecallScorer(vllm_backend(server, adapter, tokens, folder), layout, aggregation=adapter.aggregation)
+
+
+class StepsScorer:
+    """A server that takes messages and steps; a path whose steps are known is not asked again."""
+
+    def __init__(self, server: Server, delimiter: str, served_model: str | None) -> None:
+        self._server, self._delimiter, self._model = server, delimiter, served_model
+        self._known: dict[str, dict[tuple[str, ...], Score]] = {}
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Score every step of each prompt; `value` is the last one's."""
+        return await gather(self._score(prompt, on_usage) for prompt in prompts)
+
+    def release(self, problem_id: str) -> None:
+        """Forget the scores of a problem."""
+        self._known.pop(problem_id, None)
+
+    async def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
+        steps = tuple(steps_of(prompt, self._delimiter))
+        if not steps:
+            return Score(None, note="no token generated yet")
+        known = self._known.setdefault(prompt.problem_id, {})
+        if steps not in known:
+            messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+            body = {"problem_id": prompt.problem_id, "messages": messages, "steps": steps, "model": self._model}
+            reply = await self._server.post(prompt.problem_id, "/score", body)
+            scores, scored = reply.get("scores"), reply.get("scored_tokens")
+            if not isinstance(scores, list) or len(scores) != len(steps) or not isinstance(scored, int):
+                said = json.dumps(reply)[:200]
+                raise ScorerError(f"the reward server must give {len(steps)} scores and scored_tokens, it gave {said}")
+            on_usage(Usage(scored=scored))
+            values = tuple(float(score) for score in scores)
+            known[steps] = Score(aggregate(Score(values[-1], values)), values)
+        return known[steps]

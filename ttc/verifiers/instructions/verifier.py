@@ -4,8 +4,8 @@ Zhou et al. 2023, arXiv:2311.07911. A target is {"instruction_id_list": [...], "
 parameters per instruction; a "prompt" beside them is allowed and not read. Correct when every instruction is followed;
 the score is the share that is, and `parts` has each of them. Loose: an instruction counts when any of eight variants of
 the response follows it (with and without the first line, the last line, and asterisks), as the paper defines. Offline:
-sentences and languages are found here (`_instructions/sentences`, `_languages`), with their differences stated there.
-Cost: under 1 ms a verdict strict. Left out: whether the response makes sense; instructions beyond the 25.
+sentences and languages are found here (`instructions/counting`, `shared/languages`), with their differences stated
+there. Cost: under 1 ms a verdict strict. Left out: whether the response makes sense; instructions beyond the 25.
 
 Args:
     mode: strict, or loose (eight variants of the response).
@@ -22,11 +22,8 @@ from ttc.config.values import nearest
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.instructions.table import INSTRUCTIONS, Arguments, Check
-from ttc.verifiers.shared._part import answer_part
-from ttc.verifiers.shared._targets import known_fields, naming
-from ttc.verifiers.shared._versions import library
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock
+from ttc.verifiers.shared.contract import Canary, Card, library
+from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming
 
 VERSION = "1"
 MAX_CHARS = 100_000

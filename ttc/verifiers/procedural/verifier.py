@@ -26,12 +26,9 @@ from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, MissingExtra, UnknownName, VerifierError
 from ttc.verifiers.procedural.methods import REFUSED, needs_worker
 from ttc.verifiers.procedural.ours import same
-from ttc.verifiers.shared._targets import jsonable, known_fields, naming
-from ttc.verifiers.shared._versions import library
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import Clock, decided, read_answer
-from ttc.verifiers.workers._text_pool import without_reply
-from ttc.verifiers.workers.pool import Pool
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card, library
+from ttc.verifiers.shared.reading import Clock, decided, jsonable, known_fields, naming, read_answer
+from ttc.verifiers.workers.pool import Pool, without_reply
 
 VERSION = "1"
 MEMORY_MB = 2048

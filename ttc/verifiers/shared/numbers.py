@@ -17,9 +17,8 @@ from ttc.answers.expression import MAX_DIGITS, MAX_NUMBERS, Expression, ZeroDivi
 from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared._targets import known_fields, naming
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, Clock, read_answer
+from ttc.verifiers.shared.reading import MAX_S, Clock, known_fields, naming, read_answer
 
 VERSION = "1"
 MAX_TEXT = MAX_NUMBERS * (MAX_DIGITS + 2)

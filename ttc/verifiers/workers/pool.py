@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from ttc.config.ranges import above, at_least
+from ttc.core import Status, Verdict
 from ttc.errors import VerifierError
 from ttc.verifiers.workers.worker import MAX_FRAME, PREFIX, write_frame
 
@@ -253,3 +254,18 @@ def _environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     path = os.pathsep.join(os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path)
     return {**kept, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+
+
+MEMORY_MB = 512
+_STATUSES: Mapping[str, Status] = {"timeout": "timeout", "limit": "limit"}
+
+
+def text_pool(workers: int, timeout_s: float) -> Pool:
+    """A pool of that worker; nothing starts before the first request."""
+    program = ("-m", "ttc.verifiers.workers.text_worker")
+    return Pool(workers=workers, timeout_s=timeout_s, memory_mb=MEMORY_MB, program=program)
+
+
+def without_reply(reply: Reply) -> Verdict:
+    """The verdict where a worker gave no result: a limit, a timeout or an error, with its reason."""
+    return Verdict(_STATUSES.get(reply.status, "error"), reason=str(reply.data.get("reason") or reply.status))

@@ -1,4 +1,4 @@
-"""Count English sentences, without a trained model or its download.
+"""Count English sentences, words, and words in capitals as IFEval does, without a trained model or its download.
 
 A word that ends in a full stop, a question or an exclamation mark ends a sentence, unless it is a known abbreviation
 or an initial before a name, an ellipsis, or the number of a list before a word in lower case. Marks that close a
@@ -6,6 +6,9 @@ quotation or a bracket stay with the sentence they close. The rules are those of
 IFEval counts with, oddities included ("i.e." ends a sentence); of its learnt tables, the abbreviations of general use
 and the words that open sentences stand here. Linear in the text. Known differences: which words Punkt has seen in
 lower case (they open a sentence after an abbreviation) is told by a short list, and its collocations are left out.
+
+Words are runs of word characters; the tokens in the manner of the Penn Treebank serve the count of words in capitals
+only, so what cannot change that count (splitting off a full stop) is left out.
 """
 
 from __future__ import annotations
@@ -94,3 +97,27 @@ def _opens(word: str) -> bool:
     """Whether `word` is a capitalised word that often begins a sentence."""
     bare = word.strip(_EDGES + ".?!")
     return bare[:1].isupper() and bare.casefold() in _OPENINGS
+
+
+_TERM = re.compile(r"\w+")
+_APART = re.compile(r"\.{2,}|--|[;*@#$%&?!\[\](){}<>\"“”«»„‘’`–—]|[:,](?!\d)|''")
+_ENDINGS = re.compile(r"(?<=[^\s'])(?=(?:'(?:s|m|d|ll|re|ve)|n't)(?=\s|\Z))", re.IGNORECASE)
+_JOINED = re.compile(
+    r"\b(?:(can)(not)|(d)('ye)|(gim)(me)|(gon)(na)|(got)(ta)|(lem)(me)|(more)('n)|(wan)(na))(?=\s|\Z)"
+    r"|(?<=\s)('t)(is|was)\b",
+    re.IGNORECASE,
+)
+_EDGE_QUOTE = re.compile(r"(?<=\S)'(?=\s|\Z)")
+
+
+def count_words(text: str) -> int:
+    """The number of runs of letters, digits and underscores."""
+    return sum(1 for _ in _TERM.finditer(text))
+
+
+def count_capital_words(text: str) -> int:
+    """The number of tokens that have letters, all of them capitals: `I`, `NATO`, `GPT-4`; `DON'T` is two."""
+    spaced = _APART.sub(" ", f" {text} ")
+    spaced = _EDGE_QUOTE.sub(" ", _ENDINGS.sub(" ", spaced))
+    spaced = _JOINED.sub(lambda match: " ".join(part for part in match.groups() if part), spaced)
+    return sum(token.isupper() for token in spaced.split())
