@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from ttc.sandbox import probe
-from ttc.sandbox.limits import ROOT, Limits, Tier
+from ttc.sandbox.limits import ROOT, ResourceLimits, Tier
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import candidates, failure
 from ttc.sandbox.running import Script
 
-LIMITS = Limits(wall_s=10.0, cpu_s=10.0)
+LIMITS = ResourceLimits(wall_s=10.0, cpu_s=10.0)
 INSIDE = """
 import os
 print(os.getppid(), dict(os.environ), os.path.exists("/proc"), os.path.exists("/etc/passwd"), os.path.exists("/home"))
@@ -85,7 +85,7 @@ def test_all_that_the_zygote_imports_is_inside(tmp_path: Path) -> None:
         source, place = ROOT / name, tmp_path / name
         place.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copy)(source, place)
-    modules = "cell, driving, limits, script, seccomp, serving, zygote"
+    modules = "cell, driving, limits, seccomp, serving, zygote"
     found = subprocess.run(
         [sys.executable, "-S", "-c", f"from ttc.sandbox import {modules}; import ttc; print(ttc.__file__)"],
         cwd=tmp_path, env={}, capture_output=True, text=True, check=True,

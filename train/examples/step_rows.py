@@ -18,7 +18,7 @@ from evals.data.steps import Labelled, read_labelled
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.scorers.reward_models.layouts import SameIds, Tokens
+from ttc.scorers.reward_models.layouts import RewardTokenizer, SameIds
 from ttc.verifiers.steps import prefixes
 
 __all__ = ["StepRow", "Steps", "read_steps", "targets"]
@@ -43,7 +43,7 @@ class Steps:
 
     def __init__(self, folder: Path, delimiter: str) -> None:
         text = Text(folder)
-        self._layout = SameIds(Tokens(folder), text.size, delimiter, None)
+        self._layout = SameIds(RewardTokenizer(folder), text.size, delimiter, None)
 
     def reads(self, path: Prompt) -> tuple[int, ...]:
         """Place of the last token of every step in the path's ids."""

@@ -20,7 +20,7 @@ from train.base.models import load_model
 from train.examples.step_rows import StepRow, targets
 from train.update.batch import pad
 from ttc.errors import ConfigError
-from ttc.scorers.reward_models.layouts import Tokens
+from ttc.scorers.reward_models.layouts import RewardTokenizer
 
 __all__ = ["Form", "StepModel", "new_step_model"]
 
@@ -78,7 +78,7 @@ def new_step_model(
         return StepModel(network, network.score, {**reading, "positive_label": 1})
     if words is None:
         raise ConfigError("prm: form token needs both good and bad")
-    tokens = Tokens(source)
+    tokens = RewardTokenizer(source)
     good, bad = tokens.single("good", words[0]), tokens.single("bad", words[1])
     network = load_model(source, device)
     head = network.get_output_embeddings()

@@ -28,7 +28,7 @@ _SPREAD = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """What one program may use.
 
     Args:
@@ -52,7 +52,7 @@ class Limits:
         at_least("sandbox", 1, threads=self.threads, output_kb=self.output_kb)
 
 
-def apply(limits: Limits, max_threads: int | None) -> None:
+def apply(limits: ResourceLimits, max_threads: int | None) -> None:
     """Set the limits on this process, with no way to raise them; `max_threads` counts as the kernel does for the user.
 
     Nothing may be written to a file; the program's own output goes to pipes, which have no size limit here. Memory is

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox import landlock, seccomp
-from ttc.sandbox.limits import ROOT, Limits, Tier, python
+from ttc.sandbox.limits import ROOT, ResourceLimits, Tier, python
 from ttc.sandbox.running import Script
 from ttc.sandbox.worker import Worker
 
@@ -52,7 +52,7 @@ print("still me")
 """
 _WORD = "alive"
 _LAST = "still me"
-_LIMITS = Limits(wall_s=10.0, cpu_s=5.0, memory_mb=256)
+_LIMITS = ResourceLimits(wall_s=10.0, cpu_s=5.0, memory_mb=256)
 
 
 def probe(*, unsafe: bool = False, tiers: Sequence[Tier | str] | None = None) -> Tier:

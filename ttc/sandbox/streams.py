@@ -14,7 +14,7 @@ MAX_REPLY = 8 << 20
 """Bytes of the longest frame that is taken from a cell."""
 
 
-class Ended(Exception):
+class StreamEnded(Exception):
     """The other side closed the stream, sent nonsense, or let the deadline pass."""
 
 
@@ -28,14 +28,14 @@ def send(descriptor: int, kind: bytes, payload: bytes, deadline: float) -> None:
         except BlockingIOError:
             continue
         except BrokenPipeError as exc:
-            raise Ended from exc
+            raise StreamEnded from exc
 
 
 def receive(descriptor: int, deadline: float) -> tuple[bytes, bytes]:
     """Read one frame; raises Ended."""
     kind, length = HEADER.unpack(_exactly(descriptor, HEADER.size, deadline))
     if length > MAX_REPLY:
-        raise Ended(f"a frame of {length} bytes")
+        raise StreamEnded(f"a frame of {length} bytes")
     return kind, _exactly(descriptor, length, deadline)
 
 
@@ -48,7 +48,7 @@ def _exactly(descriptor: int, count: int, deadline: float) -> bytes:
         except BlockingIOError:
             continue
         if not part:
-            raise Ended
+            raise StreamEnded
         data += part
     return bytes(data)
 
@@ -87,7 +87,7 @@ def _wait(descriptor: int, event: int, deadline: float) -> None:
     poll = select.poll()
     poll.register(descriptor, event)
     if not poll.poll(_left_ms(deadline)):
-        raise Ended("the deadline passed")
+        raise StreamEnded("the deadline passed")
 
 
 def _left_ms(deadline: float) -> float:

@@ -100,7 +100,7 @@ class Zygote:
         return bool(data)
 
     def _fork(self, request: Mapping[str, Any], descriptors: tuple[int, ...]) -> None:
-        limits = self._limits.Limits(**request["limits"])
+        limits = self._limits.ResourceLimits(**request["limits"])
         user = self._user(request["role"], request["users"]) if request["confined"] else None
         confinement = self._cell.Confinement(
             request["landlock"],

@@ -85,10 +85,10 @@ def orm(
         stated = ", ".join(config.get("architectures") or ()) or config["model_type"]
         raise ConfigError(f"{folder} ({stated}) is no outcome reward model that is known: set scorer.adapter=NAME")
     if base_url is not None:
-        from ttc.scorers.reward_models.server import Server
+        from ttc.scorers.reward_models.server import RewardServer
         from ttc.scorers.reward_models.vllm_server import token_scorer
 
-        return token_scorer(Server(base_url, served_model, api_key_env), folder, chosen, None)
+        return token_scorer(RewardServer(base_url, served_model, api_key_env), folder, chosen, None)
     place = Place(device, dtype, threads, max_context, batch_invariant)
     if supported(config):
         return adapted(folder, chosen, place, None)

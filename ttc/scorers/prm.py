@@ -116,10 +116,10 @@ def prm(
     own = (kind, step_tag, good, bad, positive_label, beta)
     given = {name: value for name, value in zip(_READING, own, strict=True) if value is not None}
     if base_url is not None and protocol == "steps":
-        from ttc.scorers.reward_models.server import Server
+        from ttc.scorers.reward_models.server import RewardServer
         from ttc.scorers.reward_models.vllm_server import StepsScorer
 
-        return StepsScorer(Server(base_url, served_model, api_key_env), step_delimiter or "\n\n", served_model)
+        return StepsScorer(RewardServer(base_url, served_model, api_key_env), step_delimiter or "\n\n", served_model)
 
     from ttc.engines.shared.shape import read_config
 
@@ -142,7 +142,7 @@ def prm(
         from ttc.scorers.reward_models.vllm import vllm_scorer
 
         return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
-    from ttc.scorers.reward_models.server import Server
+    from ttc.scorers.reward_models.server import RewardServer
     from ttc.scorers.reward_models.vllm_server import token_scorer
 
-    return token_scorer(Server(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)
+    return token_scorer(RewardServer(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)

@@ -46,7 +46,7 @@ from ttc.sandbox.limits import MIN_MEMORY_MB
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
 from ttc.verifiers.programs.target import Exercise, defines, read_target
-from ttc.verifiers.programs.trial import Outcome, Trial
+from ttc.verifiers.programs.trial import Trial, TrialResult
 from ttc.verifiers.shared.contract import Canary, Card
 from ttc.verifiers.shared.reading import Clock, read_answer
 
@@ -127,7 +127,7 @@ class CodeVerifier:
         """End the sandbox."""
         await asyncio.to_thread(self._sandbox.close)
 
-    def _judge(self, outcome: Outcome) -> Verdict:
+    def _judge(self, outcome: TrialResult) -> Verdict:
         if outcome.fault:
             return Verdict("error", reason=f"the test is broken: {outcome.fault}")
         passed, total = (sum(getattr(share, name) for share in outcome.shares) for name in ("passed", "total"))

@@ -36,10 +36,10 @@ from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.config.ranges import at_least
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.comparing import Comparison, Decide, Percent, Policy, Ternary
+from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.shared.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, read_answer, read_gold
-from ttc.verifiers.workers.pool import Pool, Reply
+from ttc.verifiers.workers.pool import Pool, WorkerReply
 
 VERSION = "1"
 LONG_TEXT = 50_000
@@ -59,7 +59,7 @@ def math(
 ) -> MathVerifier:
     """Return the verifier of mathematical answers."""
     at_least("math", 0, rounding=rounding, tolerance=tolerance)
-    policy = Policy(percent, rounding, tolerance)
+    policy = EqualityPolicy(percent, rounding, tolerance)
     return MathVerifier(policy, Pool(workers=workers, timeout_s=timeout_s, memory_mb=memory_mb), kind, allow_truncated)
 
 
@@ -68,7 +68,7 @@ class MathVerifier:
 
     name = "math"
 
-    def __init__(self, policy: Policy, pool: Pool, kind: str, allow_truncated: bool) -> None:
+    def __init__(self, policy: EqualityPolicy, pool: Pool, kind: str, allow_truncated: bool) -> None:
         self._policy, self._pool, self._kind, self._allow_truncated = policy, pool, kind, allow_truncated
         settings = json.dumps([dataclasses.asdict(policy), kind, allow_truncated])
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
@@ -114,7 +114,7 @@ class MathVerifier:
         """End the workers."""
         await asyncio.to_thread(self._pool.close)
 
-    def _policy_for(self, gold: Gold) -> Policy:
+    def _policy_for(self, gold: Gold) -> EqualityPolicy:
         return dataclasses.replace(self._policy, absolute=gold.tolerance, reading=gold.type)
 
     async def _compare(self, gold: Gold, found: Extraction) -> tuple[Verdict, float]:
@@ -133,7 +133,7 @@ class MathVerifier:
             return decided(False, found, "different"), 0.0
         return await self._ask(open_texts, found, policy)
 
-    async def _ask(self, texts: list[str], found: Extraction, policy: Policy) -> tuple[Verdict, float]:
+    async def _ask(self, texts: list[str], found: Extraction, policy: EqualityPolicy) -> tuple[Verdict, float]:
         waited, undecided = 0.0, Verdict("unparseable", extracted=found.final, span=found.span)
         rejected = False
         for text in texts:
@@ -153,16 +153,16 @@ class MathVerifier:
         return (decided(False, found, "different") if all_rejected else undecided), waited
 
 
-def _status(reply: Reply) -> Status:
+def _status(reply: WorkerReply) -> Status:
     known: dict[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
     return known.get(reply.status, "unparseable")
 
 
-def _reason(reply: Reply) -> str:
+def _reason(reply: WorkerReply) -> str:
     return str(reply.data.get("reason") or reply.status)
 
 
-def quick(gold: str, answer: str, policy: Policy) -> Ternary:
+def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
     """Compare two answers in this process; None when it takes a worker. Raises TooLarge beyond the grammar's caps."""
     left, right = _plain(gold), _plain(answer)
     if left and spelling_key(left) == spelling_key(right):

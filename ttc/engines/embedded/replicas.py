@@ -29,7 +29,19 @@ from ttc.core import Capabilities, Completion, Prompt, Sampling, Usage, UsageSin
 from ttc.engines.embedded.limits import default_batch_bytes
 from ttc.engines.embedded.model import pick_device
 from ttc.engines.embedded.routing import Router
-from ttc.engines.embedded.wire import Abort, Call, Ended, Generate, Load, Report, Score, Tokens, Used, receive, send
+from ttc.engines.embedded.wire import (
+    Abort,
+    Call,
+    CallEnd,
+    Generate,
+    Load,
+    NewTokens,
+    Report,
+    ScoreCall,
+    UsageReport,
+    receive,
+    send,
+)
 from ttc.engines.shared.shape import read_config
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
@@ -76,14 +88,14 @@ class _Waiting:
     def take(self, reports: Sequence[Report]) -> None:
         """Hand on what came, in the loop of the call."""
         for report in reports:
-            if isinstance(report, Used):
+            if isinstance(report, UsageReport):
                 self.on_usage(report.usage)
-            elif isinstance(report, Tokens) and self.on_tokens is not None:
+            elif isinstance(report, NewTokens) and self.on_tokens is not None:
                 self.on_tokens(report.ids)
-            elif isinstance(report, Ended) and not self.future.done():
+            elif isinstance(report, CallEnd) and not self.future.done():
                 self._end(report)
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: CallEnd) -> None:
         if ended.how == "failed":
             self.future.set_exception(ended.value)
         elif ended.how == "cancelled":
@@ -190,8 +202,8 @@ class Replica:
             found = [report for _, report in group]
             with self._lock:
                 waiting = self._waiting[number]
-                self._total = sum((report.usage for report in found if isinstance(report, Used)), self._total)
-                if any(isinstance(report, Ended) for report in found):
+                self._total = sum((report.usage for report in found if isinstance(report, UsageReport)), self._total)
+                if any(isinstance(report, CallEnd) for report in found):
                     del self._waiting[number]
             _tell(waiting, found)
 
@@ -199,7 +211,7 @@ class Replica:
         with self._lock:
             left, self._waiting = self._waiting, {}
         for waiting in left.values():
-            _tell(waiting, [Ended("failed", EngineError(self._gone))])
+            _tell(waiting, [CallEnd("failed", EngineError(self._gone))])
 
     def _exit(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -226,7 +238,7 @@ class ReplicatedEngine(StreamingTokenEngine):
         self._check_room(len(token_ids), 0)
         replica = self._router.idlest()
         with self._router.running([(replica, range(1))]):
-            found = await self._replicas[replica].call(Score(tuple(token_ids), start), on_usage)
+            found = await self._replicas[replica].call(ScoreCall(tuple(token_ids), start), on_usage)
         return tuple(found)
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:

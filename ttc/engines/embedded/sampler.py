@@ -17,7 +17,7 @@ import torch
 
 from ttc.seeds import uniforms
 
-__all__ = ["Rows", "Sampled", "sample"]
+__all__ = ["Rows", "SampledTokens", "sample"]
 
 _BLOCK = 256
 """Probabilities are summed in blocks of this many tokens first: a long cumulative sum is slow on a CPU."""
@@ -36,7 +36,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledTokens:
     """Token ids (B); log-probabilities and self-certainties (B) in nats, or None when nobody asked."""
 
     tokens: npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class Sampled:
     certainty: npt.NDArray[np.float32] | None
 
 
-def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
+def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     """Draw from logits (B, V), any float dtype."""
     logits = logits.float()
     greedy = rows.temperature == 0
@@ -57,11 +57,11 @@ def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
             tokens = torch.where(torch.from_numpy(greedy).to(logits.device), logits.argmax(-1), tokens)
     ids = tokens.cpu().numpy()
     if not rows.wants_logprobs:
-        return Sampled(ids, None, None)
+        return SampledTokens(ids, None, None)
     plain = torch.log_softmax(logits, -1)
     chosen = plain.gather(1, tokens[:, None]).squeeze(1)
     certainty = -plain.mean(-1) - math.log(plain.shape[1])
-    return Sampled(ids, chosen.cpu().numpy(), certainty.cpu().numpy())
+    return SampledTokens(ids, chosen.cpu().numpy(), certainty.cpu().numpy())
 
 
 def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool_]) -> torch.Tensor:

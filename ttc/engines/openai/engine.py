@@ -29,7 +29,7 @@ from ttc.engines.shared.retry import Retry, Transient
 from ttc.engines.shared.text import Text
 from ttc.errors import EngineError, Unsupported
 
-__all__ = ["Connection", "Dialect", "Ledger", "Reconciliation", "RemoteEngine", "Tally", "TokenEngine"]
+__all__ = ["Connection", "Dialect", "Ledger", "Reconciliation", "RemoteEngine", "RemoteTokenEngine", "Tally"]
 
 
 OnTokens = Callable[[tuple[int, ...]], None]
@@ -267,7 +267,7 @@ class RemoteEngine:
         )
 
 
-class TokenEngine(RemoteEngine):
+class RemoteTokenEngine(RemoteEngine):
     """The same with token ids on the wire: also a StreamingEngine."""
 
     async def stream(

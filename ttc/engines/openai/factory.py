@@ -116,7 +116,7 @@ def _engine(
 ) -> RemoteEngine:
     """The engine for the richest dialect that was found."""
     from ttc.engines.openai.chat import ChatDialect, PlainDialect
-    from ttc.engines.openai.engine import RemoteEngine, TokenEngine
+    from ttc.engines.openai.engine import RemoteEngine, RemoteTokenEngine
     from ttc.engines.openai.ids import IdsDialect
     from ttc.engines.openai.scoring import ScoringEngine
 
@@ -134,7 +134,7 @@ def _engine(
             eos_ids=text.eos_ids,
             handover=text.handover,
         )
-        make = ScoringEngine if features.scores else TokenEngine
+        make = ScoringEngine if features.scores else RemoteTokenEngine
         return make(IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text)
     dialect = PlainDialect(text, features) if features.text else ChatDialect(features)
     return RemoteEngine(dialect, features, capabilities, connection, text)

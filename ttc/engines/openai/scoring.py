@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ttc.core import Usage, UsageSink
 from ttc.engines.openai.client import Chunk
-from ttc.engines.openai.engine import Tally, TokenEngine
+from ttc.engines.openai.engine import RemoteTokenEngine, Tally
 from ttc.engines.openai.reply import first_choice
 from ttc.engines.shared.tokens import check_room, check_start
 from ttc.errors import EngineError
@@ -23,7 +23,7 @@ __all__ = ["ScoringEngine", "prompt_logprobs", "scoring_body", "top_entries"]
 T = TypeVar("T")
 
 
-class ScoringEngine(TokenEngine):
+class ScoringEngine(RemoteTokenEngine):
     """A TokenEngine that is also a LogprobEngine."""
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
 from ttc.engines.sglang.engine import SGLangEngine
 from ttc.engines.sglang.http import HttpServers, Wire, environment_key, parse_urls
 from ttc.engines.sglang.local import LocalServer
-from ttc.engines.sglang.wire import Received, Server, draw_body, score_body
+from ttc.engines.sglang.wire import Received, SGLangServer, draw_body, score_body
 from ttc.engines.shared.folder import resolve
 from ttc.engines.shared.retry import Retry
 from ttc.engines.shared.shape import Dims, read_config, supported
@@ -181,7 +181,7 @@ def _over_http(model: str | None, wire: Wire, deterministic: bool, max_context: 
 
 
 def _engine(
-    server: Server, text: Text, folder: Path, name: str, max_context: int | None, max_requests: int
+    server: SGLangServer, text: Text, folder: Path, name: str, max_context: int | None, max_requests: int
 ) -> SGLangEngine:
     info = server.info
     capabilities = Capabilities(

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.core import Json
-from ttc.engines.sglang.wire import UNKNOWN, Call, ServerInfo, until_done
+from ttc.engines.sglang.wire import UNKNOWN, PendingCall, ServerInfo, until_done
 from ttc.engines.shared.balance import Balancer
 from ttc.engines.shared.retry import Retry, Transient, is_transient, wish_s
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
@@ -111,7 +111,7 @@ class HttpServers:
         """See `Server`."""
         return tuple(partial(self._post_now, url) for url in self._wire.urls)
 
-    async def send(self, call: Call) -> None:
+    async def send(self, call: PendingCall) -> None:
         """See `Server`."""
         async with self._here().slots:
             await self._balancer.send(call.key, lambda url: self._attempt(url, call), self._wire.retry)
@@ -139,7 +139,7 @@ class HttpServers:
 
     # -- one attempt -------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, url: str, call: Call) -> None:
+    async def _attempt(self, url: str, call: PendingCall) -> None:
         if self._closed:
             raise EngineError("the engine was closed")
         call.begin()
@@ -157,12 +157,12 @@ class HttpServers:
                 await self._abort(url, body["rid"])
             raise
 
-    async def _whole(self, url: str, body: Mapping[str, Json], call: Call) -> None:
+    async def _whole(self, url: str, body: Mapping[str, Json], call: PendingCall) -> None:
         response = await self._here().work.post(url + "/generate", json=body)
         check(url, response.status_code, response.headers, response.content)
         call.take(read_json(url, response.content))
 
-    async def _streamed(self, url: str, body: Mapping[str, Json], call: Call) -> None:
+    async def _streamed(self, url: str, body: Mapping[str, Json], call: PendingCall) -> None:
         async with self._here().work.stream("POST", url + "/generate", json=body) as response:
             if response.status_code != 200:
                 check(url, response.status_code, response.headers, await response.aread())

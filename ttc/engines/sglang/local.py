@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ttc.core import Json
-from ttc.engines.sglang.wire import Call, ServerInfo, until_done
+from ttc.engines.sglang.wire import PendingCall, ServerInfo, until_done
 from ttc.errors import ConfigError, EngineError, MissingExtra
 
 __all__ = ["LocalServer"]
@@ -85,7 +85,7 @@ class LocalServer:
         """See `Server`."""
         return (lambda body: self._wait(self._submit(self._engine.async_generate(**body))),)
 
-    async def send(self, call: Call) -> None:
+    async def send(self, call: PendingCall) -> None:
         """See `Server`; nothing is tried again: what fails in this process fails again."""
         if self._dead or self._closed:
             raise EngineError(_DIED if self._dead else _CLOSED)

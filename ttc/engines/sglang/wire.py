@@ -24,9 +24,9 @@ from ttc.errors import ConfigError, EngineError, Unsupported
 __all__ = [
     "MAX_STOPS",
     "UNKNOWN",
-    "Call",
+    "PendingCall",
     "Received",
-    "Server",
+    "SGLangServer",
     "ServerInfo",
     "draw_body",
     "ending",
@@ -195,7 +195,7 @@ ABORT_LIMIT_S = 15.0
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class PendingCall:
     """One request; `received` is that of the attempt under way, `lost` counts tokens of attempts that failed.
 
     `key` names what it shares a prefix with (its problem); `on_ids` is given new ids as they come, which makes the
@@ -222,7 +222,7 @@ class Call:
             self.on_ids(new)
 
 
-class Server(Protocol):
+class SGLangServer(Protocol):
     """Where requests go: one or several HTTP servers, or the engine in this process."""
 
     @property
@@ -240,7 +240,7 @@ class Server(Protocol):
         """For each server, a way to send one request and wait for its answer outside any event loop, at the start."""
         ...
 
-    async def send(self, call: Call) -> None:
+    async def send(self, call: PendingCall) -> None:
         """Run `call` to its end, which fills `call.received`; when cancelled, abort it and fill in what it had.
 
         Raises:
@@ -257,7 +257,7 @@ class Server(Protocol):
         ...
 
 
-async def until_done(call: Call, request: asyncio.Future[None], abort: Callable[[], Awaitable[None]]) -> None:
+async def until_done(call: PendingCall, request: asyncio.Future[None], abort: Callable[[], Awaitable[None]]) -> None:
     """Await `request`; when cancelled, call `abort` and wait until the engine has answered, then propagate."""
     try:
         await asyncio.shield(request)

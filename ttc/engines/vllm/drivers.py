@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ttc.concurrent import new_event_loop
-from ttc.engines.vllm.requests import Counts, Request
+from ttc.engines.vllm.requests import Counts, SequenceRequest
 from ttc.errors import EngineError
 
 __all__ = ["Background", "InProcess"]
@@ -34,7 +34,7 @@ class Background:
 
     def __init__(self, build: Callable[[], Any], counts: Counts) -> None:
         self.counts = counts
-        self._live: dict[str, Request] = {}
+        self._live: dict[str, SequenceRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._loop = new_event_loop()
@@ -44,11 +44,11 @@ class Background:
         self._engine: Any = started.result()
         self.max_context = int(self._engine.model_config.max_model_len)
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[SequenceRequest]) -> None:
         """See `Driver`."""
         self._post(lambda: self._add(requests), requests)
 
-    def abort(self, requests: Sequence[Request]) -> None:
+    def abort(self, requests: Sequence[SequenceRequest]) -> None:
         """See `Driver`."""
         self._post(lambda: self._spawn(self._abort(requests)), ())
 
@@ -67,7 +67,7 @@ class Background:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
-    def _post(self, action: Callable[[], None], requests: Sequence[Request]) -> None:
+    def _post(self, action: Callable[[], None], requests: Sequence[SequenceRequest]) -> None:
         if not self._closed:
             self._loop.call_soon_threadsafe(action)
             return
@@ -101,7 +101,7 @@ class Background:
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
-    def _add(self, requests: Sequence[Request]) -> None:
+    def _add(self, requests: Sequence[SequenceRequest]) -> None:
         for request in requests:
             self._live[request.name] = request
             self._spawn(self._serve(request))
@@ -111,7 +111,7 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: SequenceRequest) -> None:
         try:
             outputs = self._engine.generate(request.prompt, request.params, request.name, lora_request=request.lora)
             async for output in outputs:
@@ -121,7 +121,7 @@ class Background:
         finally:
             self._live.pop(request.name, None)
 
-    async def _abort(self, requests: Sequence[Request]) -> None:
+    async def _abort(self, requests: Sequence[SequenceRequest]) -> None:
         names = [request.name for request in requests if request.name in self._live]
         if names:
             await self._engine.abort(names)
@@ -140,7 +140,7 @@ class InProcess:
     def __init__(self, build: Callable[[], Any], counts: Counts) -> None:
         self.counts = counts
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._live: dict[str, Request] = {}
+        self._live: dict[str, SequenceRequest] = {}
         self._dead: EngineError | None = None
         self._engine: Any = None
         started: concurrent.futures.Future[int] = concurrent.futures.Future()
@@ -148,11 +148,11 @@ class InProcess:
         self._thread.start()
         self.max_context = started.result()
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[SequenceRequest]) -> None:
         """See `Driver`."""
         self._put(lambda: self._add(requests))
 
-    def abort(self, requests: Sequence[Request]) -> None:
+    def abort(self, requests: Sequence[SequenceRequest]) -> None:
         """See `Driver`."""
         self._put(lambda: self._abort(requests))
 
@@ -238,7 +238,7 @@ class InProcess:
                 if action is not None:
                     action()
 
-    def _add(self, requests: Sequence[Request]) -> None:
+    def _add(self, requests: Sequence[SequenceRequest]) -> None:
         for request in requests:
             if self._dead is not None:
                 request.fail(self._dead)
@@ -253,7 +253,7 @@ class InProcess:
             # Outputs go to a sink instead of step()'s result, so that an abort gives its partial output too.
             self._engine.output_processor.request_states[name].queue = _Sink(request, self._live)
 
-    def _abort(self, requests: Sequence[Request]) -> None:
+    def _abort(self, requests: Sequence[SequenceRequest]) -> None:
         names = [request.name for request in requests if request.name in self._live]
         if names and self._engine is not None:
             self._engine.abort_request(names)
@@ -272,7 +272,7 @@ def _shut_down(client: Any) -> None:
 class _Sink:
     """Takes the place of vLLM's output queue of one request."""
 
-    def __init__(self, request: Request, live: dict[str, Request]) -> None:
+    def __init__(self, request: SequenceRequest, live: dict[str, SequenceRequest]) -> None:
         self._request, self._live = request, live
 
     def put(self, output: Any) -> None:

@@ -34,9 +34,9 @@ from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import TokenEngine, check_start
 from ttc.engines.vllm.options import Options
 from ttc.engines.vllm.requests import (
-    Outbox,
-    Reply,
-    Request,
+    LoopCalls,
+    RequestResult,
+    SequenceRequest,
     budget_of,
     completion_of,
     draw_usage,
@@ -68,7 +68,7 @@ class VllmEngine(TokenEngine):
         self._driver, self._folder = start(folder, options, think), folder
         self._lora = None if options.lora is None else lora_request(options.lora)
         self._names = itertools.count()
-        self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
+        self._outboxes: dict[asyncio.AbstractEventLoop, LoopCalls] = {}
         self._live, self._total, self._lock = 0, Usage(), threading.Lock()
         capabilities = ExtraCapabilities(
             model=name,
@@ -206,24 +206,27 @@ class VllmEngine(TokenEngine):
         ((reply, _),) = await self._run([self._request(ids, params)], draw_usage, lambda usage: None)
         return reply.token_ids
 
-    def _request(self, ids: Sequence[int], params: Any, salt: str | None = None) -> Request:
+    def _request(self, ids: Sequence[int], params: Any, salt: str | None = None) -> SequenceRequest:
         loop = asyncio.get_running_loop()
         if loop not in self._outboxes:
             self._outboxes = {known: box for known, box in self._outboxes.items() if not known.is_closed()}
-            self._outboxes[loop] = Outbox(loop)
+            self._outboxes[loop] = LoopCalls(loop)
         name, box = f"ttc-{next(self._names)}", self._outboxes[loop]
-        return Request(name, list(ids), params, self._lora, box, loop.create_future(), salt=salt)
+        return SequenceRequest(name, list(ids), params, self._lora, box, loop.create_future(), salt=salt)
 
     async def _run(
-        self, requests: Sequence[Request], price: Callable[[ModelShape | None, int, Reply], Usage], on_usage: UsageSink
-    ) -> list[tuple[Reply, Usage]]:
+        self,
+        requests: Sequence[SequenceRequest],
+        price: Callable[[ModelShape | None, int, RequestResult], Usage],
+        on_usage: UsageSink,
+    ) -> list[tuple[RequestResult, Usage]]:
         """Run requests to their end; each is charged once, when it ends, whatever becomes of the caller."""
         if not requests:
             return []
         usages: dict[str, Usage] = {}
         shape = self._capabilities.shape
 
-        def account(request: Request, future: asyncio.Future[Reply]) -> None:
+        def account(request: SequenceRequest, future: asyncio.Future[RequestResult]) -> None:
             failed = future.exception() is not None
             usage = Usage(calls=1, attempts=1) if failed else price(shape, len(request.ids), future.result())
             usages[request.name] = usage
@@ -248,7 +251,7 @@ class VllmEngine(TokenEngine):
 
     def _feed(
         self,
-        request: Request,
+        request: SequenceRequest,
         on_tokens: Callable[[tuple[int, ...]], None],
         failures: list[Exception],
         ids: tuple[int, ...],

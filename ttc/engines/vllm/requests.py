@@ -37,9 +37,9 @@ from ttc.errors import EngineError
 __all__ = [
     "Counts",
     "Driver",
-    "Outbox",
-    "Reply",
-    "Request",
+    "LoopCalls",
+    "RequestResult",
+    "SequenceRequest",
     "budget_of",
     "completion_of",
     "draw_usage",
@@ -82,7 +82,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RequestResult:
     """One finished or aborted request. `stop` is vLLM's stop reason; `num_cached` of the prompt were not computed."""
 
     token_ids: tuple[int, ...]
@@ -94,7 +94,7 @@ class Reply:
     tops: tuple[Top, ...] = ()
 
 
-class Outbox:
+class LoopCalls:
     """Calls into one event loop, in order, from any thread; those that wait already are run by one wake-up."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -122,15 +122,15 @@ class Outbox:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SequenceRequest:
     """One sequence to sample; `future` lives in the loop of `outbox`. `params` and `lora` are vLLM's objects."""
 
     name: str
     ids: list[int]
     params: Any
     lora: Any
-    outbox: Outbox
-    future: asyncio.Future[Reply]
+    outbox: LoopCalls
+    future: asyncio.Future[RequestResult]
     on_tokens: Callable[[tuple[int, ...]], None] | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Request:
         if new and self.on_tokens is not None:
             self.outbox.post(self.on_tokens, new)
         if output.finished:
-            reply = Reply(
+            reply = RequestResult(
                 token_ids=tuple(self.token_ids),
                 logprobs=tuple(self.logprobs) if self.params.logprobs is not None else None,
                 finish=cast("FinishReason", part.finish_reason),
@@ -185,11 +185,11 @@ class Driver(Protocol):
     max_context: int
     counts: Counts
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[SequenceRequest]) -> None:
         """Start requests; each one's future is resolved exactly once, also when vLLM fails."""
         ...
 
-    def abort(self, requests: Sequence[Request]) -> None:
+    def abort(self, requests: Sequence[SequenceRequest]) -> None:
         """End requests early; each still gets its reply, with what was sampled so far."""
         ...
 
@@ -206,12 +206,12 @@ class Driver(Protocol):
         ...
 
 
-def _resolve(future: asyncio.Future[Reply], reply: Reply) -> None:
+def _resolve(future: asyncio.Future[RequestResult], reply: RequestResult) -> None:
     if not future.done():
         future.set_result(reply)
 
 
-def _reject(future: asyncio.Future[Reply], error: EngineError) -> None:
+def _reject(future: asyncio.Future[RequestResult], error: EngineError) -> None:
     if not future.done():
         future.set_exception(error)
 
@@ -256,7 +256,7 @@ def salt_of(sampling: Sampling) -> str | None:
 def completion_of(
     path: Path,
     sampling: Sampling,
-    reply: Reply,
+    reply: RequestResult,
     usage: Usage,
     eos_ids: Sequence[int],
     decode: Callable[[Sequence[int]], str],
@@ -284,7 +284,7 @@ def _stop_reason(last: int, sampling: Sampling, reported: str | int | None, eos_
     return last if last in sampling.stop_token_ids else reported
 
 
-def draw_usage(shape: ModelShape | None, length: int, reply: Reply) -> Usage:
+def draw_usage(shape: ModelShape | None, length: int, reply: RequestResult) -> Usage:
     """The ledger's view of one draw after `length` tokens; a prompt counts once its first token is there.
 
     So it does in vLLM's own counts, which the ledger's columns add up to.
@@ -304,7 +304,7 @@ def draw_usage(shape: ModelShape | None, length: int, reply: Reply) -> Usage:
     )
 
 
-def scoring_usage(shape: ModelShape | None, length: int, reply: Reply) -> Usage:
+def scoring_usage(shape: ModelShape | None, length: int, reply: RequestResult) -> Usage:
     """The ledger's view of a request for log-probabilities: all is computed anew, whatever part was asked for."""
     count = len(reply.token_ids)
     if not count:

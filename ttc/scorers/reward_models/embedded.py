@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
-from ttc.scorers.reward_models.incremental import IncrementalScorer, Reader, inference
-from ttc.scorers.reward_models.layouts import OwnText, Tokens
+from ttc.scorers.reward_models.incremental import IncrementalScorer, ScoreReader, inference
+from ttc.scorers.reward_models.layouts import OwnText, RewardTokenizer
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.model import Body
@@ -55,7 +55,7 @@ def load(folder: Path, place: Place, *, head: bool) -> tuple[Body, dict[str, Any
 
 def adapted(folder: Path, adapter: Adapter, place: Place, step_delimiter: str | None) -> IncrementalScorer:
     """The scorer of a public reward model, in its own format."""
-    tokens = Tokens(folder)
+    tokens = RewardTokenizer(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
     body, rest = load(folder, place, head=adapter.kind == "token")
     num_outputs = 2 if adapter.kind == "label" else body.dims.vocab
@@ -69,7 +69,9 @@ def adapted(folder: Path, adapter: Adapter, place: Place, step_delimiter: str | 
     )
 
 
-def _reader(folder: Path, adapter: Adapter, body: Body, rest: Mapping[str, Any], tokens: Tokens) -> Reader:
+def _reader(
+    folder: Path, adapter: Adapter, body: Body, rest: Mapping[str, Any], tokens: RewardTokenizer
+) -> ScoreReader:
     from ttc.scorers.reward_models.readers import HeadReader, label_head, token_head
 
     if adapter.kind == "token":

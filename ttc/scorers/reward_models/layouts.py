@@ -4,8 +4,8 @@
 `OwnText` serves all others: problem and steps are written in the reward model's format (an `Adapter`) and tokenised by
 its own tokenizer. Both are pure functions of the path, so a longer path shares all ids up to where it grew.
 
-`Tokens` is the reward model's tokenizer: chat template, ids with their places in the text, single tokens, harmless
-text.
+`RewardTokenizer` is the reward model's tokenizer: chat template, ids with their places in the text, single tokens,
+harmless text.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Protocol
 
 from ttc.core import Message, Prompt
 from ttc.errors import ConfigError
-from ttc.scorers.adapters._base import Adapter, Segment
+from ttc.scorers.adapters._base import Adapter, TextSegment
 
-__all__ = ["Laid", "Layout", "OwnText", "SameIds", "Tokens", "common", "steps_of"]
+__all__ = ["Layout", "ModelInput", "OwnText", "RewardTokenizer", "SameIds", "common", "steps_of"]
 
 
-class Tokens:
+class RewardTokenizer:
     """Reads the tokenizer of a model folder. Raises ConfigError naming the folder when it cannot."""
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +75,7 @@ class Tokens:
             raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
         return str(text)
 
-    def locate(self, segment: Segment, tag: str | None) -> tuple[list[int], list[int]]:
+    def locate(self, segment: TextSegment, tag: str | None) -> tuple[list[int], list[int]]:
         """Ids of a segment, and the index of the token that ends at each of its marks.
 
         Raises:
@@ -105,7 +105,7 @@ _THINK = re.compile(r"</?think>")
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class ModelInput:
     """What the model reads for one path: `reads` are the positions of the scores in `ids`, one per step, ascending."""
 
     ids: tuple[int, ...]
@@ -131,7 +131,7 @@ class Layout(Protocol):
         """Ids that all paths of the prompt's problem share."""
         ...
 
-    def lay(self, prompt: Prompt) -> Laid:
+    def lay(self, prompt: Prompt) -> ModelInput:
         """Ids and reads of the path so far; no reads when it has no step yet. `root` has accepted its key before."""
         ...
 
@@ -139,7 +139,7 @@ class Layout(Protocol):
 class SameIds:
     """The generator's ids. A step ends at `delimiter`; the token `tag` is inserted there when the model wants one."""
 
-    def __init__(self, tokens: Tokens, vocab: int, delimiter: str, tag: int | None) -> None:
+    def __init__(self, tokens: RewardTokenizer, vocab: int, delimiter: str, tag: int | None) -> None:
         self._tokens, self._vocab, self._delimiter, self._tag = tokens, vocab, delimiter, tag
         self.per_token = 1 if tag is None else 2
 
@@ -164,7 +164,7 @@ class SameIds:
             )
         return ids
 
-    def lay(self, prompt: Prompt) -> Laid:
+    def lay(self, prompt: Prompt) -> ModelInput:
         """Insert tags; scores are read at them, or at the last token of each step."""
         ids = list((prompt.token_ids or ())[: prompt.rendered_len])
         closed: list[int] = []
@@ -183,7 +183,7 @@ class SameIds:
             if self._tag is not None:
                 ids.append(self._tag)
             closed.append(len(ids) - 1)
-        return Laid(tuple(ids), tuple(closed))
+        return ModelInput(tuple(ids), tuple(closed))
 
 
 class OwnText:
@@ -191,7 +191,7 @@ class OwnText:
 
     per_token = 2
 
-    def __init__(self, adapter: Adapter, tokens: Tokens, delimiter: str) -> None:
+    def __init__(self, adapter: Adapter, tokens: RewardTokenizer, delimiter: str) -> None:
         """Raises ConfigError at once when the tokenizer cannot write this format (a split tag, no chat template)."""
         self._adapter, self._tokens, self._delimiter = adapter, tokens, delimiter
         self._encode((Message("user", "1 + 1?"),), ("It is 2.", "So 2."))
@@ -211,25 +211,25 @@ class OwnText:
         one, other = self._encode(messages, ("0",)), self._encode(messages, ("x",))
         return one.ids[: min(common(one.ids, other.ids), one.reads[0])]
 
-    def lay(self, prompt: Prompt) -> Laid:
+    def lay(self, prompt: Prompt) -> ModelInput:
         """Write the steps so far."""
         texts = steps_of(prompt, None if self._adapter.outcome else self._delimiter)
         steps = [self._tokens.harmless(text, self._adapter.tag) for text in texts]
-        return self._encode(self._messages(prompt), steps) if steps else Laid((), ())
+        return self._encode(self._messages(prompt), steps) if steps else ModelInput((), ())
 
     def _messages(self, prompt: Prompt) -> list[Message]:
         if not prompt.messages:
             raise ConfigError(f"adapter {self._adapter.name} needs the problem's messages, this prompt has none")
         return [Message(m.role, self._tokens.harmless(m.content, self._adapter.tag)) for m in prompt.messages]
 
-    def _encode(self, messages: Sequence[Message], steps: Sequence[str]) -> Laid:
+    def _encode(self, messages: Sequence[Message], steps: Sequence[str]) -> ModelInput:
         ids: list[int] = []
         reads: list[int] = []
         for segment in self._adapter.render(self._tokens, messages, steps):
             new, at = self._tokens.locate(segment, self._adapter.tag)
             reads += [len(ids) + index for index in at]
             ids += new
-        return Laid(tuple(ids), tuple(reads))
+        return ModelInput(tuple(ids), tuple(reads))
 
 
 def steps_of(prompt: Prompt, delimiter: str | None) -> list[str]:

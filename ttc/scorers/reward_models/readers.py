@@ -13,7 +13,7 @@ from ttc.errors import ConfigError
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.model import Body
-    from ttc.scorers.reward_models.incremental import Work
+    from ttc.scorers.reward_models.incremental import PathUpdate
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 """Hidden states (N, D) -> probabilities (N,) that the path is right so far."""
@@ -31,7 +31,7 @@ class HeadReader:
         """Nothing."""
         return None
 
-    def read(self, works: Sequence[Work], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
+    def read(self, works: Sequence[PathUpdate], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
         """One matrix product for all reads of the batch."""
         rows = torch.cat([states[work.reads] for work, states in zip(works, hidden, strict=True)])
         padded = F.pad(rows, (0, 0, 0, -len(rows) % self._body.pad_rows))
@@ -57,7 +57,7 @@ class LikelihoodReader:
         """The last hidden state, which predicts the first token, and a sum of 0."""
         return hidden[-1:], 0.0
 
-    def read(self, works: Sequence[Work], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
+    def read(self, works: Sequence[PathUpdate], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
         """One matrix product for all new tokens of the batch."""
         pairs = list(zip(works, hidden, strict=True))
         before = torch.cat([part for work, states in pairs for part in (work.base.memo[0], states[:-1])])
@@ -66,7 +66,9 @@ class LikelihoodReader:
         margins = iter((logits.gather(1, chosen[:, None])[:, 0] - logits.amax(-1)).tolist())
         return [self._accumulate(work, [next(margins) for _ in work.new], states) for work, states in pairs]
 
-    def _accumulate(self, work: Work, margins: list[float], states: torch.Tensor) -> tuple[tuple[float, ...], Any]:
+    def _accumulate(
+        self, work: PathUpdate, margins: list[float], states: torch.Tensor
+    ) -> tuple[tuple[float, ...], Any]:
         prompt = work.prompt
         start = work.start - prompt.rendered_len
         known = None if prompt.logprobs is None else prompt.logprobs[start : start + len(work.new)]

@@ -18,7 +18,7 @@ from ttc.choosing.aggregate import How, aggregate
 from ttc.concurrent import gather
 from ttc.core import Path, Price, Prompt, Score, UsageSink
 from ttc.errors import PromptTooLong
-from ttc.scorers.reward_models.layouts import Laid, Layout, common
+from ttc.scorers.reward_models.layouts import Layout, ModelInput, common
 
 __all__ = ["Backend", "Blocks", "RecallScorer"]
 
@@ -79,7 +79,7 @@ class Blocks:
             yield end, key
 
 
-Known: TypeAlias = dict[tuple[Hashable, Path], tuple[Laid, dict[int, float]]]
+Known: TypeAlias = dict[tuple[Hashable, Path], tuple[ModelInput, dict[int, float]]]
 """By rendering and path: what was read, and the scores by position."""
 
 
@@ -100,7 +100,7 @@ class Backend(Protocol):
         """Most tokens that `read` may compute."""
         ...
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
         """Probabilities at the positions `reads` (ascending, some of `laid.reads`) of `laid.ids`."""
         ...
 
@@ -145,7 +145,7 @@ class RecallScorer:
         known = self._problems.setdefault(prompt.problem_id, {})
         key = self._layout.key(prompt)
         if (key, ()) not in known:
-            known[key, ()] = Laid(self._layout.root(prompt), ()), {}
+            known[key, ()] = ModelInput(self._layout.root(prompt), ()), {}
         laid = self._layout.lay(prompt)
         if not laid.reads:
             return Score(None, note="no token generated yet")
@@ -165,7 +165,7 @@ class RecallScorer:
         return Score(aggregate(Score(steps[-1], steps), self._aggregation), steps)
 
     @staticmethod
-    def _told(known: Known, key: Hashable, path: Path, laid: Laid) -> dict[int, float]:
+    def _told(known: Known, key: Hashable, path: Path, laid: ModelInput) -> dict[int, float]:
         """Scores of `laid` that the path itself or its ancestors have told, by position."""
         values: dict[int, float] = {}
         for end in range(len(path) + 1):

@@ -17,11 +17,11 @@ from ttc.errors import ConfigError
 from ttc.scorers.reward_models.adapters import step_adapters
 from ttc.scorers.reward_models.embedded import Place, load
 from ttc.scorers.reward_models.incremental import IncrementalScorer
-from ttc.scorers.reward_models.layouts import SameIds, Tokens
+from ttc.scorers.reward_models.layouts import RewardTokenizer, SameIds
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.model import Body
-    from ttc.scorers.reward_models.incremental import Reader
+    from ttc.scorers.reward_models.incremental import ScoreReader
 
 __all__ = ["Kind", "same_ids"]
 
@@ -47,7 +47,7 @@ class Reading:
     beta: float = 1.0
 
 
-def _label(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
+def _label(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: RewardTokenizer, where: str) -> ScoreReader:
     from ttc.scorers.reward_models.readers import HeadReader, label_head
 
     try:
@@ -59,7 +59,7 @@ def _label(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens
     return HeadReader(body, head)
 
 
-def _token(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
+def _token(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: RewardTokenizer, where: str) -> ScoreReader:
     from ttc.scorers.reward_models.readers import HeadReader, token_head
 
     if reading.good is None or reading.bad is None:
@@ -67,7 +67,9 @@ def _token(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens
     return HeadReader(body, token_head(body, tokens.single("good", reading.good), tokens.single("bad", reading.bad)))
 
 
-def _likelihood(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: Tokens, where: str) -> Reader:
+def _likelihood(
+    reading: Reading, body: Body, rest: Mapping[str, Any], tokens: RewardTokenizer, where: str
+) -> ScoreReader:
     from ttc.scorers.reward_models.readers import LikelihoodReader
 
     if reading.step_tag is not None:
@@ -75,8 +77,8 @@ def _likelihood(reading: Reading, body: Body, rest: Mapping[str, Any], tokens: T
     return LikelihoodReader(body, reading.beta)
 
 
-_KINDS: Mapping[str, Callable[[Reading, Body, Mapping[str, Any], Tokens, str], Reader]] = MappingProxyType(
-    {"label": _label, "token": _token, "likelihood": _likelihood}
+_KINDS: Mapping[str, Callable[[Reading, Body, Mapping[str, Any], RewardTokenizer, str], ScoreReader]] = (
+    MappingProxyType({"label": _label, "token": _token, "likelihood": _likelihood})
 )
 
 
@@ -98,7 +100,7 @@ def same_ids(folder: Path, config: Mapping[str, Any], given: Mapping[str, Any], 
         ConfigError: a field that is none, a token that the tokenizer splits, or a folder without such a head.
     """
     reading = _reading(config.get("ttc_prm", {}), given, str(folder))
-    tokens = Tokens(folder)
+    tokens = RewardTokenizer(folder)
     body, rest = load(folder, place, head=reading.kind != "label")
     reader = _KINDS[reading.kind](reading, body, rest, tokens, str(folder))
     tag = None if reading.step_tag is None else tokens.single("step_tag", reading.step_tag)

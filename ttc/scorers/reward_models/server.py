@@ -26,7 +26,7 @@ from ttc.engines.shared.balance import Balancer
 from ttc.engines.shared.retry import Retry
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
 
-__all__ = ["OwnLoop", "Server", "part"]
+__all__ = ["OwnLoop", "RewardServer", "part"]
 
 
 CONNECT_S, SILENCE_S = 10.0, 600.0
@@ -35,7 +35,7 @@ CONNECT_S, SILENCE_S = 10.0, 600.0
 _CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.M)
 
 
-class Server:
+class RewardServer:
     """One or more servers of one model; sends JSON, gives JSON back."""
 
     def __init__(self, base_url: str, served_model: str | None, api_key_env: str | None) -> None:

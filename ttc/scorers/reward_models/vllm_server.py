@@ -40,9 +40,9 @@ from ttc.core import Prompt, Score, Usage, UsageSink
 from ttc.engines.shared.shape import Dims, read_config
 from ttc.errors import ConfigError, ScorerError
 from ttc.scorers.adapters._base import Adapter
-from ttc.scorers.reward_models.layouts import Laid, OwnText, Tokens, steps_of
+from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer, steps_of
 from ttc.scorers.reward_models.recall import Backend, Blocks, RecallScorer
-from ttc.scorers.reward_models.server import Server, part
+from ttc.scorers.reward_models.server import RewardServer, part
 
 __all__ = ["PLUGIN_TASK", "StepsScorer", "token_scorer", "vllm_backend"]
 
@@ -56,7 +56,7 @@ class CompletionBackend:
 
     max_context = None
 
-    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
+    def __init__(self, server: RewardServer, adapter: Adapter, tokens: RewardTokenizer, folder: Path) -> None:
         self._server = server
         self._pair = tokens.single("good", adapter.good), tokens.single("bad", adapter.bad)
         dims = Dims.from_config(read_config(folder))
@@ -67,7 +67,7 @@ class CompletionBackend:
         """See `Backend`."""
         return self.blocks.one_by_one(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
         """See `Backend`; one after another, so that each finds the one before in the cache."""
         return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
 
@@ -99,13 +99,13 @@ class SpansBackend:
 
     max_context = None
 
-    def __init__(self, server: Server, adapter: Adapter, folder: Path) -> None:
+    def __init__(self, server: RewardServer, adapter: Adapter, folder: Path) -> None:
         self._server, self._adapter = server, adapter
         self._shape = Dims.from_config(read_config(folder)).model_shape(2)
         self.blocks = Blocks(server.block_size())
 
     @staticmethod
-    def offered(server: Server, token: int) -> bool:
+    def offered(server: RewardServer, token: int) -> bool:
         """Whether the server has the plugin."""
         reply = server.offers("/pooling", _spans_body(server, [token]))
         return isinstance(reply, dict) and isinstance(data := reply.get("data"), dict) and "cached" in data
@@ -114,7 +114,7 @@ class SpansBackend:
         """See `Backend`."""
         return self.blocks.from_the_end(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
         """See `Backend`; the last one first, whose reply tells all that were not cached."""
         told: dict[int, float] = {}
         while missing := [read for read in reads if read not in told]:
@@ -136,13 +136,13 @@ class LastBackend:
 
     max_context = None
 
-    def __init__(self, server: Server, adapter: Adapter, folder: Path) -> None:
+    def __init__(self, server: RewardServer, adapter: Adapter, folder: Path) -> None:
         self._server, self._adapter = server, adapter
         self._shape = Dims.from_config(read_config(folder)).model_shape(1 if adapter.outcome else 2)
         self.blocks = Blocks(server.block_size())
 
     @staticmethod
-    def offered(server: Server, token: int) -> bool:
+    def offered(server: RewardServer, token: int) -> bool:
         """Whether the server pools the last token."""
         reply = server.offers("/classify", _last_body(server, [token]))
         return reply is not None and isinstance(reply.get("data"), list)
@@ -151,7 +151,7 @@ class LastBackend:
         """See `Backend`."""
         return self.blocks.one_by_one(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
         """See `Backend`; one after another, so that each finds the one before in the cache."""
         return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
 
@@ -167,7 +167,7 @@ class TokensBackend:
 
     max_context = None
 
-    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
+    def __init__(self, server: RewardServer, adapter: Adapter, tokens: RewardTokenizer, folder: Path) -> None:
         self._server, self._adapter = server, adapter
         self._tag = None if adapter.tag is None else tokens.single("step tag", adapter.tag)
         self._shape = Dims.from_config(read_config(folder)).model_shape(2)
@@ -177,7 +177,7 @@ class TokensBackend:
         """See `Backend`: the whole path."""
         return reads[-1] + 1 if reads else 0
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
         """See `Backend`."""
         ids = list(laid.ids[: reads[-1] + 1])
         body = {"model": self._server.model(), "input": ids, "task": "token_classify"}
@@ -194,7 +194,7 @@ class TokensBackend:
         return [_probability(by_position[read], self._adapter) for read in reads]
 
 
-def vllm_backend(server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> Backend:
+def vllm_backend(server: RewardServer, adapter: Adapter, tokens: RewardTokenizer, folder: Path) -> Backend:
     """The cheapest way to read this model that the server offers."""
     if adapter.kind == "token":
         return CompletionBackend(server, adapter, tokens, folder)
@@ -207,11 +207,11 @@ def vllm_backend(server: Server, adapter: Adapter, tokens: Tokens, folder: Path)
     return TokensBackend(server, adapter, tokens, folder)
 
 
-def _spans_body(server: Server, ids: list[int]) -> dict[str, Any]:
+def _spans_body(server: RewardServer, ids: list[int]) -> dict[str, Any]:
     return {"model": server.model(), "task": PLUGIN_TASK, "data": {"ids": ids}}
 
 
-def _last_body(server: Server, ids: list[int]) -> dict[str, Any]:
+def _last_body(server: RewardServer, ids: list[int]) -> dict[str, Any]:
     return {"model": server.model(), "input": ids, "use_activation": False}
 
 
@@ -233,11 +233,11 @@ def _probability(logits: Sequence[float], adapter: Adapter) -> float:
     return weights[label] / sum(weights)
 
 
-def token_scorer(server: Server, folder: Path, adapter: Adapter, step_delimiter: str | None) -> RecallScorer:
+def token_scorer(server: RewardServer, folder: Path, adapter: Adapter, step_delimiter: str | None) -> RecallScorer:
     """A reward model on a vLLM server, which is asked now for the model's name and for what it offers."""
     if adapter.vllm is None:
         raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded or protocol=steps")
-    tokens = Tokens(folder)
+    tokens = RewardTokenizer(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
     server.model()
     return RecallScorer(vllm_backend(server, adapter, tokens, folder), layout, aggregation=adapter.aggregation)
@@ -246,7 +246,7 @@ def token_scorer(server: Server, folder: Path, adapter: Adapter, step_delimiter:
 class StepsScorer:
     """A server that takes messages and steps; a path whose steps are known is not asked again."""
 
-    def __init__(self, server: Server, delimiter: str, served_model: str | None) -> None:
+    def __init__(self, server: RewardServer, delimiter: str, served_model: str | None) -> None:
         self._server, self._delimiter, self._model = server, delimiter, served_model
         self._known: dict[str, dict[tuple[str, ...], Score]] = {}
 

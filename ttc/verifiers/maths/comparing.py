@@ -36,7 +36,7 @@ MAX_MATCHED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class EqualityPolicy:
     """What counts as equal; see the module."""
 
     percent: Percent = "either"
@@ -61,7 +61,7 @@ class Decide:
 class Comparison:
     """One policy and one way to decide; `same` compares two shapes."""
 
-    def __init__(self, policy: Policy, decide: Decide) -> None:
+    def __init__(self, policy: EqualityPolicy, decide: Decide) -> None:
         self.policy, self.decide = policy, decide
 
     def same(self, left: Node, right: Node) -> Ternary:

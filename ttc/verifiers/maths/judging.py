@@ -28,7 +28,7 @@ from ttc.answers.numeric import TooCostly, Undefined, approximate
 from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import Unparsed
-from ttc.verifiers.maths.comparing import Comparison, Decide, Policy, Ternary
+from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Ternary
 
 
 def judge(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def judge(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         left, right = read(gold), read(answer)
         if left is not None and right is not None:
-            equal = Comparison(Policy(**request["policy"]), Digits()).same(left, right)
+            equal = Comparison(EqualityPolicy(**request["policy"]), Digits()).same(left, right)
             return {"equal": equal, "reason": "numeric" if equal is not None else "undecided"}
         return {"equal": math_verify_equal(gold, answer), "reason": "math_verify"}
     except TooCostly as exc:

@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from ttc.sandbox.limits import Limits
-from ttc.sandbox.running import Ran, Script, Suite, Tested
+from ttc.sandbox.limits import ResourceLimits
+from ttc.sandbox.running import Script, ScriptResult, Suite, SuiteResult
 from ttc.sandbox.worker import Worker
 from ttc.verifiers.programs.target import Exercise
 
@@ -57,7 +57,7 @@ STARVED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class GroupResult:
     """The outcome of one group: checks passed of `total`, and why the first one failed."""
 
     name: str
@@ -67,10 +67,10 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialResult:
     """The outcomes of all groups, in `seconds`; `fault` says what is wrong with the test itself, if something is."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[GroupResult, ...]
     fault: str
     seconds: float
 
@@ -85,10 +85,10 @@ class Trial:
     case_s: float
     memory_mb: int
 
-    def run(self, worker: Worker) -> Outcome:
+    def run(self, worker: Worker) -> TrialResult:
         """Run it, in at most twice its time; what there is no time left for has failed."""
         began = time.monotonic()
-        shares: list[Share] = []
+        shares: list[GroupResult] = []
         fault, is_second = "", False
         if self.exercise.groups:
             suite = Suite(self.source, self.exercise.groups, self._limits(self.timeout_s))
@@ -99,13 +99,13 @@ class Trial:
             fault = next((note.why for notes in tested.notes for note in notes if note.broken), "")
         if self.exercise.io:
             shares.append(self._scripts(worker, began + self.timeout_s * (1 + is_second), is_second))
-        return Outcome(tuple(shares), fault, time.monotonic() - began)
+        return TrialResult(tuple(shares), fault, time.monotonic() - began)
 
-    def _scripts(self, worker: Worker, end: float, is_second: bool) -> Share:
+    def _scripts(self, worker: Worker, end: float, is_second: bool) -> GroupResult:
         passed, why = 0, ""
         for number, case in enumerate(self.exercise.io, start=1):
             left = min(self.case_s, end - time.monotonic())
-            ran = Ran("", "", "wall time", 0.0)
+            ran = ScriptResult("", "", "wall time", 0.0)
             if left > LEAST_S:
                 script = Script(self.source, self._limits(left), case.input)
                 ran = script.run(worker)
@@ -115,23 +115,23 @@ class Trial:
             passed += right
             if not right and not why:
                 why = f"io {number}: {_last_line(ran) or 'another output'}"
-        return Share("io", passed, len(self.exercise.io), why)
+        return GroupResult("io", passed, len(self.exercise.io), why)
 
-    def _limits(self, seconds: float) -> Limits:
-        return Limits(wall_s=seconds, cpu_s=seconds, memory_mb=self.memory_mb)
+    def _limits(self, seconds: float) -> ResourceLimits:
+        return ResourceLimits(wall_s=seconds, cpu_s=seconds, memory_mb=self.memory_mb)
 
 
-def _starved(ran: Ran | Tested, limit_s: float) -> bool:
+def _starved(ran: ScriptResult | SuiteResult, limit_s: float) -> bool:
     return ran.cause == "wall time" and ran.cpu_s < STARVED * limit_s
 
 
-def _last_line(ran: Ran) -> str:
+def _last_line(ran: ScriptResult) -> str:
     """Why a script failed: the last line of its traceback, or how it was ended."""
     lines = ran.errors.strip().splitlines()
     return lines[-1][:160] if lines and ran.cause.startswith("exit code") else ran.cause
 
 
-def _shares(exercise: Exercise, tested: Tested) -> list[Share]:
+def _shares(exercise: Exercise, tested: SuiteResult) -> list[GroupResult]:
     shares = []
     for name, notes, expected in zip(exercise.names, tested.notes, exercise.num_checks, strict=True):
         passed = sum(note.ok for note in notes)
@@ -139,5 +139,5 @@ def _shares(exercise: Exercise, tested: Tested) -> list[Share]:
         whole = not tested.cause and passed == len(notes) > 0
         total = passed if whole else max(expected, len(notes), passed + 1)
         failed = next((f"{name} {n}: {note.why}" for n, note in enumerate(notes, start=1) if not note.ok), "")
-        shares.append(Share(name, passed, total, "" if whole else failed or tested.cause or "no check was run"))
+        shares.append(GroupResult(name, passed, total, "" if whole else failed or tested.cause or "no check was run"))
     return shares

@@ -31,7 +31,7 @@ from ttc.core import Json, Submission, Target, Verdict, Verifier
 from ttc.errors import PluginError, VerifierError
 from ttc.verifiers.service.audit import Audit, Entry, digest
 from ttc.verifiers.service.lane import Lane
-from ttc.verifiers.service.metrics import Meter, Metrics
+from ttc.verifiers.service.metrics import Metrics, VerdictCounter
 from ttc.verifiers.shared.contract import Canary, Card, card_of
 
 __all__ = ["Service"]
@@ -86,7 +86,7 @@ class Service:
         self._memory: OrderedDict[str, Verdict] = OrderedDict()
         self._memory_size, self._wall_s = memory, wall_s
         self._lane: Lane[Verdict] = Lane(wall_s, self._too_late)
-        self._meter = Meter()
+        self._meter = VerdictCounter()
         self._lock = threading.Lock()
         self._free, self._waiting = concurrency, deque[_Job]()
         self._closed = False
