@@ -142,28 +142,28 @@ class ScriptedEngine:
         key = seeds.derive(sampling.seed or 0, path)
         ids = (*encode(self._script(prompt, path, key)), EOS)
         stop = first_stop(ids[: sampling.max_tokens], sampling.stop, sampling.stop_token_ids)
-        kept = ids[: stop[0] if stop else sampling.max_tokens]
+        token_ids = ids[: stop[0] if stop else sampling.max_tokens]
         self._live += 1
         self.max_live = max(self.max_live, self._live)
         usage = Usage(prompt=context, calls=1, attempts=1)
         try:
             await self._wait(path)
         except asyncio.CancelledError:
-            self._report(replace(usage, overrun=len(kept)), on_usage)
+            self._report(replace(usage, overrun=len(token_ids)), on_usage)
             raise
         finally:
             self._live -= 1
-        usage = replace(usage, generated=len(kept), flops=SHAPE.flops(context + len(kept), 0))
+        usage = replace(usage, generated=len(token_ids), flops=SHAPE.flops(context + len(token_ids), 0))
         self._report(usage, on_usage)
         reason = stop[1] if stop else None
         return Completion(
             path=path,
-            text=decode(kept[:-1] if reason == "eos" else kept),
-            token_ids=kept,
+            text=decode(token_ids[:-1] if reason == "eos" else token_ids),
+            token_ids=token_ids,
             finish_reason="stop" if stop else "length",
             stop_reason=reason,
-            logprobs=(-0.5,) * len(kept),
-            certainty=(0.5,) * len(kept),
+            logprobs=(-0.5,) * len(token_ids),
+            certainty=(0.5,) * len(token_ids),
             usage=usage,
         )
 
@@ -198,9 +198,10 @@ def replies(table: Mapping[str, Sequence[str]]) -> Script:
             raise ConfigError(f"scripted engine has no reply to {question!r}")
         options = table[question]
         reply = options[path[0] % len(options)]
-        said = prompt.generated_text
+        generated = prompt.generated_text
         common = next(
-            (i for i, (a, b) in enumerate(zip(said, reply, strict=False)) if a != b), min(len(said), len(reply))
+            (i for i, (a, b) in enumerate(zip(generated, reply, strict=False)) if a != b),
+            min(len(generated), len(reply)),
         )
         return reply[common:]
 

@@ -190,8 +190,8 @@ def states(text: str) -> list[str]:
 
 def last_state(text: str) -> str:
     """The last state letter in `text`; empty before the first step. Injected words are no steps."""
-    known = [state for state in states(text) if state in _STATES]
-    return known[-1] if known else ""
+    letters = [state for state in states(text) if state in _STATES]
+    return letters[-1] if letters else ""
 
 
 def _open_box(text: str) -> int | None:
@@ -229,10 +229,12 @@ class SimulatedEngine(ScriptedEngine):
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """Continue by the process; see `ttc.core.Engine.generate`."""
-        drawn = await super().generate(prompt, sampling, draws, on_usage)
-        return drawn if not self._confidence else [self._told(prompt, sampling, completion) for completion in drawn]
+        completions = await super().generate(prompt, sampling, draws, on_usage)
+        if not self._confidence:
+            return completions
+        return [self._shifted(prompt, sampling, completion) for completion in completions]
 
-    def _told(self, prompt: Prompt, sampling: Sampling, completion: Completion) -> Completion:
+    def _shifted(self, prompt: Prompt, sampling: Sampling, completion: Completion) -> Completion:
         key = seeds.derive(sampling.seed or 0, "confidence", completion.path[: len(prompt.path) + 1])
         noise = [0.2 * (seeds.uniform(key, i) + seeds.uniform(key, i + 1000) - 1) for i in range(64)]
         values = token_confidence(completion.text, self._confidence, prompt.generated_text, noise)

@@ -128,10 +128,10 @@ def _address_space() -> int:
 
 def _lower(which: int, soft: int, hard: int | None = None) -> None:
     ceiling = resource.getrlimit(which)[1]
-    wanted = soft if hard is None else hard
+    limit = soft if hard is None else hard
     if ceiling != resource.RLIM_INFINITY:
-        wanted = min(wanted, ceiling)
-    resource.setrlimit(which, (min(soft, wanted), wanted))
+        limit = min(limit, ceiling)
+    resource.setrlimit(which, (min(soft, limit), limit))
 
 
 ROOT = Path(__file__).resolve().parents[2]

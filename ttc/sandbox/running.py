@@ -47,12 +47,12 @@ class Script:
         )
         try:
             caps = {cell.output: self.limits.output_kb << 10, cell.errors: -_ERRORS_KEPT}
-            kept, over = streams.drain(caps, cell.deadline)
+            outputs, over = streams.drain(caps, cell.deadline)
         except BaseException:
             worker.finish(cell)
             raise
         end = worker.finish(cell, kill=over is not None)
-        output, errors = (kept[each].decode("utf-8", "replace") for each in (cell.output, cell.errors))
+        output, errors = (outputs[each].decode("utf-8", "replace") for each in (cell.output, cell.errors))
         return ScriptResult(output, errors, "output" if over is not None else end.cause, end.cpu_s)
 
 

@@ -33,9 +33,9 @@ def serve(job: Mapping[str, Any]) -> NoReturn:
         wire.write(REPORT, wire.GONE, describe(exc).encode("utf-8", "replace"))
         os._exit(1)
     wire.write(REPORT, wire.REPLY, LOADED)
-    kept: list[object] = []
+    handles: list[object] = []
     while (frame := wire.read(JOB)) is not None:
-        wire.write(REPORT, wire.REPLY, _answer(frame[1], module.__dict__, kept))
+        wire.write(REPORT, wire.REPLY, _answer(frame[1], module.__dict__, handles))
     os._exit(0)
 
 

@@ -59,7 +59,7 @@ def drain(caps: Mapping[int, int], deadline: float) -> tuple[dict[int, bytes], i
     A negative cap keeps that many bytes of the end and never overflows. Streams that are still open at the deadline
     give what they gave.
     """
-    kept = {descriptor: bytearray() for descriptor in caps}
+    texts = {descriptor: bytearray() for descriptor in caps}
     open_ = set(caps)
     while open_:
         poll = select.poll()
@@ -74,13 +74,13 @@ def drain(caps: Mapping[int, int], deadline: float) -> tuple[dict[int, bytes], i
                 part = os.read(descriptor, 65_536)
                 if not part:
                     open_.discard(descriptor)
-            data, cap = kept[descriptor], caps[descriptor]
+            data, cap = texts[descriptor], caps[descriptor]
             data += part
             if 0 <= cap < len(data):
-                return {each: bytes(text) for each, text in kept.items()}, descriptor
+                return {each: bytes(text) for each, text in texts.items()}, descriptor
             if cap < 0:
                 del data[:cap]
-    return {descriptor: bytes(data) for descriptor, data in kept.items()}, None
+    return {descriptor: bytes(data) for descriptor, data in texts.items()}, None
 
 
 def _wait(descriptor: int, event: int, deadline: float) -> None:

@@ -91,12 +91,12 @@ class Zygote:
             line, _, self._buffer = self._buffer.partition(b"\n")
             request = json.loads(line)
             if "kill" in request:
-                found = self._cells.get(request["kill"])
-                if found:
-                    _kill(found.pid)
+                cell = self._cells.get(request["kill"])
+                if cell:
+                    _kill(cell.pid)
             else:
-                given, self._descriptors = self._descriptors[:4], self._descriptors[4:]
-                self._fork(request, tuple(given))
+                own_descriptors, self._descriptors = self._descriptors[:4], self._descriptors[4:]
+                self._fork(request, tuple(own_descriptors))
         return bool(data)
 
     def _fork(self, request: Mapping[str, Any], descriptors: tuple[int, ...]) -> None:

@@ -56,8 +56,8 @@ class JudgeScorer:
             places = [at for at, prompt in enumerate(prompts) if prompt.problem_id == problem_id]
             places.sort(key=lambda at: prompts[at].path)
             group = [prompts[at] for at in places]
-            judged = self._compare(group, on_usage) if self._mode == "pairwise" else self._grade(group, on_usage)
-            scores.update(zip(places, await judged, strict=True))
+            pending = self._compare(group, on_usage) if self._mode == "pairwise" else self._grade(group, on_usage)
+            scores.update(zip(places, await pending, strict=True))
         return [scores[at] for at in range(len(prompts))]
 
     def price(self, prompt: Prompt) -> Price:
@@ -79,8 +79,8 @@ class JudgeScorer:
         ]
         questions = [compare(group[i].messages, answers[i], answers[j]) for i, j in pairs]
         distinct = list(dict.fromkeys(questions))
-        told = await gather(self._ask(group[0], question, on_usage) for question in distinct)
-        by_question = dict(zip(distinct, told, strict=True))
+        verdicts = await gather(self._ask(group[0], question, on_usage) for question in distinct)
+        by_question = dict(zip(distinct, verdicts, strict=True))
         won: list[list[float]] = [[] for _ in group]
         met = [0] * len(group)
         for (i, j), question in zip(pairs, questions, strict=True):
@@ -102,13 +102,13 @@ class JudgeScorer:
         return Score(outcome, note="" if outcome is not None else "the judge abstained")
 
     async def _ask(self, prompt: Prompt, question: Question, on_usage: UsageSink) -> float | None:
-        known = self._known.setdefault(prompt.problem_id, {})
-        if question not in known:
+        verdicts = self._known.setdefault(prompt.problem_id, {})
+        if question not in verdicts:
             one, other = await gather(
                 self._generate(prompt, text, _as_judged(on_usage)) for text in (question.one, question.other)
             )
-            known[question] = agreed(one, other)
-        return known[question]
+            verdicts[question] = agreed(one, other)
+        return verdicts[question]
 
     async def _generate(self, prompt: Prompt, text: str, on_usage: UsageSink) -> Said | None:
         rendered = self._engine.render((Message("user", text),), self._thinking)
@@ -243,10 +243,10 @@ def compare(messages: Sequence[Message], first: str, second: str) -> Question:
 
 def grade(messages: Sequence[Message], answer: str) -> Question:
     """Whether one answer is right."""
-    problem, shown = _problem(messages), harmless(answer)
+    problem, text = _problem(messages), harmless(answer)
     return Question(
-        _GRADE.format(problem=problem, answer=shown, first="right", second="wrong"),
-        _GRADE.format(problem=problem, answer=shown, first="wrong", second="right"),
+        _GRADE.format(problem=problem, answer=text, first="right", second="wrong"),
+        _GRADE.format(problem=problem, answer=text, first="wrong", second="right"),
     )
 
 
@@ -255,9 +255,9 @@ def verdict(asked: Prompt, completion: Completion) -> Said | None:
     _, closed, said_last = completion.text.rpartition("</think>")
     if completion.finish_reason != "stop" or (asked.think_state == "open" and not closed):
         return None
-    found = _VERDICT.findall(said_last)
-    said = _WHOLE[found[-1].lower()] if found else None
-    return said  # type: ignore[return-value]
+    matches = _VERDICT.findall(said_last)
+    letter = _WHOLE[matches[-1].lower()] if matches else None
+    return letter  # type: ignore[return-value]
 
 
 def agreed(one: Said | None, other: Said | None) -> float | None:

@@ -78,20 +78,22 @@ def orm(
     folder = resolve(str(model))
     config = read_config(folder)
     if adapter is None:
-        chosen = recognise(str(model), folder, config, outcome=True)
+        family = recognise(str(model), folder, config, outcome=True)
     else:
-        chosen = load_adapter(adapter, config, str(folder), outcome=True)
-    if chosen is None:
-        stated = ", ".join(config.get("architectures") or ()) or config["model_type"]
-        raise ConfigError(f"{folder} ({stated}) is no outcome reward model that is known: set scorer.adapter=NAME")
+        family = load_adapter(adapter, config, str(folder), outcome=True)
+    if family is None:
+        architectures = ", ".join(config.get("architectures") or ()) or config["model_type"]
+        raise ConfigError(
+            f"{folder} ({architectures}) is no outcome reward model that is known: set scorer.adapter=NAME"
+        )
     if base_url is not None:
         from ttc.scorers.reward_models.server import RewardServer
         from ttc.scorers.reward_models.vllm_server import token_scorer
 
-        return token_scorer(RewardServer(base_url, served_model, api_key_env), folder, chosen, None)
+        return token_scorer(RewardServer(base_url, served_model, api_key_env), folder, family, None)
     place = Place(device, dtype, threads, max_context, batch_invariant)
     if supported(config):
-        return adapted(folder, chosen, place, None)
+        return adapted(folder, family, place, None)
     from ttc.scorers.reward_models.transformers import transformers_scorer
 
-    return transformers_scorer(folder, chosen, place)
+    return transformers_scorer(folder, family, place)

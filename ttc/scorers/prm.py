@@ -114,7 +114,7 @@ def prm(
         MissingExtra: backend=vllm without vLLM.
     """
     own = (kind, step_tag, good, bad, positive_label, beta)
-    given = {name: value for name, value in zip(_READING, own, strict=True) if value is not None}
+    overrides = {name: value for name, value in zip(_READING, own, strict=True) if value is not None}
     if base_url is not None and protocol == "steps":
         from ttc.scorers.reward_models.server import RewardServer
         from ttc.scorers.reward_models.vllm_server import StepsScorer
@@ -125,24 +125,24 @@ def prm(
 
     folder = _folder(model)
     config = read_config(folder)
-    chosen: Adapter | None = None
+    family: Adapter | None = None
     if adapter is not None:
-        chosen = load_adapter(adapter, config, str(folder), outcome=False)
-    elif "ttc_prm" not in config and not given:
-        chosen = recognise(model or "", folder, config, outcome=False)
+        family = load_adapter(adapter, config, str(folder), outcome=False)
+    elif "ttc_prm" not in config and not overrides:
+        family = recognise(model or "", folder, config, outcome=False)
     place = Place(device, dtype, threads, max_context, batch_invariant)
-    if chosen is None and backend == "embedded":
+    if family is None and backend == "embedded":
         delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
-        return same_ids(folder, config, {**given, **delimiter}, place)
-    if chosen is None:
+        return same_ids(folder, config, {**overrides, **delimiter}, place)
+    if family is None:
         raise ConfigError(f"prm backend={backend} needs adapter=NAME for this model (known: {step_adapters()})")
     if backend == "embedded":
-        return adapted(folder, chosen, place, step_delimiter)
+        return adapted(folder, family, place, step_delimiter)
     if backend == "vllm":
         from ttc.scorers.reward_models.vllm import vllm_scorer
 
-        return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
+        return vllm_scorer(folder, family, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
     from ttc.scorers.reward_models.server import RewardServer
     from ttc.scorers.reward_models.vllm_server import token_scorer
 
-    return token_scorer(RewardServer(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)
+    return token_scorer(RewardServer(base_url or "", served_model, api_key_env), folder, family, step_delimiter)

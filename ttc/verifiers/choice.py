@@ -41,12 +41,12 @@ class ChoiceVerifier:
             gold = read_gold(target)
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        found = read_answer(submission, "choice", self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
+        extraction = read_answer(submission, "choice", self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
         keys = {choice_key(answer) for answer in gold.answers}
-        equal = choice_key(found.final or "") in keys
-        return clock.stamp(decided(equal, found, "same" if equal else "different"), self.version)
+        equal = choice_key(extraction.final or "") in keys
+        return clock.stamp(decided(equal, extraction, "same" if equal else "different"), self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target is not a letter that verifies against itself."""
@@ -56,8 +56,8 @@ class ChoiceVerifier:
         except ConfigError as exc:
             raise ConfigError(f"{where}{exc}") from exc
         letter, second = choice_letter(answer)
-        found = extract(rf"\boxed{{{answer}}}", "choice").final
-        if not letter or second or found is None or choice_key(found) != letter:
+        letter_read = extract(rf"\boxed{{{answer}}}", "choice").final
+        if not letter or second or letter_read is None or choice_key(letter_read) != letter:
             raise ConfigError(f"{where}the gold {answer[:80]!r} does not verify against itself: it is not one letter")
 
     async def close(self) -> None:

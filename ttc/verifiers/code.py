@@ -103,17 +103,19 @@ class CodeVerifier:
             exercise = read_target(target)
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        found = read_answer(submission, "code", self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
-        trial = Trial(assemble(exercise, found.final or ""), exercise, self._timeout_s, self._case_s, self._memory_mb)
+        extraction = read_answer(submission, "code", self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
+        trial = Trial(
+            assemble(exercise, extraction.final or ""), exercise, self._timeout_s, self._case_s, self._memory_mb
+        )
         began = time.perf_counter()
         try:
             outcome = await self._sandbox.run(trial)
         except VerifierError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)[:300]), self.version)
         waited = time.perf_counter() - began - outcome.seconds
-        verdict = dataclasses.replace(self._judge(outcome), extracted=found.final, span=found.span)
+        verdict = dataclasses.replace(self._judge(outcome), extracted=extraction.final, span=extraction.span)
         return clock.stamp(verdict, self.version, waited)
 
     def check_gold(self, target: Target, item: str = "") -> None:

@@ -45,11 +45,11 @@ class ExactVerifier:
             gold = read_gold(target)
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        found = read_answer(submission, self._kind, self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
-        equal = self._matches(found, gold.answers)
-        return clock.stamp(decided(equal, found, "same" if equal else "different"), self.version)
+        extraction = read_answer(submission, self._kind, self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
+        equal = self._matches(extraction, gold.answers)
+        return clock.stamp(decided(equal, extraction, "same" if equal else "different"), self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target does not verify against itself."""

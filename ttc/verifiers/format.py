@@ -85,8 +85,8 @@ class FormatVerifier:
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Judge the form of `submission`; `parts` tells which requirement holds."""
         clock = Clock()
-        if cut := unfinished(submission, self._allow_truncated):
-            return clock.stamp(Verdict("no_answer", reason=cut), self.version)
+        if reason := unfinished(submission, self._allow_truncated):
+            return clock.stamp(Verdict("no_answer", reason=reason), self.version)
         try:
             schema = schema_of(target)
         except ConfigError as exc:
@@ -99,8 +99,8 @@ class FormatVerifier:
             if reply.status != "ok":
                 return clock.stamp(without_reply(reply), self.version, waited)
             holds["schema"] = reply.data["valid"]
-        parts = {name: float(held) for name, held in holds.items()}
-        broken = [name for name, held in parts.items() if not held]
+        parts = {name: float(holding) for name, holding in holds.items()}
+        broken = [name for name, holding in parts.items() if not holding]
         score = sum(parts.values()) / len(parts)
         verdict = Verdict("incorrect" if broken else "correct", score, parts, ", ".join(broken) or "all parts hold")
         return clock.stamp(verdict, self.version, waited)
@@ -143,9 +143,9 @@ class FormatVerifier:
         body = "" if start is None else submission.text[start:]
         inside = submission.text[:start] if start is not None else submission.text
         thought = submission.thinking.strip() or _MARKER.sub("", inside).strip()
-        wanted = {"required": bool(thought), "forbidden": not thought, "either": True}
+        allowed = {"required": bool(thought), "forbidden": not thought, "either": True}
         parts = {
-            "thinking": wanted[self._thinking],
+            "thinking": allowed[self._thinking],
             "closed": start is not None and _MARKER.search(body) is None,
             "answer": _PLACES[self._answer](body),
             "length": self._min <= len(body.strip()) and (self._max is None or len(body.strip()) <= self._max),

@@ -86,8 +86,8 @@ class LanguageVerifier:
         if isinstance(text, Verdict):
             return clock.stamp(text, self.version)
         long = len(text) > LONG_TEXT
-        held = await asyncio.to_thread(self._judge, code, text) if long else self._judge(code, text)
-        return clock.stamp(held, self.version)
+        verdict = await asyncio.to_thread(self._judge, code, text) if long else self._judge(code, text)
+        return clock.stamp(verdict, self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the language is unknown or its detector is missing."""
@@ -101,8 +101,8 @@ class LanguageVerifier:
         if self._part == "answer":
             return answer_part(submission, self._allow_truncated, MAX_CHARS)
         if self._part == "both":
-            joined = f"{submission.thinking}\n{submission.text}".replace("<think>", " ").replace("</think>", " ")
-            return answer_part(replace(submission, text=joined), self._allow_truncated, MAX_CHARS)
+            whole = f"{submission.thinking}\n{submission.text}".replace("<think>", " ").replace("</think>", " ")
+            return answer_part(replace(submission, text=whole), self._allow_truncated, MAX_CHARS)
         inside = submission.thinking or submission.text.partition("</think>")[0].replace("<think>", " ")
         return answer_part(replace(submission, text=inside), self._allow_truncated, MAX_CHARS)
 
@@ -151,8 +151,8 @@ def prose(text: str) -> str:
 
 def _without(text: str, opening: str, closing: str) -> str:
     """`text` without the stretches from `opening` to the next `closing`; one that is never closed stays."""
-    kept, at = [], 0
+    pieces, at = [], 0
     while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
-        kept.append(text[at:start])
+        pieces.append(text[at:start])
         at = end + len(closing)
-    return " ".join([*kept, text[at:]])
+    return " ".join([*pieces, text[at:]])

@@ -83,12 +83,12 @@ class MathVerifier:
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
         if len(submission.text) > LONG_TEXT:
-            found = await asyncio.to_thread(read_answer, submission, self._kind, self._allow_truncated)
+            extraction = await asyncio.to_thread(read_answer, submission, self._kind, self._allow_truncated)
         else:
-            found = read_answer(submission, self._kind, self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
-        verdict, waited = await self._compare(gold, found)
+            extraction = read_answer(submission, self._kind, self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
+        verdict, waited = await self._compare(gold, extraction)
         return clock.stamp(verdict, self.version, waited)
 
     def check_gold(self, target: Target, item: str = "") -> None:
@@ -138,9 +138,9 @@ class MathVerifier:
         rejected = False
         for text in texts:
             request = {"call": "maths", "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
-            asked = time.perf_counter()
+            start = time.perf_counter()
             reply = await self._pool.run(request)
-            waited += time.perf_counter() - asked - reply.seconds
+            waited += time.perf_counter() - start - reply.seconds
             equal = reply.data.get("equal")
             if equal is True:
                 return decided(True, found, str(reply.data["reason"])), waited
@@ -154,8 +154,8 @@ class MathVerifier:
 
 
 def _status(reply: WorkerReply) -> Status:
-    known: dict[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
-    return known.get(reply.status, "unparseable")
+    statuses: dict[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
+    return statuses.get(reply.status, "unparseable")
 
 
 def _reason(reply: WorkerReply) -> str:

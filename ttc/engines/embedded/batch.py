@@ -105,16 +105,16 @@ class Batch:
         """Prefill the oldest prompts for which rows are free, and give each a leading row."""
         if not self._pending:
             return
-        used = len(self.rows) + sum(len(job.waiting) for job in self._open)
+        num_rows = len(self.rows) + sum(len(job.waiting) for job in self._open)
         longest = self._longest()
-        chosen: list[Job] = []
+        admitted: list[Job] = []
         for job in self._pending.values():
             longest = max(longest, job.room)
-            if used >= self._limits.rows(longest, self._kv_bytes):
+            if num_rows >= self._limits.rows(longest, self._kv_bytes):
                 break
-            used += max(len(job.waiting), 1)
-            chosen.append(job)
-        for job in advance(chosen, self._body, self.tree):
+            num_rows += max(len(job.waiting), 1)
+            admitted.append(job)
+        for job in advance(admitted, self._body, self.tree):
             del self._pending[job.ids]
             job.group = self._decoder.open(job.segment, len(job.waiting))
             self._decoder.add(job.group)
@@ -136,8 +136,8 @@ class Batch:
             draws = [row for row in rows if not isinstance(row, PromptRow)]
             if self._table is None:
                 self._table = _table(draws)
-            picked = logits if not leads else logits[torch.tensor(live, device=logits.device)]
-            result = sample(picked, self._table)
+            live_logits = logits if not leads else logits[torch.tensor(live, device=logits.device)]
+            result = sample(live_logits, self._table)
             np.add(self._table.positions, np.uint64(1), out=self._table.positions)
             self._take(draws, result)
         for i, job in leads:
@@ -194,8 +194,8 @@ class Batch:
         if isinstance(entry, LiveDraw):
             count = len(entry.ids) - 1
             if count > 0 and job.last is not None:
-                kept = torch.cat((job.last, self._decoder.taken(row, count)), 3)
-                self.tree.insert((*job.ids, *entry.ids[:-1]), Segment(job.segment, kept))
+                states = torch.cat((job.last, self._decoder.taken(row, count)), 3)
+                self.tree.insert((*job.ids, *entry.ids[:-1]), Segment(job.segment, states))
             job.live -= 1
         self._decoder.remove(row)
         last = self.rows.pop()

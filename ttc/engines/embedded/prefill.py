@@ -33,13 +33,13 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree) -> list[Job]:
             break
         goal = len(job.ids) - 1
         match = tree.find(job.ids[:goal])
-        held = job.segment.end if job.segment is not None else 0
-        if match.length > held:
-            job.segment, held = match.segment, match.length
-        if held >= goal:
+        cached = job.segment.end if job.segment is not None else 0
+        if match.length > cached:
+            job.segment, cached = match.segment, match.length
+        if cached >= goal:
             ready.append(job)
-        elif not any(_common(job.ids, other.ids, goal) >= held + _SHARED_START for other, _ in work):
-            part = job.ids[held : min(goal, held + budget)]
+        elif not any(_common(job.ids, other.ids, goal) >= cached + _SHARED_START for other, _ in work):
+            part = job.ids[cached : min(goal, cached + budget)]
             budget -= len(part)
             work.append((job, part))
     if not work:

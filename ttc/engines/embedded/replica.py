@@ -54,13 +54,13 @@ class _Replica:
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             try:
-                asked = receive(self._connection)
+                message = receive(self._connection)
             except (EOFError, OSError):
-                asked = None
-            if asked is None:
+                message = None
+            if message is None:
                 loop.call_soon_threadsafe(self._ended.set)
                 return
-            loop.call_soon_threadsafe(self._take, *asked)
+            loop.call_soon_threadsafe(self._take, *message)
 
     def _take(self, number: int, call: Call) -> None:
         if isinstance(call, Abort):

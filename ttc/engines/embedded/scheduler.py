@@ -183,9 +183,9 @@ class Scheduler:
 
     def _finish(self, draw: LiveDraw, finish: FinishReason, reason: str | int | None) -> None:
         usage = draw.usage(self._flops, aborted=False)
-        shown = draw.ids[:-1] if reason == "eos" else draw.ids
+        visible = draw.ids[:-1] if reason == "eos" else draw.ids
         draw.ended = True
-        draw.request.done[draw.number] = draw.completion(self._decode_text(shown), finish, reason, usage)
+        draw.request.done[draw.number] = draw.completion(self._decode_text(visible), finish, reason, usage)
         self._report(draw.request, usage)
         if len(draw.request.done) == len(draw.request.keys):
             self._resolve(draw.request)

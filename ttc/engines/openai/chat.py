@@ -62,8 +62,8 @@ class ChatDialect:
         """Refuse what messages cannot do."""
         check_stop_ids(sampling, self._features)
         check_steps(prompt, sampling, self._features, continues=prompt.think_state in self._features.prefill)
-        said = prompt.generated_text.removeprefix(CLOSE)
-        if OPEN in said or CLOSE in said:
+        reply = prompt.generated_text.removeprefix(CLOSE)
+        if OPEN in reply or CLOSE in reply:
             raise Unsupported(
                 f"{self._features.model} cannot go on after thinking that came in a field of its own: "
                 f"switch thinking off (--thinking off), or {CURE}"
@@ -77,9 +77,9 @@ class ChatDialect:
         """The request."""
         messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
         fields = shared_fields(sampling, seed, self._features)
-        said = prompt.generated_text.removeprefix(CLOSE)
-        if said:
-            messages.append({"role": "assistant", "content": said})
+        reply = prompt.generated_text.removeprefix(CLOSE)
+        if reply:
+            messages.append({"role": "assistant", "content": reply})
             fields |= PREFILL
         return fields | {"messages": messages} | switch_fields(self._features, prompt.think_state)
 

@@ -46,8 +46,8 @@ class Access:
 
     def hide(self, text: str) -> str:
         """`text` without the key, and not longer than a line or two."""
-        shown = text.replace(self.key, "[key]") if self.key else text
-        return shown if len(shown) <= MAX_MESSAGE else shown[:MAX_MESSAGE] + " ..."
+        message = text.replace(self.key, "[key]") if self.key else text
+        return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " ..."
 
     def options(self, url: str, max_retries: int) -> dict[str, Any]:
         """Arguments of the SDK's clients."""

@@ -69,9 +69,9 @@ def ids_of(choice: Mapping[str, Any]) -> list[int] | None:
     Raises:
         ValueError: there is something else in the place of the ids.
     """
-    found = choice.get("token_ids")
-    if found is not None:
-        return [_as_id(token) for token in _as_list(found, "token_ids")]
+    ids = choice.get("token_ids")
+    if ids is not None:
+        return [_as_id(token) for token in _as_list(ids, "token_ids")]
     tokens = _as_list(as_mapping(choice.get("logprobs"), "logprobs").get("tokens"), "tokens")
     if not tokens or not all(isinstance(token, str) and token.startswith(TOKEN_PREFIX) for token in tokens):
         return None
@@ -122,12 +122,12 @@ class IdsReader:
                 self._take(token)
             else:
                 self._num_extra += 1
-        taken = len(self._ids) - before
+        count = len(self._ids) - before
         if self._logprobs is not None and new:
-            found = as_mapping(choice.get("logprobs"), "logprobs").get("token_logprobs")
-            values = _as_list(found, "token_logprobs")
-            known = len(values) == len(new) and all(isinstance(value, int | float) for value in values[:taken])
-            self._logprobs = self._logprobs + [float(value) for value in values[:taken]] if known else None
+            column = as_mapping(choice.get("logprobs"), "logprobs").get("token_logprobs")
+            values = _as_list(column, "token_logprobs")
+            complete = len(values) == len(new) and all(isinstance(value, int | float) for value in values[:count])
+            self._logprobs = self._logprobs + [float(value) for value in values[:count]] if complete else None
         return runs_on, tuple(self._ids[before:])
 
     def _take(self, token: int) -> None:

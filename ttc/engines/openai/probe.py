@@ -48,15 +48,15 @@ def served_model(door: Door, url: str, model: str | None) -> Features:
             f"no OpenAI-compatible server answers at {url} ({exc}): start one there (for example "
             "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1) or set engine.base_url"
         ) from exc
-    known = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
+    models = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
     if model is None:
-        if len(known) != 1:
-            listed = ", ".join(sorted(known)[:8]) or "nothing it lists"
+        if len(models) != 1:
+            listed = ", ".join(sorted(models)[:8]) or "nothing it lists"
             raise ConfigError(f"say which model with --model: {url} serves {listed}")
-        model = next(iter(known))
-    if known and model not in known:
-        raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(known)[:8])}")
-    card = known.get(model, {})
+        model = next(iter(models))
+    if models and model not in models:
+        raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(models)[:8])}")
+    card = models.get(model, {})
     return Features(model, card.get("max_model_len"), served=_said_of(card) | _version(door, url, card))
 
 
@@ -87,18 +87,18 @@ def probe(door: Door, features: Features, text: Text | None) -> Features:
     """
     failures: list[str] = []
     if text is not None:
-        found = _probe_ids(door, features, text, failures) or _probe_plain(door, features, failures)
-        if found is not None:
-            return found
-    found = _probe_chat(door, features, failures)
-    if found is None:
+        abilities = _probe_ids(door, features, text, failures) or _probe_plain(door, features, failures)
+        if abilities is not None:
+            return abilities
+    abilities = _probe_chat(door, features, failures)
+    if abilities is None:
         raise ConfigError(f"the endpoint completes nothing: {failures[-1]}")
-    if not found.usage:
+    if not abilities.usage:
         raise ConfigError(
             f"{features.model}: the endpoint reports no usage, so tokens cannot be counted; "
             "set engine.tokenizer=PATH to a folder with the model's tokenizer"
         )
-    return found
+    return abilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +155,17 @@ def _first_accepted(
 def _probe_ids(door: Door, features: Features, text: Text, failures: list[str]) -> Features | None:
     prompt = list(text.encode(COUNTING))
     fields = {"prompt": prompt, "return_token_ids": True, "logprobs": 0, "add_special_tokens": False}
-    seen = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
-    if seen is None:
+    trial = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
+    if trial is None:
         return None
-    found = [ids_of(first_choice(chunk)) for chunk in seen.chunks]
-    ids = [token for run in found for token in run or ()]
-    if not ids or seen.tail.server.prompt not in (None, len(prompt)):
+    runs = [ids_of(first_choice(chunk)) for chunk in trial.chunks]
+    ids = [token for run in runs for token in run or ()]
+    if not ids or trial.tail.server.prompt not in (None, len(prompt)):
         return None
-    _check_tokenizer(text, ids, seen.text, features.model)
-    logprobs = [as_mapping(first_choice(chunk).get("logprobs"), "logprobs") for chunk in seen.chunks]
-    known = sum(len(entry.get("token_logprobs") or ()) for entry in logprobs) == len(ids)
-    return replace(seen.settled, ids=True, logprobs=known, scores=_scores(door, features.model, prompt))
+    _check_tokenizer(text, ids, trial.text, features.model)
+    logprobs = [as_mapping(first_choice(chunk).get("logprobs"), "logprobs") for chunk in trial.chunks]
+    has_logprobs = sum(len(entry.get("token_logprobs") or ()) for entry in logprobs) == len(ids)
+    return replace(trial.settled, ids=True, logprobs=has_logprobs, scores=_scores(door, features.model, prompt))
 
 
 def _scores(door: Door, model: str, prompt: Sequence[int]) -> bool:
@@ -192,23 +192,23 @@ def _check_tokenizer(text: Text, ids: Sequence[int], said: str, model: str) -> N
 
 def _probe_plain(door: Door, features: Features, failures: list[str]) -> Features | None:
     fields = {"prompt": COUNTING}
-    seen = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
-    if seen is None or not seen.text:
+    trial = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
+    if trial is None or not trial.text:
         return None
-    return replace(seen.settled, text=True, stops=_tells_stops(door, seen.features, fields))
+    return replace(trial.settled, text=True, stops=_tells_stops(door, trial.features, fields))
 
 
 def _probe_chat(door: Door, features: Features, failures: list[str]) -> Features | None:
     question = [{"role": "user", "content": f"Go on counting: {COUNTING}"}]
     spread = Sampling(temperature=1.0, max_tokens=NUM_TOKENS)  # some models refuse any other temperature
-    seen = _first_accepted(door, "/chat/completions", features, spread, {"messages": question}, failures)
-    if seen is None:
+    trial = _first_accepted(door, "/chat/completions", features, spread, {"messages": question}, failures)
+    if trial is None:
         return None
-    found = replace(seen.settled, prefill=tuple(state for state in STATES if _goes_on(door, seen, question, state)))
-    stops = bool(found.prefill) and _tells_stops(
-        door, seen.features, {"messages": question} | switch_fields(seen.features, found.prefill[0])
+    chat = replace(trial.settled, prefill=tuple(state for state in STATES if _goes_on(door, trial, question, state)))
+    stops = bool(chat.prefill) and _tells_stops(
+        door, trial.features, {"messages": question} | switch_fields(trial.features, chat.prefill[0])
     )
-    return replace(found, stops=stops)
+    return replace(chat, stops=stops)
 
 
 def _goes_on(door: Door, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
@@ -221,8 +221,8 @@ def _goes_on(door: Door, seen: _Seen, question: list[dict[str, str]], state: Thi
     begun = _ask(door, seen.features, {"messages": question} | switch)
     if begun is None or not begun.text.strip() or "<" in begun.text:
         return False
-    said = {"role": "assistant", "content": begun.text}
-    longer = _ask(door, seen.features, {"messages": [*question, said]} | switch | PREFILL)
+    beginning = {"role": "assistant", "content": begun.text}
+    longer = _ask(door, seen.features, {"messages": [*question, beginning]} | switch | PREFILL)
     if longer is None:
         return False
     before, after = begun.tail.server, longer.tail.server

@@ -94,16 +94,16 @@ def scoring_body(model: str, token_ids: Sequence[int], k: int = 0) -> dict[str, 
 
 def prompt_logprobs(answer: Chunk, token_ids: Sequence[int], start: int) -> tuple[float, ...]:
     """Nats of token_ids[start:] in the answer; raises ValueError when they are not all there."""
-    found = _entries(answer, token_ids)
-    return tuple(_value(found[at], token_ids[at]) for at in range(start, len(token_ids)))
+    entries = _entries(answer, token_ids)
+    return tuple(_value(entries[at], token_ids[at]) for at in range(start, len(token_ids)))
 
 
 def top_entries(answer: Chunk, token_ids: Sequence[int], start: int, k: int) -> tuple[Mapping[int, float], ...]:
     """The k likeliest tokens at each place from `start`; raises ValueError when there are fewer."""
     tops: list[Mapping[int, float]] = []
     for entry in _entries(answer, token_ids)[start:]:
-        told = {int(token): float(value["logprob"]) for token, value in (entry or {}).items()}
-        best = sorted(told.items(), key=lambda pair: (-pair[1], pair[0]))[:k]  # the given token may come on top
+        logprobs = {int(token): float(value["logprob"]) for token, value in (entry or {}).items()}
+        best = sorted(logprobs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]  # the given token may come on top
         if len(best) < k:
             raise ValueError(f"{len(best)} likeliest tokens where {k} were asked for")
         tops.append(dict(best))
@@ -111,14 +111,14 @@ def top_entries(answer: Chunk, token_ids: Sequence[int], start: int, k: int) -> 
 
 
 def _entries(answer: Chunk, token_ids: Sequence[int]) -> Sequence[Mapping[str, Any] | None]:
-    found = first_choice(answer).get("prompt_logprobs")
-    if not isinstance(found, Sequence) or len(found) != len(token_ids):
+    entries = first_choice(answer).get("prompt_logprobs")
+    if not isinstance(entries, Sequence) or len(entries) != len(token_ids):
         raise ValueError("no log-probabilities of the prompt")
-    return found
+    return entries
 
 
 def _value(entry: Mapping[str, Any] | None, token: int) -> float:
-    known = (entry or {}).get(str(token))
-    if known is None:
+    value = (entry or {}).get(str(token))
+    if value is None:
         raise ValueError(f"no log-probability of token {token}")
-    return float(known["logprob"])
+    return float(value["logprob"])

@@ -51,10 +51,10 @@ class SGLangEngine(StreamingTokenEngine):
             usage = self._usage(call, len(token_ids), 0)
             self._report(replace(usage, scored=usage.prompt - usage.cached), on_usage)
         values = call.received.input_logprobs[-(len(token_ids) - start) :]
-        found = tuple(value for value in values if value is not None)
-        if len(found) != len(token_ids) - start:
-            raise EngineError(f"sglang gave {len(found)} log-probabilities for {len(token_ids) - start} tokens")
-        return found
+        logprobs = tuple(value for value in values if value is not None)
+        if len(logprobs) != len(token_ids) - start:
+            raise EngineError(f"sglang gave {len(logprobs)} log-probabilities for {len(token_ids) - start} tokens")
+        return logprobs
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`; raises EngineError while requests run."""
@@ -86,21 +86,21 @@ class SGLangEngine(StreamingTokenEngine):
         # The position is not in the key: SGLang mixes the absolute one in, so a continued draw goes on as one.
         body = draw_body(ids, sampling, seeds.derive(sampling.seed or 0, path))
         call = PendingCall(body, key=prompt.problem_id or str(prompt.path[:1]), on_ids=on_tokens)
-        kept = 0
+        length = 0
         try:
             await self._send(call, len(ids))
-            kept, finish, reason = self._end(call, sampling)
+            length, finish, reason = self._end(call, sampling)
         finally:
-            usage = self._usage(call, len(ids), kept)
+            usage = self._usage(call, len(ids), length)
             self._report(usage, on_usage)
-        tokens = tuple(call.received.ids[:kept])
+        tokens = tuple(call.received.ids[:length])
         return Completion(
             path=path,
             text=self.decode(tokens[:-1] if reason == "eos" else tokens),
             token_ids=tokens,
             finish_reason=finish,
             stop_reason=reason,
-            logprobs=tuple(call.received.logprobs[:kept]) if sampling.logprobs else None,
+            logprobs=tuple(call.received.logprobs[:length]) if sampling.logprobs else None,
             usage=usage,
         )
 

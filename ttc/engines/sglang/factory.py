@@ -214,8 +214,8 @@ def _logprobs_are_raw(send: Callable[[Mapping[str, Json]], Json], text: Text) ->
     At a temperature of 100 the two differ by whole nats; those of a given prompt are always the model's own.
     """
     ids = text.encode("1")
-    drawn, read = Received(), Received()
-    drawn.add(send(draw_body(ids, Sampling(temperature=100.0, max_tokens=4, seed=1, logprobs=True), 1)))
-    read.add(send(score_body((*ids, *drawn.ids), len(ids))))
-    known = read.input_logprobs[-len(drawn.ids) :]
-    return all(b is not None and abs(a - b) < 0.25 for a, b in zip(drawn.logprobs, known, strict=True))
+    draw, read = Received(), Received()
+    draw.add(send(draw_body(ids, Sampling(temperature=100.0, max_tokens=4, seed=1, logprobs=True), 1)))
+    read.add(send(score_body((*ids, *draw.ids), len(ids))))
+    logprobs = read.input_logprobs[-len(draw.ids) :]
+    return all(b is not None and abs(a - b) < 0.25 for a, b in zip(draw.logprobs, logprobs, strict=True))

@@ -89,11 +89,11 @@ class HttpServers:
         self._balancer = Balancer(wire.urls)
         self._closed = False
         self._clients: tuple[asyncio.AbstractEventLoop, _Clients] | None = None
-        found = [self._ask(url) for url in wire.urls]
-        for url, info in zip(wire.urls, found, strict=True):
-            if (info.model, info.honours_seeds) != (found[0].model, found[0].honours_seeds):
-                raise ConfigError(f"sglang: {url} serves {info.model}, {wire.urls[0]} serves {found[0].model}")
-        self._info = replace(found[0], max_input=min(info.max_input for info in found))
+        infos = [self._ask(url) for url in wire.urls]
+        for url, info in zip(wire.urls, infos, strict=True):
+            if (info.model, info.honours_seeds) != (infos[0].model, infos[0].honours_seeds):
+                raise ConfigError(f"sglang: {url} serves {info.model}, {wire.urls[0]} serves {infos[0].model}")
+        self._info = replace(infos[0], max_input=min(info.max_input for info in infos))
 
     @property
     def info(self) -> ServerInfo:
@@ -200,9 +200,9 @@ class HttpServers:
 
     def _ask(self, url: str) -> ServerInfo:
         """Learn who answers at `url`, and that requests may be aborted there."""
-        known = self._get(url, "/model_info", "/get_model_info"), self._get(url, "/server_info", "/get_server_info")
+        answers = self._get(url, "/model_info", "/get_model_info"), self._get(url, "/server_info", "/get_server_info")
         self._fetch("POST", url + "/abort_request", {"rid": uuid.uuid4().hex}, admin=True)
-        return ServerInfo.read(*known, url)
+        return ServerInfo.read(*answers, url)
 
     def _get(self, url: str, *routes: str) -> Mapping[str, Json]:
         """The first of `routes` that exists: older servers know only the later ones."""
@@ -364,12 +364,12 @@ def handed_over(state: Mapping[str, Any], source: Path, where: Path | None) -> I
 
 def _apart(state: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors on the CPU, contiguous, none sharing memory with another (tied heads), as safetensors wants them."""
-    seen: set[int] = set()
+    addresses: set[int] = set()
     apart: dict[str, Any] = {}
     for name, value in state.items():
         tensor = value.detach().to("cpu").contiguous()
-        if tensor.data_ptr() in seen:
+        if tensor.data_ptr() in addresses:
             tensor = tensor.clone()
-        seen.add(tensor.data_ptr())
+        addresses.add(tensor.data_ptr())
         apart[name] = tensor
     return apart

@@ -181,9 +181,9 @@ def _stop(
     if isinstance(matched, str) and matched in sampling.stop:
         return "stop", matched
     if isinstance(matched, int) and ids and ids[-1] == matched:
-        asked = matched in sampling.stop_token_ids and matched not in eos_ids
+        is_stop_id = matched in sampling.stop_token_ids and matched not in eos_ids
         # A token nobody asked for is one that the server's own configuration counts as an end of sequence.
-        return "stop", matched if asked else "eos"
+        return "stop", matched if is_stop_id else "eos"
     raise EngineError(f"sglang stopped at {matched!r}, which was not asked for (NaN in the logits says so too)")
 
 

@@ -100,11 +100,11 @@ class Balancer:
             return home
         healthy = [server for server in self._servers if server.available(now)]
         if healthy:
-            chosen = min(healthy, key=lambda server: (server.outstanding, server.keys))
+            server_state = min(healthy, key=lambda server: (server.outstanding, server.keys))
         else:
-            chosen = min(self._servers, key=lambda server: server.rests_until)
-        self._bind(key, chosen)
-        return chosen
+            server_state = min(self._servers, key=lambda server: server.rests_until)
+        self._bind(key, server_state)
+        return server_state
 
     def _bind(self, key: str, server: ServerState) -> None:
         old = self._home.pop(key, None)

@@ -100,9 +100,9 @@ def is_transient(status: int, headers: Mapping[str, str]) -> bool:
 
     501 (not implemented) and 505 (version) are properties of the server and never pass.
     """
-    said = headers.get("x-should-retry", "").lower()
-    if said in ("true", "false"):
-        return said == "true"
+    advice = headers.get("x-should-retry", "").lower()
+    if advice in ("true", "false"):
+        return advice == "true"
     return status in _STATUSES or (500 <= status < 600 and status not in (501, 505))
 
 

@@ -170,8 +170,8 @@ def check_room(length: int, wanted: int, limit: int) -> None:
     """Raise PromptTooLong when `wanted` tokens after `length` pass the context of `limit`."""
     if length + wanted > limit:
         cure = f"lower sampling.max_tokens to {limit - length}, or " if length < limit else ""
-        asked = f"{length} prompt tokens + {wanted} requested tokens"
-        raise PromptTooLong(f"{asked} exceed the context of {limit}: {cure}shorten the prompt")
+        need = f"{length} prompt tokens + {wanted} requested tokens"
+        raise PromptTooLong(f"{need} exceed the context of {limit}: {cure}shorten the prompt")
 
 
 def check_start(length: int, start: int) -> None:

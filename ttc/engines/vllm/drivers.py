@@ -158,8 +158,8 @@ class InProcess:
 
     async def call_workers(self, method: str, arguments: Mapping[str, Any]) -> list[Any]:
         """See `Driver`."""
-        done: list[Any] = await self._call(lambda: self._engine.collective_rpc(method, kwargs=dict(arguments)))
-        return done
+        results: list[Any] = await self._call(lambda: self._engine.collective_rpc(method, kwargs=dict(arguments)))
+        return results
 
     async def reset_prefix_cache(self) -> bool:
         """See `Driver`."""
@@ -172,19 +172,19 @@ class InProcess:
 
     async def _call(self, function: Callable[[], Any]) -> Any:
         """Run `function` in the thread, between two steps."""
-        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def action() -> None:
             if self._dead is not None:
-                done.set_exception(self._dead)
+                future.set_exception(self._dead)
                 return
             try:
-                done.set_result(function())
+                future.set_result(function())
             except Exception as exc:
-                done.set_exception(EngineError(f"vllm failed: {type(exc).__name__}: {exc}"))
+                future.set_exception(EngineError(f"vllm failed: {type(exc).__name__}: {exc}"))
 
         self._put(action)
-        return await asyncio.shield(asyncio.wrap_future(done))
+        return await asyncio.shield(asyncio.wrap_future(future))
 
     def _put(self, action: Callable[[], None]) -> None:
         self._inbox.put(action)

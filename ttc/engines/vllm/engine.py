@@ -209,7 +209,7 @@ class VllmEngine(TokenEngine):
     def _request(self, ids: Sequence[int], params: Any, salt: str | None = None) -> SequenceRequest:
         loop = asyncio.get_running_loop()
         if loop not in self._outboxes:
-            self._outboxes = {known: box for known, box in self._outboxes.items() if not known.is_closed()}
+            self._outboxes = {loop_of: box for loop_of, box in self._outboxes.items() if not loop_of.is_closed()}
             self._outboxes[loop] = LoopCalls(loop)
         name, box = f"ttc-{next(self._names)}", self._outboxes[loop]
         return SequenceRequest(name, list(ids), params, self._lora, box, loop.create_future(), salt=salt)
@@ -286,11 +286,11 @@ def _check_names(state: Mapping[str, Any], folder: Path) -> None:
     """Refuse a state that lacks tensors of the model: vLLM would keep the old ones and only warn."""
     from safetensors import safe_open
 
-    wanted: set[str] = set()
+    names: set[str] = set()
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(str(file), framework="pt") as tensors:
-            wanted |= set(tensors.keys())
-    missing = sorted(wanted - state.keys())
+            names |= set(tensors.keys())
+    missing = sorted(names - state.keys())
     if missing:
         raise ConfigError(f"the new weights lack {len(missing)} tensors of the model, the first is {missing[0]!r}")
 

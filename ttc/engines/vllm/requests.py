@@ -218,13 +218,13 @@ def _reject(future: asyncio.Future[RequestResult], error: EngineError) -> None:
 
 def fields_of(sampling: Sampling, path: Path, ids: Sequence[int], capabilities: Capabilities) -> dict[str, Any]:
     """Keyword arguments for the draw at `path` whose prompt is `ids`."""
-    sampled = sampling.seed is not None and sampling.temperature > 0
+    is_random = sampling.seed is not None and sampling.temperature > 0
     fields: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or 0,
         "max_tokens": sampling.max_tokens,
-        "seed": seeds.derive(sampling.seed or 0, path, len(ids)) >> 1 if sampled else None,
+        "seed": seeds.derive(sampling.seed or 0, path, len(ids)) >> 1 if is_random else None,
         "stop": list(sampling.stop),
         "stop_token_ids": [*sampling.stop_token_ids, *capabilities.eos_ids],
         "logprobs": 0 if sampling.logprobs else None,
@@ -265,7 +265,7 @@ def completion_of(
     ids, reason = reply.token_ids, None
     if reply.finish == "stop":
         reason = _stop_reason(ids[-1], sampling, reply.stop, eos_ids)
-    told: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "path": path,
         "text": decode(ids[:-1] if reason == "eos" else ids),
         "token_ids": ids,
@@ -274,7 +274,7 @@ def completion_of(
         "logprobs": reply.logprobs,
         "usage": usage,
     }
-    return ExtraCompletion(**told, top_logprobs=reply.tops) if reply.tops else Completion(**told)
+    return ExtraCompletion(**columns, top_logprobs=reply.tops) if reply.tops else Completion(**columns)
 
 
 def _stop_reason(last: int, sampling: Sampling, reported: str | int | None, eos_ids: Sequence[int]) -> str | int | None:
@@ -292,12 +292,12 @@ def draw_usage(shape: ModelShape | None, length: int, reply: RequestResult) -> U
     count = len(reply.token_ids)
     if not count:
         return Usage(calls=1, attempts=1)
-    kept = reply.finish != "abort"
+    complete = reply.finish != "abort"
     return Usage(
         prompt=length,
         cached=reply.num_cached,
-        generated=count if kept else 0,
-        overrun=0 if kept else count,
+        generated=count if complete else 0,
+        overrun=0 if complete else count,
         calls=1,
         attempts=1,
         flops=_flops(shape, length - reply.num_cached, reply.num_cached) + _flops(shape, count - 1, length),

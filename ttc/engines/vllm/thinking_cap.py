@@ -50,7 +50,7 @@ async def check_cap(engine: VllmEngine, capped: Capped) -> CapReport:
     """Run the tests; a test that this model gives no occasion for is left out."""
     results = [await _cuts(engine, capped, question) for question in (QUESTION, FORGED)]
     results.append(await _natural_end(engine, capped))
-    failures = tuple(failure for _, found in results for failure in found)
+    failures = tuple(failure for _, sentences in results for failure in sentences)
     return CapReport(sum(number for number, _ in results), failures)
 
 
@@ -64,9 +64,9 @@ async def _cuts(engine: VllmEngine, capped: Capped, question: str) -> tuple[int,
     tests = [cap for cap in CAPS if _num_thinking(engine, prompt, free) > cap]
     for cap in tests:
         got = await capped(prompt, cap + len(handover) + AFTER, cap)
-        wanted = free[:cap] + handover
-        if got[: len(wanted)] != wanted:
-            text = engine.decode(got[: len(wanted)])
+        expected = free[:cap] + handover
+        if got[: len(expected)] != expected:
+            text = engine.decode(got[: len(expected)])
             failures.append(f"a cap of {cap} did not cut after {cap} tokens: {text!r}")
     return len(tests), failures
 

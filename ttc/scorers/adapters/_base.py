@@ -98,7 +98,7 @@ def marks_of(text: str, tag: str, num: int, name: str) -> tuple[int, ...]:
     Raises:
         ConfigError: the chat template dropped or repeated a tag.
     """
-    found = tuple(match.end() for match in re.finditer(re.escape(tag), text))
-    if len(found) != num:
-        raise ConfigError(f"adapter {name}: the chat template shows {len(found)} of {num} step tags {tag!r}")
-    return found
+    ends = tuple(match.end() for match in re.finditer(re.escape(tag), text))
+    if len(ends) != num:
+        raise ConfigError(f"adapter {name}: the chat template shows {len(ends)} of {num} step tags {tag!r}")
+    return ends

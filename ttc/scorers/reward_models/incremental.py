@@ -47,7 +47,7 @@ class PathUpdate:
     """New tokens of one path: `start` ids of `base` are kept, `new` are computed, `reads` are read among them."""
 
     job: WorkItem[Prompt, Score]
-    laid: ModelInput
+    model_input: ModelInput
     paths: Paths
     base: KnownPath
     start: int
@@ -108,14 +108,14 @@ class IncrementalScorer:
 
     def price(self, prompt: Prompt) -> Price:
         """Exactly what is not yet known of `prompt`, and each new token with its tag."""
-        laid = self._layout.lay(prompt)
-        if not laid.ids:
-            laid = ModelInput(self._layout.root(prompt), ())
+        model_input = self._layout.lay(prompt)
+        if not model_input.ids:
+            model_input = ModelInput(self._layout.root(prompt), ())
         paths = self._problems.get(prompt.problem_id, {}).get(self._layout.key(prompt), {})
-        known = [path for end in range(len(prompt.path) + 1) if (path := paths.get(prompt.path[:end])) is not None]
-        shared = max((self._shared(path, laid) for path in known), default=0)
+        ancestors = [path for end in range(len(prompt.path) + 1) if (path := paths.get(prompt.path[:end])) is not None]
+        shared = max((self._shared(path, model_input) for path in ancestors), default=0)
         start = max(shared, 0)
-        return Price(len(laid.ids) - start, self._layout.per_token, context=start, shape=self._shape)
+        return Price(len(model_input.ids) - start, self._layout.per_token, context=start, shape=self._shape)
 
     def release(self, problem_id: str) -> None:
         """Free the keys and values of a problem, after the batch in progress."""
@@ -127,8 +127,8 @@ class IncrementalScorer:
         with inference(self._threads):
             ready = self._lay_out(batch)
             for depth in sorted({len(job.item.path) for job, _ in ready}):  # ancestors before what continues them
-                wave = [(job, laid) for job, laid in ready if len(job.item.path) == depth]
-                self._extend([work for job, laid in wave if (work := self._plan(job, laid)) is not None])
+                wave = [(job, model_input) for job, model_input in ready if len(job.item.path) == depth]
+                self._extend([work for job, model_input in wave if (work := self._plan(job, model_input)) is not None])
 
     def _lay_out(self, batch: list[WorkItem[Prompt, Score]]) -> list[tuple[WorkItem[Prompt, Score], ModelInput]]:
         """Lay out every path and compute missing roots, once each; a path that cannot be served fails alone."""
@@ -142,12 +142,12 @@ class IncrementalScorer:
                     root = self._layout.root(prompt)
                     self._check_length(len(root), prompt)
                     missing[where] = job, root
-                laid = self._layout.lay(prompt)
-                self._check_length(len(laid.ids), prompt)
+                model_input = self._layout.lay(prompt)
+                self._check_length(len(model_input.ids), prompt)
             except TTCError as error:
                 job.fail(error)
                 continue
-            ready.append((job, laid))
+            ready.append((job, model_input))
         self._add_roots(missing)
         return ready
 
@@ -170,34 +170,34 @@ class IncrementalScorer:
         for (problem_id, key), root in roots.items():
             self._problems.setdefault(problem_id, {})[key] = {(): root}
 
-    def _plan(self, job: WorkItem[Prompt, Score], laid: ModelInput) -> PathUpdate | None:
+    def _plan(self, job: WorkItem[Prompt, Score], model_input: ModelInput) -> PathUpdate | None:
         """Find the known path that goes furthest along this one, and what must be computed after it."""
         prompt = job.item
         paths = self._problems[prompt.problem_id][self._layout.key(prompt)]
         own = paths.get(prompt.path)
-        if own is not None and own.ids == laid.ids and own.score is not None:
+        if own is not None and own.ids == model_input.ids and own.score is not None:
             job.finish(own.score)
             return None
-        if not laid.reads:
+        if not model_input.reads:
             job.finish(Score(None, note="no token generated yet"))
             return None
-        ancestors = [known for end in range(len(prompt.path), -1, -1) if (known := paths.get(prompt.path[:end]))]
-        base, start = max(((known, self._shared(known, laid)) for known in ancestors), key=lambda pair: pair[1])
-        if start == len(laid.ids):
-            score = self._score(laid, base.values)
+        ancestors = [path for end in range(len(prompt.path), -1, -1) if (path := paths.get(prompt.path[:end]))]
+        base, start = max(((path, self._shared(path, model_input)) for path in ancestors), key=lambda pair: pair[1])
+        if start == len(model_input.ids):
+            score = self._score(model_input, base.values)
             handle = _prefix(base.handle, start)
-            paths[prompt.path] = KnownPath(laid.ids, handle, base.values, base.memo, score)
+            paths[prompt.path] = KnownPath(model_input.ids, handle, base.values, base.memo, score)
             job.finish(score)
             return None
-        reads = [read - start for read in laid.reads if read >= start]
-        return PathUpdate(job, laid, paths, base, start, list(laid.ids[start:]), reads)
+        reads = [read - start for read in model_input.reads if read >= start]
+        return PathUpdate(job, model_input, paths, base, start, list(model_input.ids[start:]), reads)
 
-    def _shared(self, known: KnownPath, laid: ModelInput) -> int:
+    def _shared(self, known: KnownPath, model_input: ModelInput) -> int:
         """How many ids of `known` serve this path: those in common, but no further than a score that is missing."""
-        num = common(known.ids, laid.ids)
+        num = common(known.ids, model_input.ids)
         if self._reader.remembers:
             return num if num == len(known.ids) else -1  # the root always serves
-        return next((read for read in laid.reads if read < num and read not in known.values), num)
+        return next((read for read in model_input.reads if read < num and read not in known.values), num)
 
     def _extend(self, works: list[PathUpdate]) -> None:
         """Compute a wave: one batch for all paths that do not depend on each other."""
@@ -213,14 +213,14 @@ class IncrementalScorer:
         finish_all(ended)
 
     def _keep(self, work: PathUpdate, handle: Segment, values: tuple[float, ...], memo: Any) -> Score:
-        known = {at: value for at, value in work.base.values.items() if at < work.start}
-        known.update({work.start + read: value for read, value in zip(work.reads, values, strict=True)})
-        score = self._score(work.laid, known)
-        work.paths[work.prompt.path] = KnownPath(work.laid.ids, handle, known, memo, score)
+        scores = {at: value for at, value in work.base.values.items() if at < work.start}
+        scores.update({work.start + read: value for read, value in zip(work.reads, values, strict=True)})
+        score = self._score(work.model_input, scores)
+        work.paths[work.prompt.path] = KnownPath(work.model_input.ids, handle, scores, memo, score)
         return score
 
-    def _score(self, laid: ModelInput, values: dict[int, float]) -> Score:
-        steps = tuple(values[read] for read in laid.reads)
+    def _score(self, model_input: ModelInput, values: dict[int, float]) -> Score:
+        steps = tuple(values[read] for read in model_input.reads)
         return Score(aggregate(Score(steps[-1], steps), self._aggregation), steps)
 
 

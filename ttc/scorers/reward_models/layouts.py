@@ -84,14 +84,14 @@ class RewardTokenizer:
         encoding = self._tokenizer(segment.text, add_special_tokens=segment.special, return_offsets_mapping=True)
         ids, offsets = list(encoding["input_ids"]), encoding["offset_mapping"]
         ends = {end: (index, start) for index, (start, end) in enumerate(offsets) if end > start}
-        found = []
+        positions = []
         for mark in segment.marks:
             index, start = ends.get(mark, (-1, mark))
-            joined = segment.text[start : mark - len(tag or "")].strip()
-            if index < 0 or (tag is not None and (start > mark - len(tag) or joined)):
+            between = segment.text[start : mark - len(tag or "")].strip()
+            if index < 0 or (tag is not None and (start > mark - len(tag) or between)):
                 raise ConfigError(f"{self._folder}: its tokenizer splits or joins the step tag {tag!r}")
-            found.append(index)
-        return ids, found
+            positions.append(index)
+        return ids, positions
 
     def harmless(self, text: str, tag: str | None) -> str:
         """`text` with every marker of the model broken by a space, so that only our own markers count."""

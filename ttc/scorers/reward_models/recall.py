@@ -33,12 +33,12 @@ class Blocks:
 
     def cached(self, problem_id: str, ids: Sequence[int]) -> int:
         """Tokens of `ids` that need not be computed."""
-        seen, found = self._seen.get(problem_id, ()), 0
+        hashes, cached = self._seen.get(problem_id, ()), 0
         for end, key in self._keys(ids[:-1]):
-            if key not in seen:
+            if key not in hashes:
                 break
-            found = end
-        return found
+            cached = end
+        return cached
 
     def send(self, problem_id: str, ids: Sequence[int]) -> int:
         """Remember `ids`; returns how many of them are computed."""
@@ -100,8 +100,10 @@ class Backend(Protocol):
         """Most tokens that `read` may compute."""
         ...
 
-    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
-        """Probabilities at the positions `reads` (ascending, some of `laid.reads`) of `laid.ids`."""
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
+        """Probabilities at the positions `reads` (ascending, some of `model_input.reads`) of `model_input.ids`."""
         ...
 
 
@@ -123,16 +125,16 @@ class RecallScorer:
         scores: dict[int, Score] = {}
         for depth in sorted({len(prompt.path) for prompt in prompts}):  # ancestors before what continues them
             wave = [index for index, prompt in enumerate(prompts) if len(prompt.path) == depth]
-            done = await gather(self._score(prompts[index], on_usage) for index in wave)
-            scores.update(zip(wave, done, strict=True))
+            wave_scores = await gather(self._score(prompts[index], on_usage) for index in wave)
+            scores.update(zip(wave, wave_scores, strict=True))
         return [scores[index] for index in range(len(prompts))]
 
     def price(self, prompt: Prompt) -> Price:
         """What the scores of `prompt` that are not known take, and each draw for the part of it that is read again."""
-        laid, problem_id = self._layout.lay(prompt), prompt.problem_id
-        ids = laid.ids or self._layout.root(prompt)
-        values = self._told(self._problems.get(problem_id, {}), self._layout.key(prompt), prompt.path, laid)
-        missing = [read for read in laid.reads if read not in values]
+        model_input, problem_id = self._layout.lay(prompt), prompt.problem_id
+        ids = model_input.ids or self._layout.root(prompt)
+        values = self._told(self._problems.get(problem_id, {}), self._layout.key(prompt), prompt.path, model_input)
+        missing = [read for read in model_input.reads if read not in values]
         fixed = self._backend.cost(problem_id, ids, missing)
         return Price(fixed, self._layout.per_token, len(ids) - self._backend.blocks.cached(problem_id, ids))
 
@@ -142,34 +144,34 @@ class RecallScorer:
         self._backend.blocks.release(problem_id)
 
     async def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
-        known = self._problems.setdefault(prompt.problem_id, {})
+        paths = self._problems.setdefault(prompt.problem_id, {})
         key = self._layout.key(prompt)
-        if (key, ()) not in known:
-            known[key, ()] = ModelInput(self._layout.root(prompt), ()), {}
-        laid = self._layout.lay(prompt)
-        if not laid.reads:
+        if (key, ()) not in paths:
+            paths[key, ()] = ModelInput(self._layout.root(prompt), ()), {}
+        model_input = self._layout.lay(prompt)
+        if not model_input.reads:
             return Score(None, note="no token generated yet")
         limit = self._backend.max_context
-        if limit is not None and len(laid.ids) > limit:
+        if limit is not None and len(model_input.ids) > limit:
             raise PromptTooLong(
-                f"a path of problem {prompt.problem_id!r} is {len(laid.ids)} tokens for the reward model, whose "
+                f"a path of problem {prompt.problem_id!r} is {len(model_input.ids)} tokens for the reward model, whose "
                 f"context is {limit}: lower --max-tokens"
             )
-        values = self._told(known, key, prompt.path, laid)
-        missing = [read for read in laid.reads if read not in values]
+        values = self._told(paths, key, prompt.path, model_input)
+        missing = [read for read in model_input.reads if read not in values]
         if missing:
-            found = await self._backend.read(prompt.problem_id, laid, missing, on_usage)
-            values |= zip(missing, found, strict=True)
-        known[key, prompt.path] = laid, values
-        steps = tuple(values[read] for read in laid.reads)
+            readings = await self._backend.read(prompt.problem_id, model_input, missing, on_usage)
+            values |= zip(missing, readings, strict=True)
+        paths[key, prompt.path] = model_input, values
+        steps = tuple(values[read] for read in model_input.reads)
         return Score(aggregate(Score(steps[-1], steps), self._aggregation), steps)
 
     @staticmethod
-    def _told(known: Known, key: Hashable, path: Path, laid: ModelInput) -> dict[int, float]:
-        """Scores of `laid` that the path itself or its ancestors have told, by position."""
+    def _told(known: Known, key: Hashable, path: Path, model_input: ModelInput) -> dict[int, float]:
+        """Scores of `model_input` that the path itself or its ancestors have told, by position."""
         values: dict[int, float] = {}
         for end in range(len(path) + 1):
             if (entry := known.get((key, path[:end]))) is not None:
-                shared = common(entry[0].ids, laid.ids)
+                shared = common(entry[0].ids, model_input.ids)
                 values |= {at: value for at, value in entry[1].items() if at < shared}
         return values

@@ -84,9 +84,9 @@ _KINDS: Mapping[str, Callable[[Reading, Body, Mapping[str, Any], RewardTokenizer
 
 def _reading(stated: Mapping[str, Any], given: Mapping[str, Any], where: str) -> Reading:
     """What the folder states, overridden by what the user gave."""
-    known = {spec.name for spec in fields(Reading)}
-    if unknown := set(stated) - known:
-        raise ConfigError(f"{where}: config.json ttc_prm has unknown keys {sorted(unknown)} (known: {sorted(known)})")
+    names = {spec.name for spec in fields(Reading)}
+    if unknown := set(stated) - names:
+        raise ConfigError(f"{where}: config.json ttc_prm has unknown keys {sorted(unknown)} (known: {sorted(names)})")
     reading = Reading(**{**stated, **given})
     if reading.kind not in _KINDS:
         raise ConfigError(f"prm kind must be one of {sorted(_KINDS)}, got {reading.kind!r}")

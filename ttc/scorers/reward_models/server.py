@@ -89,8 +89,8 @@ class RewardServer:
                 text = reply.read().decode()
         except OSError:
             return None
-        told = dict(re.findall(r'(\w+)="([^"]*)"', found[1])) if (found := _CACHE.search(text)) else {}
-        return int(told["block_size"]) if told.get("enable_prefix_caching") == "True" else None
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', match[1])) if (match := _CACHE.search(text)) else {}
+        return int(labels["block_size"]) if labels.get("enable_prefix_caching") == "True" else None
 
     @contextlib.contextmanager
     def _door(self, route: str) -> Iterator[Door]:
@@ -129,14 +129,14 @@ async def _close_all(clients: Mapping[str, Client]) -> None:
 
 def part(reply: Mapping[str, Any], *place: str | int) -> Any:
     """What stands at `place` of a reply. Raises ScorerError, showing the reply, when there is nothing."""
-    found: Any = reply
+    value: Any = reply
     try:
         for key in place:
-            found = found[key]
+            value = value[key]
     except (KeyError, IndexError, TypeError) as exc:
         where = ".".join(map(str, place))
         raise ScorerError(f"the reward server's answer has no {where}: {json.dumps(reply)[:200]}") from exc
-    return found
+    return value
 
 
 T = TypeVar("T")

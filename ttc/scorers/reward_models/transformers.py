@@ -47,9 +47,11 @@ class TransformersBackend:
         """See `Backend`: the whole conversation."""
         return len(ids) if reads else 0
 
-    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`."""
-        return await self._batcher.submit([laid.ids], on_usage)
+        return await self._batcher.submit([model_input.ids], on_usage)
 
     def _compute(self, batch: list[WorkItem[tuple[int, ...], float]]) -> None:
         import torch

@@ -69,22 +69,26 @@ class VllmBackend:
         count = self.blocks.one_by_one if self._pair else self.blocks.from_the_end
         return count(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`."""
-        values = (await self._batcher.submit([ReadRequest(laid.ids, tuple(reads))], on_usage))[0]
-        self.blocks.send(problem_id, laid.ids[: reads[-1] + 1])
+        values = (await self._batcher.submit([ReadRequest(model_input.ids, tuple(reads))], on_usage))[0]
+        self.blocks.send(problem_id, model_input.ids[: reads[-1] + 1])
         return values
 
     def _compute(self, batch: list[WorkItem[ReadRequest, list[float]]]) -> None:
-        told: list[dict[int, float]] = [{} for _ in batch]
-        while waiting := [(at, wanted) for at, job in enumerate(batch) if (wanted := self._next(job.item, told[at]))]:
-            asked = [(at, batch[at].item.ids[: end + 1]) for at, ends in waiting for end in ends]
-            answers = self._ask([ids for _, ids in asked])
-            for (at, ids), answer in zip(asked, answers, strict=True):
+        values_of: list[dict[int, float]] = [{} for _ in batch]
+        while waiting := [
+            (at, ends_of) for at, job in enumerate(batch) if (ends_of := self._next(job.item, values_of[at]))
+        ]:
+            requests = [(at, batch[at].item.ids[: end + 1]) for at, ends in waiting for end in ends]
+            answers = self._ask([ids for _, ids in requests])
+            for (at, ids), answer in zip(requests, answers, strict=True):
                 new = len(ids) - answer.cached
                 batch[at].report(Usage(scored=new, flops=self._shape.flops(new, answer.cached)))
-                told[at].update(answer.values)
-        for job, values in zip(batch, told, strict=True):
+                values_of[at].update(answer.values)
+        for job, values in zip(batch, values_of, strict=True):
             job.finish([values[read] for read in job.item.reads])
 
     def _next(self, question: ReadRequest, told: dict[int, float]) -> list[int]:
@@ -100,24 +104,24 @@ class VllmBackend:
         fields = {"max_tokens": 1, "temperature": 0.0, "detokenize": False}
         params = [sampling_params(False, logprob_token_ids=list(self._pair), **fields) for _ in inputs]
         outputs = self._llm.generate(inputs, params, use_tqdm=False)
-        found = []
-        for asked, output in zip(inputs, outputs, strict=True):
+        results = []
+        for request, output in zip(inputs, outputs, strict=True):
             good, bad = (output.outputs[0].logprobs[0][token].logprob for token in self._pair)
-            end = len(asked["prompt_token_ids"]) - 1
-            found.append(ReadResult({end: 1 / (1 + exp(bad - good))}, output.num_cached_tokens))
-        return found
+            end = len(request["prompt_token_ids"]) - 1
+            results.append(ReadResult({end: 1 / (1 + exp(bad - good))}, output.num_cached_tokens))
+        return results
 
     def _ask_labels(self, inputs: Sequence[dict[str, list[int]]]) -> list[ReadResult]:
         from ttc.scorers.reward_models.readers import probability
 
         params = [pooling_params(skip_reading_prefix_cache=False, use_activation=False) for _ in inputs]
         outputs = self._llm.encode(inputs, params, pooling_task="token_classify", use_tqdm=False)
-        found = []
-        for asked, output in zip(inputs, outputs, strict=True):
+        results = []
+        for request, output in zip(inputs, outputs, strict=True):
             values = probability(output.outputs.data.float(), self._adapter.positive_label, self._adapter.activation)
-            start = len(asked["prompt_token_ids"]) - len(values)
-            found.append(ReadResult(dict(enumerate(values.tolist(), start)), output.num_cached_tokens))
-        return found
+            start = len(request["prompt_token_ids"]) - len(values)
+            results.append(ReadResult(dict(enumerate(values.tolist(), start)), output.num_cached_tokens))
+        return results
 
 
 def vllm_scorer(

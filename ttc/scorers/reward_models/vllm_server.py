@@ -67,9 +67,11 @@ class CompletionBackend:
         """See `Backend`."""
         return self.blocks.one_by_one(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`; one after another, so that each finds the one before in the cache."""
-        return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
+        return [await self._read(problem_id, list(model_input.ids[: read + 1]), on_usage) for read in reads]
 
     async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> float:
         body = {
@@ -86,9 +88,9 @@ class CompletionBackend:
         details = part(reply, "usage").get("prompt_tokens_details") or {}
         cached = int(details.get("cached_tokens") or 0)
         on_usage(Usage(scored=len(ids) - cached, flops=self._shape.flops(len(ids) - cached, cached)))
-        told = part(reply, "choices", 0, "logprobs", "top_logprobs", 0)
+        top_logprobs = part(reply, "choices", 0, "logprobs", "top_logprobs", 0)
         try:
-            good, bad = (told[f"token_id:{token}"] for token in self._pair)
+            good, bad = (top_logprobs[f"token_id:{token}"] for token in self._pair)
         except KeyError as exc:
             raise ScorerError(f"the reward server did not tell the log-probability of {exc}: it is no vLLM") from exc
         return _sigmoid(good - bad)
@@ -114,12 +116,14 @@ class SpansBackend:
         """See `Backend`."""
         return self.blocks.from_the_end(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`; the last one first, whose reply tells all that were not cached."""
-        told: dict[int, float] = {}
-        while missing := [read for read in reads if read not in told]:
-            told |= await self._read(problem_id, list(laid.ids[: missing[-1] + 1]), on_usage)
-        return [told[read] for read in reads]
+        values: dict[int, float] = {}
+        while missing := [read for read in reads if read not in values]:
+            values |= await self._read(problem_id, list(model_input.ids[: missing[-1] + 1]), on_usage)
+        return [values[read] for read in reads]
 
     async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> dict[int, float]:
         reply = await self._server.post(problem_id, "/pooling", _spans_body(self._server, ids))
@@ -151,9 +155,11 @@ class LastBackend:
         """See `Backend`."""
         return self.blocks.one_by_one(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`; one after another, so that each finds the one before in the cache."""
-        return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
+        return [await self._read(problem_id, list(model_input.ids[: read + 1]), on_usage) for read in reads]
 
     async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> float:
         new = self.blocks.send(problem_id, ids)  # siblings sent meanwhile find it: vLLM caches what it has scheduled
@@ -177,9 +183,11 @@ class TokensBackend:
         """See `Backend`: the whole path."""
         return reads[-1] + 1 if reads else 0
 
-    async def read(self, problem_id: str, laid: ModelInput, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`."""
-        ids = list(laid.ids[: reads[-1] + 1])
+        ids = list(model_input.ids[: reads[-1] + 1])
         body = {"model": self._server.model(), "input": ids, "task": "token_classify"}
         reply = await self._server.post(problem_id, "/pooling", {**body, "use_activation": False})
         on_usage(Usage(scored=len(ids), flops=self._shape.flops(len(ids), 0)))
@@ -262,16 +270,18 @@ class StepsScorer:
         steps = tuple(steps_of(prompt, self._delimiter))
         if not steps:
             return Score(None, note="no token generated yet")
-        known = self._known.setdefault(prompt.problem_id, {})
-        if steps not in known:
+        by_steps = self._known.setdefault(prompt.problem_id, {})
+        if steps not in by_steps:
             messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
             body = {"problem_id": prompt.problem_id, "messages": messages, "steps": steps, "model": self._model}
             reply = await self._server.post(prompt.problem_id, "/score", body)
             scores, scored = reply.get("scores"), reply.get("scored_tokens")
             if not isinstance(scores, list) or len(scores) != len(steps) or not isinstance(scored, int):
-                said = json.dumps(reply)[:200]
-                raise ScorerError(f"the reward server must give {len(steps)} scores and scored_tokens, it gave {said}")
+                answer = json.dumps(reply)[:200]
+                raise ScorerError(
+                    f"the reward server must give {len(steps)} scores and scored_tokens, it gave {answer}"
+                )
             on_usage(Usage(scored=scored))
             values = tuple(float(score) for score in scores)
-            known[steps] = Score(aggregate(Score(values[-1], values)), values)
-        return known[steps]
+            by_steps[steps] = Score(aggregate(Score(values[-1], values)), values)
+        return by_steps[steps]

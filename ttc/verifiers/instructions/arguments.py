@@ -53,17 +53,17 @@ class Arguments:
         limit, name = self.count(threshold), self._get(relation, "a relation")
         compare = _RELATIONS.get(name) if isinstance(name, str) else None
         if compare is None:
-            known = " or ".join(map(repr, _RELATIONS))
-            raise ConfigError(f"{self._where}.{relation} must be {known}, got {name!r}"[:300])
+            relations = " or ".join(map(repr, _RELATIONS))
+            raise ConfigError(f"{self._where}.{relation} must be {relations}, got {name!r}"[:300])
         return lambda number: compare(number, limit)
 
     def finish(self) -> None:
         """Refuse fields that the instruction did not read."""
         for name in self._values:
             if name not in self._read:
-                known = ", ".join(sorted(self._read)) or "none"
+                names = ", ".join(sorted(self._read)) or "none"
                 hint = nearest(str(name), sorted(self._read))
-                raise ConfigError(f"{self._where}.{name}: no such parameter{hint} (known: {known})")
+                raise ConfigError(f"{self._where}.{name}: no such parameter{hint} (known: {names})")
 
     def _get(self, name: str, what: str) -> Any:
         self._read.add(name)

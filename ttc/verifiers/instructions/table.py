@@ -52,8 +52,8 @@ def _anywhere(word: str) -> re.Pattern[str]:
 
 def response_language(arguments: Arguments) -> Check:
     """The response is in the language with that code (ISO 639-1)."""
-    wanted = check_code(arguments.text("language"))
-    return lambda text: is_in(text, wanted)
+    code = check_code(arguments.text("language"))
+    return lambda text: is_in(text, code)
 
 
 def is_in(text: str, language: str) -> bool:
@@ -79,18 +79,18 @@ def number_sentences(arguments: Arguments) -> Check:
 
 def number_paragraphs(arguments: Arguments) -> Check:
     """Exactly so many paragraphs between dividers `***`; an empty one counts as broken, except first and last."""
-    wanted = arguments.count("num_paragraphs")
+    number = arguments.count("num_paragraphs")
 
     def check(text: str) -> bool:
         blank = [not part.strip() for part in _PARAGRAPHS.split(text)]
-        return not any(blank[1:-1]) and len(blank) - blank[0] - (len(blank) > 1 and blank[-1]) == wanted
+        return not any(blank[1:-1]) and len(blank) - blank[0] - (len(blank) > 1 and blank[-1]) == number
 
     return check
 
 
 def nth_paragraph_first_word(arguments: Arguments) -> Check:
     """So many paragraphs between empty lines, one of which begins with the word."""
-    wanted, nth = arguments.count("num_paragraphs"), arguments.count("nth_paragraph")
+    num_paragraphs, nth = arguments.count("num_paragraphs"), arguments.count("nth_paragraph")
     first = arguments.text("first_word").strip().lower()
 
     def check(text: str) -> bool:
@@ -99,7 +99,7 @@ def nth_paragraph_first_word(arguments: Arguments) -> Check:
         if not 1 <= nth <= number or not paragraphs[nth - 1].strip():
             return False
         word = paragraphs[nth - 1].split(maxsplit=1)[0].lstrip("'").lstrip('"')
-        return number == wanted and _ENDS_WORD.split(word, maxsplit=1)[0].lower() == first
+        return number == num_paragraphs and _ENDS_WORD.split(word, maxsplit=1)[0].lower() == first
 
     return check
 
@@ -113,29 +113,29 @@ _DASH_LINE = re.compile(r"^[^\S\n]*-", re.MULTILINE)
 
 def number_bullet_lists(arguments: Arguments) -> Check:
     """Exactly so many lines that begin with `*` or `-`."""
-    wanted = arguments.count("num_bullets")
-    return lambda text: _star_lines(text) + sum(1 for _ in _DASH_LINE.finditer(text)) == wanted
+    number = arguments.count("num_bullets")
+    return lambda text: _star_lines(text) + sum(1 for _ in _DASH_LINE.finditer(text)) == number
 
 
 def _star_lines(text: str) -> int:
     """Lines that begin with one star; a star alone on its line takes the next line with it, as in IFEval."""
     lines = text.split("\n")
-    count, taken = 0, -1
+    count, continuation = 0, -1
     for i, line in enumerate(lines):
         bare = line.lstrip()
-        if i == taken or not bare.startswith("*") or bare.startswith("**"):
+        if i == continuation or not bare.startswith("*") or bare.startswith("**"):
             continue
         if bare != "*":
             count += 1
         elif i + 1 < len(lines):
-            count, taken = count + 1, i + 1
+            count, continuation = count + 1, i + 1
     return count
 
 
 def number_highlighted_sections(arguments: Arguments) -> Check:
     """At least so many `*highlights*` with something in them, on one line each; a double star counts like a single."""
-    wanted = arguments.count("num_highlights")
-    return lambda text: sum(_filled(pattern, text) for pattern in (_SINGLE, _DOUBLE)) >= wanted
+    number = arguments.count("num_highlights")
+    return lambda text: sum(_filled(pattern, text) for pattern in (_SINGLE, _DOUBLE)) >= number
 
 
 def _filled(pattern: re.Pattern[str], text: str) -> int:
@@ -145,8 +145,8 @@ def _filled(pattern: re.Pattern[str], text: str) -> int:
 def multiple_sections(arguments: Arguments) -> Check:
     """At least so many headings: the word and a number, `Section 2`."""
     heading = re.compile(rf"{re.escape(arguments.text('section_spliter').strip())}\s?\d+")
-    wanted = arguments.count("num_sections")
-    return lambda text: sum(1 for _ in heading.finditer(text)) >= wanted
+    number = arguments.count("num_sections")
+    return lambda text: sum(1 for _ in heading.finditer(text)) >= number
 
 
 def title(_arguments: Arguments) -> Check:
@@ -186,8 +186,8 @@ _MARKERS = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
 
 def number_placeholders(arguments: Arguments) -> Check:
     """At least so many [placeholders], each on one line."""
-    wanted = arguments.count("num_placeholders")
-    return lambda text: sum(map(_placeholders, text.split("\n"))) >= wanted
+    number = arguments.count("num_placeholders")
+    return lambda text: sum(map(_placeholders, text.split("\n"))) >= number
 
 
 def _placeholders(line: str) -> int:

@@ -102,7 +102,7 @@ def variants(text: str) -> list[str]:
     """The eight forms of a response of which loose checking needs one: less first line, last line, both; less stars."""
     lines = text.split("\n")
     cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
-    forms = [form for cut in cuts for form in (cut, cut.replace("*", ""))]
+    forms = [form for piece in cuts for form in (piece, piece.replace("*", ""))]
     return [form for form in dict.fromkeys(forms) if form.strip()]
 
 
@@ -115,11 +115,11 @@ def read_instructions(target: Target) -> dict[str, Check]:
     if not isinstance(target, Mapping):
         raise ConfigError(f"target must be an object with {_FIELDS[0]} and {_FIELDS[1]}, got {target!r}"[:300])
     known_fields(target, _FIELDS)
-    names, given = _listed(target, _FIELDS[0]), _listed(target, _FIELDS[1])
-    if not names or len(names) != len(given):
-        raise ConfigError(f"target needs as many kwargs as instructions, and at least one: {len(given)}, {len(names)}")
+    names, kwargs = _listed(target, _FIELDS[0]), _listed(target, _FIELDS[1])
+    if not names or len(names) != len(kwargs):
+        raise ConfigError(f"target needs as many kwargs as instructions, and at least one: {len(kwargs)}, {len(names)}")
     checks: dict[str, Check] = {}
-    for i, (name, values) in enumerate(zip(names, given, strict=True)):
+    for i, (name, values) in enumerate(zip(names, kwargs, strict=True)):
         make = INSTRUCTIONS.get(name) if isinstance(name, str) else None
         if make is None:
             hint = nearest(str(name), sorted(INSTRUCTIONS))
@@ -129,7 +129,7 @@ def read_instructions(target: Target) -> dict[str, Check]:
         arguments = Arguments(values, f"target.kwargs[{i}]")
         check = make(arguments)
         arguments.finish()
-        repeats = sum(known.partition("#")[0] == name for known in checks)
+        repeats = sum(label.partition("#")[0] == name for label in checks)
         checks[f"{name}#{repeats + 1}" if repeats else name] = check
     return checks
 

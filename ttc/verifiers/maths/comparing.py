@@ -104,8 +104,8 @@ class Comparison:
         first, second = exact(left), exact(right)
         if first is not None and second is not None:
             return first == second or abs(first - second) <= self._slack(left, right, first, second)
-        known = first if first is not None else second
-        return self.decide.equal(left, right, self._slack(left, right, known, known))
+        digits = first if first is not None else second
+        return self.decide.equal(left, right, self._slack(left, right, digits, digits))
 
     def _slack(self, left: Node, right: Node, first: Fraction | None, second: Fraction | None) -> Fraction:
         scale = max((abs(value) for value in (first, second) if value is not None), default=Fraction(0))

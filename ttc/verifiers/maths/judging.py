@@ -109,10 +109,10 @@ class Digits(Decide):
         """Whether two expressions have the same value, to within `slack`."""
         names = sorted(left.symbols() | right.symbols())
         answers = [_agree(left, right, point, slack) for point in _points(names)]
-        known = [answer for answer in answers if answer is not None]
-        if False in known:
+        decisions = [answer for answer in answers if answer is not None]
+        if False in decisions:
             return False
-        return True if len(known) >= (_NEEDED if names else 1) else None
+        return True if len(decisions) >= (_NEEDED if names else 1) else None
 
     def proportional(self, left: Node, right: Node, positive: bool) -> Ternary:
         """Whether left = c * right for one constant c (of positive sign): left(p) right(q) = left(q) right(p)."""

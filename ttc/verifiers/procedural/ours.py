@@ -50,10 +50,10 @@ def _number(text: str) -> Fraction | None:
 
 def _reaches(answer: str, numbers: Sequence[int], target: int) -> bool:
     try:
-        found = read_expression(answer)
+        expression = read_expression(answer)
     except (Unparsed, ZeroDivision):
         return False
-    return found.numbers == tuple(sorted(numbers)) and {found.value, *found.claims} == {target}
+    return expression.numbers == tuple(sorted(numbers)) and {expression.value, *expression.claims} == {target}
 
 
 def _countdown(answer: str, metadata: Mapping[str, Any], _gold: str) -> bool:
@@ -69,7 +69,7 @@ def _n_queens(answer: str, metadata: Mapping[str, Any], _gold: str) -> bool:
 
 
 def _number_sorting(answer: str, _metadata: Mapping[str, Any], gold: str) -> bool:
-    return (found := _numbers(answer)) is not None and found == _numbers(gold)
+    return (numbers := _numbers(answer)) is not None and numbers == _numbers(gold)
 
 
 def _numbers(text: str) -> list[float] | None:

@@ -73,17 +73,17 @@ def problems(
         raise MissingExtra("reasoning-gym", "procedural")
     if count > MAX_INDEX:
         raise ConfigError(f"reasoning-gym: at most {MAX_INDEX} problems of one seed, got {count}")
-    used = pool or gym_pool()
+    worker_pool = pool or gym_pool()
     base = {"task": task, "seed": seed, "config": dict(config or {})}
     try:
         for first in range(0, count, BATCH):
             request = {"call": "generate", **base, "first": first, "count": min(BATCH, count - first)}
-            for i, made in enumerate(_made(used, request)):
-                target = {**base, "index": first + i, "answer": made["answer"], "digest": made["digest"]}
-                yield Drawn(made["question"], target)
+            for i, row in enumerate(_made(worker_pool, request)):
+                target = {**base, "index": first + i, "answer": row["answer"], "digest": row["digest"]}
+                yield Drawn(row["question"], target)
     finally:
         if pool is None:
-            used.close()
+            worker_pool.close()
 
 
 def _made(pool: Pool, request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -94,8 +94,8 @@ def _made(pool: Pool, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise UnknownName("reasoning-gym task", request["task"], reply.data["unknown"])
     if "bad_config" in reply.data:
         raise ConfigError(f"reasoning-gym task {request['task']!r}: config: {reply.data['bad_config']}")
-    made: list[dict[str, Any]] = reply.data["problems"]
-    return made
+    rows: list[dict[str, Any]] = reply.data["problems"]
+    return rows
 
 
 def procedural(*, timeout_s: float = 10.0, workers: int = 1, allow_truncated: bool = False) -> ProceduralVerifier:
@@ -139,13 +139,13 @@ class ProceduralVerifier:
             fields = read_address(target)
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        found = read_answer(submission, "exact", self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
-        final = found.final or ""
+        extraction = read_answer(submission, "exact", self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
+        final = extraction.final or ""
         if not needs_worker(fields["task"]):
             right = same(final, fields["answer"])
-            return clock.stamp(decided(right, found, "same" if right else "different"), self.version)
+            return clock.stamp(decided(right, extraction, "same" if right else "different"), self.version)
         if importlib.util.find_spec("reasoning_gym") is None:
             reason = str(MissingExtra("reasoning-gym", "procedural"))
             return clock.stamp(Verdict("error", reason=reason), self.version)
@@ -155,7 +155,7 @@ class ProceduralVerifier:
         elif "drifted" in reply.data:
             verdict = Verdict("error", reason="the installed reasoning-gym makes another problem of this target")
         else:
-            verdict = decided(bool(reply.data["right"]), found, str(reply.data.get("reason") or "scored"))
+            verdict = decided(bool(reply.data["right"]), extraction, str(reply.data.get("reason") or "scored"))
         return clock.stamp(verdict, self.version, reply.waited)
 
     def check_gold(self, target: Target, item: str = "") -> None:

@@ -60,11 +60,11 @@ class Gym:
             self._dataset(task, seed, config)
         except (AssertionError, TypeError, ValueError) as exc:
             return {"bad_config": f"{type(exc).__name__}: {exc}"[:300]}
-        made = [self._entry(task, seed, config, request["first"] + i) for i in range(request["count"])]
+        entries = [self._entry(task, seed, config, request["first"] + i) for i in range(request["count"])]
         return {
             "problems": [
                 {"question": entry["question"], "answer": entry["answer"], "digest": digest(entry["question"])}
-                for entry in made
+                for entry in entries
             ]
         }
 

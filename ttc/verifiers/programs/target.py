@@ -66,7 +66,7 @@ def read_target(target: Target) -> Exercise:
     if unknown:
         raise ConfigError(f"target has the unknown field {unknown[0]!r} (known: {', '.join(_FIELDS)})")
     fields = {name: read(target.get(name), f"target.{name}") for name, read in _FIELDS.items()}
-    groups = {name: made for name in _GROUPS[:3] if (made := _MAKERS[name](fields)) is not None}
+    groups = {name: group for name in _GROUPS[:3] if (group := _MAKERS[name](fields)) is not None}
     io = tuple(fields["io"] or ())
     if not groups and not io:
         raise ConfigError(f"target has nothing to test with: give one of {', '.join(_GROUPS)}")
@@ -162,7 +162,7 @@ _FIELDS: Mapping[str, Callable[[object, str], Any]] = {
 def _assert_group(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not fields["tests"]:
         return None
-    given = [_parse(fields[name], name) for name in ("prelude", "setup")]
+    context = [_parse(fields[name], name) for name in ("prelude", "setup")]
     trees = [_parse(source, "tests") for source in fields["tests"]]
     checks = [_CHECK in _defined(tree) for tree in trees]
     candidate = fields["entry_point"]
@@ -170,10 +170,10 @@ def _assert_group(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
         raise ConfigError("target.tests: check(candidate) needs target.entry_point and stands alone")
     functions = fields["functions"]
     if functions is None:
-        known = set(dir(builtins)) | set(sys.stdlib_module_names)
-        mine = set().union(*(_defined(tree) for tree in (*given, *trees)))
+        available = set(dir(builtins)) | set(sys.stdlib_module_names)
+        mine = set().union(*(_defined(tree) for tree in (*context, *trees)))
         # The question's own version of the function under test does not stand in for the program's.
-        functions = tuple(sorted(set().union(*map(_used, trees)) - known - (mine - {candidate})))
+        functions = tuple(sorted(set().union(*map(_used, trees)) - available - (mine - {candidate})))
     remote = sorted({*functions, *([candidate] if candidate else [])})
     return {
         "kind": "asserts",
@@ -249,9 +249,9 @@ def _defined(tree: ast.Module | ast.ClassDef) -> set[str]:
 def _used(tree: ast.Module) -> set[str]:
     """The names that a piece of code reads and does not bind anywhere."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    return {node.id for node in names} - bound
+    local_names = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    local_names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return {node.id for node in names} - local_names
 
 
 def _parse(source: str, where: str) -> ast.Module:

@@ -103,8 +103,8 @@ class Service:
             VerifierError: one got another verdict than is known; names it.
         """
         canaries = self.card.canaries if self.card else ()
-        asked = [self._lane.submit(partial(self._ask, canary.target, canary.submission)) for canary in canaries]
-        for canary, future in zip(canaries, asked, strict=True):
+        futures = [self._lane.submit(partial(self._ask, canary.target, canary.submission)) for canary in canaries]
+        for canary, future in zip(canaries, futures, strict=True):
             self._check(canary, future.result())
 
     def submit(self, target: Target, submission: Submission, label: Json = None) -> Future[Verdict]:
@@ -115,11 +115,11 @@ class Service:
         """
         job = _Job(target, submission, digest(target, submission), label, time.perf_counter(), Future())
         job.answer.set_running_or_notify_cancel()
-        known = self._recall(job.key)
-        if known is None:
+        verdict = self._recall(job.key)
+        if verdict is None:
             self._enqueue(job)
         else:
-            self._answer(job, known, remembered=True)
+            self._answer(job, verdict, remembered=True)
         return job.answer
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:

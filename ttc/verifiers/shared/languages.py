@@ -129,11 +129,11 @@ def guess(text: str) -> tuple[str, float]:
     """The model's best guess and its probability. Raises MissingExtra without the package."""
     # The model takes no lone surrogates.
     clean = text[:MAX_MODEL_CHARS].encode("utf-8", "replace").decode("utf-8")
-    found = _model().detect(clean, model="lite", k=1)
-    if not found:
+    guesses = _model().detect(clean, model="lite", k=1)
+    if not guesses:
         return "", 0.0
-    code = str(found[0]["lang"])
-    return _ALIASES.get(code, code), float(found[0]["score"])
+    code = str(guesses[0]["lang"])
+    return _ALIASES.get(code, code), float(guesses[0]["score"])
 
 
 def shares(text: str, wanted: str) -> Counter[str]:
@@ -145,27 +145,27 @@ def shares(text: str, wanted: str) -> Counter[str]:
         MissingExtra: the script of `wanted` does not decide, and the model is not installed.
     """
     own = {"Han", "Kana"} if wanted == "ja" else {SCRIPT_OF[wanted]}
-    found: Counter[str] = Counter()
+    letters: Counter[str] = Counter()
     short, count = [], 0
     for sentence in _SENTENCE.findall(text):
         units = Counter(match.lastgroup or "" for match in _UNIT.finditer(sentence))
         mine = sum(units.pop(script, 0) for script in own)
-        found.update({script: number for script, number in units.items() if script})
+        letters.update({script: number for script, number in units.items() if script})
         if not mine:
             continue
         if not needs_model(wanted):
-            found[_chinese_or_japanese(sentence, wanted)] += mine
+            letters[_chinese_or_japanese(sentence, wanted)] += mine
         elif len(_LETTER.findall(sentence)) >= MIN_SENTENCE:
             label, sure = guess(sentence)
-            found[label if sure >= SURE or label == wanted else "?"] += mine
+            letters[label if sure >= SURE or label == wanted else "?"] += mine
         else:
             short.append(sentence)
             count += mine
     together = " ".join(short)
     if count and len(_LETTER.findall(together)) >= MIN_SENTENCE:
-        found[guess(together)[0]] += count
-    del found["?"]
-    return found
+        letters[guess(together)[0]] += count
+    del letters["?"]
+    return letters
 
 
 def _chinese_or_japanese(sentence: str, wanted: str) -> str:

@@ -67,8 +67,8 @@ class NumbersVerifier:
             game = read_game(target, self._fixed)
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        found = read_answer(submission, "expression", self._allow_truncated)
-        verdict = found if isinstance(found, Verdict) else self._judge(game, found)
+        extraction = read_answer(submission, "expression", self._allow_truncated)
+        verdict = extraction if isinstance(extraction, Verdict) else self._judge(game, extraction)
         return clock.stamp(verdict, self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
@@ -100,10 +100,10 @@ class NumbersVerifier:
 
     def _wrong_numbers(self, game: Game, expression: Expression) -> str:
         """What is wrong with the use of numbers; empty when nothing is."""
-        given, used = Counter(game.numbers), Counter(expression.numbers)
-        if extra := used - given:
+        available, spent_numbers = Counter(game.numbers), Counter(expression.numbers)
+        if extra := spent_numbers - available:
             return f"uses {min(extra)} more often than it is given"
-        unused = given - used
+        unused = available - spent_numbers
         return f"does not use {min(unused)}" if self._use_all and unused else ""
 
 

@@ -105,8 +105,8 @@ def without_answer(extraction: Extraction) -> Verdict:
 
 def read_answer(submission: Submission, kind: str, allow_truncated: bool) -> Extraction | Verdict:
     """The final answer of a submission, or the verdict that there is none."""
-    if cut := unfinished(submission, allow_truncated):
-        return Verdict("no_answer", reason=cut)
+    if reason := unfinished(submission, allow_truncated):
+        return Verdict("no_answer", reason=reason)
     if len(submission.text) > MAX_TEXT:
         return Verdict("limit", reason="text_too_long")
     extraction = extract(submission.text, kind)
@@ -166,8 +166,8 @@ def answer_part(submission: Submission, allow_truncated: bool, max_chars: int) -
 
     A text without thinking is returned as it is, with its white space.
     """
-    if cut := unfinished(submission, allow_truncated):
-        return Verdict("no_answer", reason=cut)
+    if reason := unfinished(submission, allow_truncated):
+        return Verdict("no_answer", reason=reason)
     start = answer_start(submission.text)
     if start is None:
         return Verdict("no_answer", reason="unclosed_thinking")

@@ -251,9 +251,9 @@ class _Worker:
 
 def _environment() -> dict[str, str]:
     """What a worker needs to start, and nothing else: secrets in the parent's environment stay there."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
     path = os.pathsep.join(os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path)
-    return {**kept, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    return {**variables, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
 
 
 MEMORY_MB = 512
