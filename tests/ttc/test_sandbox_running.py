@@ -142,10 +142,10 @@ def test_cells_end_when_the_zygote_is_killed(tier: Tier) -> None:
 def test_everything_ends_when_the_host_is_killed(tier: Tier) -> None:
     code = (
         "import sys, time\nfrom ttc.sandbox.pool import Sandbox\nfrom ttc.sandbox.probe import probe\n"
-        "from ttc.sandbox.running import Script\nfrom ttc.sandbox.limits import Limits\n"
+        "from ttc.sandbox.running import Script\nfrom ttc.sandbox.limits import ResourceLimits\n"
         "s = Sandbox(probe(), workers=2)\n"
-        "s.submit(Script('print(1)', Limits(50, 50))).result()\n"
-        "for _ in range(2):\n    s.submit(Script('while True: pass', Limits(50, 50)))\n"
+        "s.submit(Script('print(1)', ResourceLimits(50, 50))).result()\n"
+        "for _ in range(2):\n    s.submit(Script('while True: pass', ResourceLimits(50, 50)))\n"
         "time.sleep(99)\n"
     )
     before = descendants()

@@ -38,7 +38,7 @@ from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, read_answer, read_gold
+from ttc.verifiers.shared.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, naming, read_answer, read_gold
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
 VERSION = "1"
@@ -93,22 +93,19 @@ class MathVerifier:
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when a target cannot be read or does not verify against itself."""
-        where = f"{item}: " if item else ""
-        try:
+        with naming(item):
             gold = read_gold(target)
-        except ConfigError as exc:
-            raise ConfigError(f"{where}{exc}") from exc
-        for text in gold.answers:
-            hit = extract(rf"\boxed{{{text}}}", "math")
-            if hit.final is None:
-                raise ConfigError(f"{where}the gold {text[:80]!r} does not verify against itself: {hit.reason}")
-            try:
-                _shape(_plain(_bare(text)))
-                same = quick(_bare(text), hit.final, self._policy_for(gold))
-            except TooLarge as exc:
-                raise ConfigError(f"{where}the gold {text[:80]!r} is too large: {exc}") from exc
-            if same is not True:
-                raise ConfigError(f"{where}the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
+            for text in gold.answers:
+                hit = extract(rf"\boxed{{{text}}}", "math")
+                if hit.final is None:
+                    raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.reason}")
+                try:
+                    _shape(_plain(_bare(text)))
+                    same = quick(_bare(text), hit.final, self._policy_for(gold))
+                except TooLarge as exc:
+                    raise ConfigError(f"the gold {text[:80]!r} is too large: {exc}") from exc
+                if same is not True:
+                    raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
 
     async def close(self) -> None:
         """End the workers."""

@@ -127,8 +127,6 @@ class TokenEngine:
 
     def _rule(self, sampling: Sampling) -> StopRule:
         """When draws under `sampling` end; kept, since a stop string is looked up in every token of the vocabulary."""
-        from ttc.engines.shared.tokens import make_rule
-
         name = (sampling.stop, sampling.stop_token_ids)
         if name not in self._rules:
             if sampling.stop and not self._pieces:

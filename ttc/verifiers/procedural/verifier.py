@@ -5,7 +5,7 @@ is the address of one, {"task", "seed", "index", "config", "digest"}, and its "a
 any other (tag, box, ####, phrase, or the only line) and is right or wrong: most tasks need the stored answer itself, as
 the package's own partial credit also pays for a text that merely contains it. Where many answers are right, a scorer
 written here decides, or the package's own, in a killable worker that cannot run code while it scores. The tables, with
-the tasks that are refused and why, are in `_procedural/methods`. Cost: 0.05 ms a verdict, 1 ms and more in the worker.
+the tasks that are refused and why, are in `procedural/methods`. Cost: 0.05 ms a verdict, 1 ms and more in the worker.
 Left out: curricula, the 9 refused tasks, and the package's partial credit.
 
 Args:

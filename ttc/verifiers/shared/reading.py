@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,3 +176,47 @@ def answer_part(submission: Submission, allow_truncated: bool, max_chars: int) -
     if len(body) > max_chars:
         return Verdict("limit", reason=f"more than {max_chars} characters")
     return body if body.strip() else Verdict("no_answer", reason="empty")
+
+
+class AnswerVerifier(ABC):
+    """Holds one final answer to a `Gold`; a subclass says when the two are equal.
+
+    Args:
+        kind: what to extract (`ttc.answers.extract`).
+        allow_truncated: whether a text that was cut may have an answer.
+    """
+
+    name: str
+    version: str
+
+    def __init__(self, kind: str, allow_truncated: bool) -> None:
+        self._kind, self._allow_truncated = kind, allow_truncated
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
+        clock = Clock()
+        try:
+            gold = read_gold(target)
+        except ConfigError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+        extraction = read_answer(submission, self._kind, self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
+        equal = self.matches(extraction, gold.answers)
+        return clock.stamp(decided(equal, extraction, "same" if equal else "different"), self.version)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when the target does not verify against itself."""
+        with naming(item):
+            self.check_answers(read_gold(target).answers)
+
+    async def close(self) -> None:  # noqa: B027  # most have nothing to stop
+        """Nothing to stop."""
+
+    @abstractmethod
+    def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
+        """Whether the final answer is one of `answers`."""
+
+    @abstractmethod
+    def check_answers(self, answers: tuple[str, ...]) -> None:
+        """Raise ConfigError when `answers` do not verify against themselves."""
