@@ -110,6 +110,8 @@ class Zygote:
             limits,
         )
         parent = os.getpid()
+        # The fork confines itself before it reads the program; the parent's copies of its streams must go at once, or
+        # the host would wait for an end that never comes.
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)

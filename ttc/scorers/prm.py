@@ -25,9 +25,8 @@ from ttc.errors import ConfigError
 from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.adapters import load_adapter, recognise, step_adapters
-from ttc.scorers.reward_models.embedded import Place, adapted
+from ttc.scorers.reward_models.embedded import Kind, Place, adapted, same_ids
 from ttc.scorers.reward_models.options import check_options
-from ttc.scorers.reward_models.same_ids import Kind, same_ids
 
 _READING = ("kind", "step_tag", "good", "bad", "positive_label", "beta")
 """Options that say how a model's scores are read; an adapter says it too."""

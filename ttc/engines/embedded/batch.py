@@ -108,6 +108,8 @@ class Batch:
         num_rows = len(self.rows) + sum(len(job.waiting) for job in self._open)
         longest = self._longest()
         admitted: list[Job] = []
+        # In order of arrival: the first prompt without room stops all behind it, so that none overtakes a longer one
+        # for ever. A prompt's room is that of its longest draw, so an admitted draw is never thrown out again.
         for job in self._pending.values():
             longest = max(longest, job.room)
             if num_rows >= self._limits.rows(longest, self._kv_bytes):
@@ -128,8 +130,8 @@ class Batch:
     def _step(self) -> None:
         """Decode one token for every row; then turn leading rows into open jobs."""
         rows, decoder = self.rows, self._decoder
-        hidden = decoder.step([row.feed for row in rows], [row.position for row in rows])
-        logits = self._body.logits(hidden)
+        hidden = decoder.step([row.feed for row in rows], [row.position for row in rows])  # (rows, hidden size)
+        logits = self._body.logits(hidden)  # (rows, vocab)
         leads = [(i, row.job) for i, row in enumerate(rows) if isinstance(row, PromptRow)]
         if len(leads) < len(rows):
             live = [i for i, row in enumerate(rows) if not isinstance(row, PromptRow)]
@@ -138,14 +140,15 @@ class Batch:
                 self._table = _table(draws)
             live_logits = logits if not leads else logits[torch.tensor(live, device=logits.device)]
             result = sample(live_logits, self._table)
+            # Randomness is keyed by the draw and the token's position: who shares the batch changes nothing.
             np.add(self._table.positions, np.uint64(1), out=self._table.positions)
             self._take(draws, result)
         for i, job in leads:
-            job.logits, job.last = logits[i].clone(), decoder.taken(i, 1)
+            job.logits, job.last = logits[i].clone(), decoder.taken(i, 1)  # (vocab,), (layers, 2, kv heads, 1, D)
             job.computed += 1
             decoder.absorb(i)
             self._open.append(job)
-        for i in range(len(rows) - 1, -1, -1):
+        for i in range(len(rows) - 1, -1, -1):  # backwards: a freed row is filled with the last one
             row = rows[i]
             if isinstance(row, PromptRow) or row.ended:
                 self._drop(i)
@@ -161,7 +164,10 @@ class Batch:
             starting += job.waiting[:free]
             job.waiting = job.waiting[free:]
         if starting:
-            logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
+            # (draws, vocab): all draws of a prompt sample their first token from the same logits.
+            logits = torch.stack(
+                [draw.job.logits for draw in starting if draw.job.logits is not None]
+            )  # (draws, vocab)
             for draw in starting:
                 draw.computed = draw.job.charge()
             self._take(starting, sample(logits, _table(starting)))

@@ -31,7 +31,7 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree) -> list[Job]:
     for job in jobs:
         if budget <= 0:
             break
-        goal = len(job.ids) - 1
+        goal = len(job.ids) - 1  # the last token is fed by a decoding step, which gives the first logits
         match = tree.find(job.ids[:goal])
         cached = job.segment.end if job.segment is not None else 0
         if match.length > cached:
@@ -63,7 +63,7 @@ def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree) -> tup
         ((hidden, segment),) = body.extend([(segment, part)])
         skip = max(start - 1 - position, 0)
         if skip < len(part):
-            logits = body.logits(hidden[skip:].contiguous()).float()
+            logits = body.logits(hidden[skip:].contiguous()).float()  # (tokens scored, vocab)
             targets = torch.tensor(ids[position + skip + 1 : position + len(part) + 1], device=logits.device)
             values += torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0].tolist()
         position += len(part)

@@ -86,10 +86,11 @@ def _filter(probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArra
     while True:
         values = probs.topk(width, -1).values
         mass = values.double().masked_fill(torch.arange(width, device=probs.device)[None] >= limit, 0.0)
-        before = mass.cumsum(-1) - mass
+        before = mass.cumsum(-1) - mass  # (B, width): the mass of all likelier tokens
         limited = (top_k > 0) & (top_k <= width)
         total = torch.where(torch.from_numpy(limited).to(probs.device)[:, None], mass.sum(-1, keepdim=True), 1.0)
         inside = (before < share * total) & (mass > 0)
+        # The sorted part suffices when its last token is out, or top-k ends inside it.
         if width == vocab or bool((~inside[:, -1:] | (limit <= width)).all()):
             break
         width = min(vocab, width * 8)

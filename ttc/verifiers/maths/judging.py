@@ -110,6 +110,7 @@ class Digits(Decide):
         names = sorted(left.symbols() | right.symbols())
         answers = [_agree(left, right, point, slack) for point in _points(names)]
         decisions = [answer for answer in answers if answer is not None]
+        # One point apart is a proof of difference; agreement at one point may be chance, so expressions need two.
         if False in decisions:
             return False
         return True if len(decisions) >= (_NEEDED if names else 1) else None
@@ -177,16 +178,16 @@ def _agree_undefined(left: Node, right: Node, point: dict[str, Any]) -> Ternary:
 
 
 def _vanishes(difference: Callable[[], Any]) -> bool:
-    with mp.workdps(_LOW):
-        rough = difference()
-    with mp.workdps(_HIGH):
-        fine = difference()
+    def to(digits: int) -> Any:
+        with mp.workdps(digits):
+            return difference()
+
+    # A true zero is rounding noise, so 70 more digits make it smaller by far more than 40; a small difference stays.
+    rough, fine = to(_LOW), to(_HIGH)
     if fine == 0:
         return True
     if rough == 0:
-        with mp.workdps(2 * _HIGH):
-            finest = difference()
-        return bool(abs(finest) <= abs(fine) * mp.mpf(_SHRINK.numerator) / _SHRINK.denominator)
+        rough, fine = fine, to(2 * _HIGH)
     return bool(abs(fine) <= abs(rough) * mp.mpf(_SHRINK.numerator) / _SHRINK.denominator)
 
 
