@@ -165,9 +165,7 @@ class Batch:
             job.waiting = job.waiting[free:]
         if starting:
             # (draws, vocab): all draws of a prompt sample their first token from the same logits.
-            logits = torch.stack(
-                [draw.job.logits for draw in starting if draw.job.logits is not None]
-            )  # (draws, vocab)
+            logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
             for draw in starting:
                 draw.computed = draw.job.charge()
             self._take(starting, sample(logits, _table(starting)))

@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ttc.engines.shared.retry import Transient, is_transient, wish_s
+from ttc.engines.shared.retry import Transient, is_transient, retry_after_s
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
-__all__ = ["Access", "Busy", "Chunk", "Client", "Door", "NotFound"]
+__all__ = ["Access", "Busy", "Chunk", "Client", "NotFound", "SyncClient"]
 
 Chunk = Mapping[str, Any]
 MAX_MESSAGE = 400
@@ -108,7 +108,7 @@ class Client:
         await self._sdk.close()
 
 
-class Door:
+class SyncClient:
     """The same server before the run, from synchronous code: a few short requests, retried by the SDK.
 
     Raises what `Client.stream` raises, but for a failure that may pass an EngineError, Busy unless it was a plain 500.
@@ -211,7 +211,7 @@ def _refuse(url: str, access: Access, status: int, said: str, headers: Mapping[s
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
     if is_transient(status, headers):
-        raise Transient(EngineError(text), wish_s=wish_s(headers), status=status) from cause
+        raise Transient(EngineError(text), retry_after_s=retry_after_s(headers), status=status) from cause
     if status in (401, 403):
         raise ConfigError(f"{text}; check the key in the environment (engine.api_key_env)") from cause
     if status == 404:

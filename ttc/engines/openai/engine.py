@@ -29,7 +29,7 @@ from ttc.engines.shared.retry import Retry, Transient
 from ttc.engines.shared.text import Text
 from ttc.errors import EngineError, Unsupported
 
-__all__ = ["Connection", "Dialect", "Ledger", "Reconciliation", "RemoteEngine", "RemoteTokenEngine", "Tally"]
+__all__ = ["Attempts", "Connection", "Dialect", "Ledger", "Reconciliation", "RemoteEngine", "RemoteTokenEngine"]
 
 
 OnTokens = Callable[[tuple[int, ...]], None]
@@ -108,7 +108,7 @@ async def _closing(clients: Mapping[str, Client]) -> AsyncGenerator[None, None]:
 
 
 @dataclass(slots=True)
-class Tally:
+class Attempts:
     """One draw over all its attempts."""
 
     attempts: int = 0
@@ -194,7 +194,7 @@ class RemoteEngine:
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> Completion:
         body = self._dialect.body(prompt, sampling, seed_of(prompt, sampling, draw))
-        counted, tally = self._dialect.num_prompt(prompt), Tally()
+        counted, tally = self._dialect.num_prompt(prompt), Attempts()
 
         async def attempt(url: str) -> Outcome:
             return await self._attempt(url, body, self._dialect.reader(prompt, sampling), tally, on_tokens)
@@ -222,7 +222,7 @@ class RemoteEngine:
         )
 
     async def _attempt(
-        self, url: str, body: Mapping[str, Any], reader: Reader, tally: Tally, on_tokens: OnTokens | None
+        self, url: str, body: Mapping[str, Any], reader: Reader, tally: Attempts, on_tokens: OnTokens | None
     ) -> Outcome:
         tally.attempts += 1
         wires, received = await self._wires.here(), 0
@@ -245,7 +245,7 @@ class RemoteEngine:
             tally.lost += reader.num_streamed
             raise
 
-    def _usage(self, counted: int | None, outcome: Outcome, tally: Tally) -> Usage:
+    def _usage(self, counted: int | None, outcome: Outcome, tally: Attempts) -> Usage:
         """Our counts where there are ids, the server's where there are none."""
         server = outcome.server
         if self._capabilities.token_ids:

@@ -194,21 +194,21 @@ def _local(model: str | None, tokenizer: str | None) -> _Local | None:
 
 def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _Local | None) -> Features:
     """Probe the first server that answers; the others must serve the same model, or be down for now."""
-    from ttc.engines.openai.client import Door
+    from ttc.engines.openai.client import SyncClient
     from ttc.engines.openai.probe import Unreachable, probe, served_model
 
     features: Features | None = None
     silent: list[ConfigError] = []
     for url in urls:
-        door = Door(url, access)
+        client = SyncClient(url, access)
         try:
-            listed = served_model(door, url, features.model if features else model)
+            listed = served_model(client, url, features.model if features else model)
             if features is None:
-                features = probe(door, listed, local.text if local else None)
+                features = probe(client, listed, local.text if local else None)
         except Unreachable as exc:
             silent.append(exc)
         finally:
-            door.close()
+            client.close()
     if features is None:
         raise silent[0]
     for failure in silent:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ttc.core import Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
-from ttc.engines.openai.client import Busy, Chunk, Door, NotFound
+from ttc.engines.openai.client import Busy, Chunk, NotFound, SyncClient
 from ttc.engines.openai.ids import ids_of
 from ttc.engines.openai.reply import Tail, as_mapping, first_choice
 from ttc.engines.openai.request import Features, shared_fields
@@ -33,14 +33,14 @@ class Unreachable(ConfigError):
     """No server answers at the URL."""
 
 
-def served_model(door: Door, url: str, model: str | None) -> Features:
+def served_model(client: SyncClient, url: str, model: str | None) -> Features:
     """What the server lists of `model` (None: its only one): its name there, its context, and where it came from.
 
     Raises:
         ConfigError: nothing answers there (Unreachable), the model is not served, or several are and none was named.
     """
     try:
-        cards = door.get("/models").get("data") or []
+        cards = client.get("/models").get("data") or []
     except NotFound:
         cards = []
     except EngineError as exc:
@@ -57,7 +57,7 @@ def served_model(door: Door, url: str, model: str | None) -> Features:
     if models and model not in models:
         raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(models)[:8])}")
     card = models.get(model, {})
-    return Features(model, card.get("max_model_len"), served=_said_of(card) | _version(door, url, card))
+    return Features(model, card.get("max_model_len"), served=_said_of(card) | _version(client, url, card))
 
 
 def _said_of(card: Mapping[str, Any]) -> dict[str, str]:
@@ -66,18 +66,18 @@ def _said_of(card: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(card[key]) for name, key in names.items() if card.get(key)}
 
 
-def _version(door: Door, url: str, card: Mapping[str, Any]) -> dict[str, str]:
+def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str, str]:
     """The version of a server that calls itself vLLM; it stands beside the API, not below it."""
     if card.get("owned_by") != "vllm":
         return {}
     try:
-        version = door.get(f"{url.removesuffix('/v1')}/version").get("version")
+        version = client.get(f"{url.removesuffix('/v1')}/version").get("version")
     except (ConfigError, EngineError):  # what a server does not tell is absent
         return {}
     return {"vLLM version": str(version)} if version else {}
 
 
-def probe(door: Door, features: Features, text: Text | None) -> Features:
+def probe(client: SyncClient, features: Features, text: Text | None) -> Features:
     """Complete `features` (model and context are known) by trying; `text` is the local tokenizer.
 
     Raises:
@@ -87,10 +87,10 @@ def probe(door: Door, features: Features, text: Text | None) -> Features:
     """
     failures: list[str] = []
     if text is not None:
-        abilities = _probe_ids(door, features, text, failures) or _probe_plain(door, features, failures)
+        abilities = _probe_ids(client, features, text, failures) or _probe_plain(client, features, failures)
         if abilities is not None:
             return abilities
-    abilities = _probe_chat(door, features, failures)
+    abilities = _probe_chat(client, features, failures)
     if abilities is None:
         raise ConfigError(f"the endpoint completes nothing: {failures[-1]}")
     if not abilities.usage:
@@ -136,12 +136,17 @@ def _variants(features: Features) -> Iterator[Features]:
 
 
 def _first_accepted(
-    door: Door, path: str, features: Features, sampling: Sampling, fields: Mapping[str, Any], failures: list[str]
+    client: SyncClient,
+    path: str,
+    features: Features,
+    sampling: Sampling,
+    fields: Mapping[str, Any],
+    failures: list[str],
 ) -> _Seen | None:
     """The answer to the richest way of asking that the server accepts; None when it accepts none."""
     for variant in _variants(features):
         try:
-            return _Seen(door.stream(path, shared_fields(sampling, 0, variant) | dict(fields)), variant)
+            return _Seen(client.stream(path, shared_fields(sampling, 0, variant) | dict(fields)), variant)
         except Busy:  # says nothing about what the server can do
             raise
         except NotFound as exc:
@@ -152,10 +157,10 @@ def _first_accepted(
     return None
 
 
-def _probe_ids(door: Door, features: Features, text: Text, failures: list[str]) -> Features | None:
+def _probe_ids(client: SyncClient, features: Features, text: Text, failures: list[str]) -> Features | None:
     prompt = list(text.encode(COUNTING))
     fields = {"prompt": prompt, "return_token_ids": True, "logprobs": 0, "add_special_tokens": False}
-    trial = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
+    trial = _first_accepted(client, "/completions", features, _GREEDY, fields, failures)
     if trial is None:
         return None
     runs = [ids_of(first_choice(chunk)) for chunk in trial.chunks]
@@ -165,13 +170,13 @@ def _probe_ids(door: Door, features: Features, text: Text, failures: list[str]) 
     _check_tokenizer(text, ids, trial.text, features.model)
     logprobs = [as_mapping(first_choice(chunk).get("logprobs"), "logprobs") for chunk in trial.chunks]
     has_logprobs = sum(len(entry.get("token_logprobs") or ()) for entry in logprobs) == len(ids)
-    return replace(trial.settled, ids=True, logprobs=has_logprobs, scores=_scores(door, features.model, prompt))
+    return replace(trial.settled, ids=True, logprobs=has_logprobs, scores=_scores(client, features.model, prompt))
 
 
-def _scores(door: Door, model: str, prompt: Sequence[int]) -> bool:
+def _scores(client: SyncClient, model: str, prompt: Sequence[int]) -> bool:
     """Whether the log-probabilities of given ids come back."""
     try:
-        prompt_logprobs(door.post("/completions", scoring_body(model, prompt)), prompt, 1)
+        prompt_logprobs(client.post("/completions", scoring_body(model, prompt)), prompt, 1)
     except Busy:
         raise
     except (EngineError, ValueError):  # what is refused or left out is a feature it has not
@@ -190,39 +195,39 @@ def _check_tokenizer(text: Text, ids: Sequence[int], said: str, model: str) -> N
         )
 
 
-def _probe_plain(door: Door, features: Features, failures: list[str]) -> Features | None:
+def _probe_plain(client: SyncClient, features: Features, failures: list[str]) -> Features | None:
     fields = {"prompt": COUNTING}
-    trial = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
+    trial = _first_accepted(client, "/completions", features, _GREEDY, fields, failures)
     if trial is None or not trial.text:
         return None
-    return replace(trial.settled, text=True, stops=_tells_stops(door, trial.features, fields))
+    return replace(trial.settled, text=True, stops=_tells_stops(client, trial.features, fields))
 
 
-def _probe_chat(door: Door, features: Features, failures: list[str]) -> Features | None:
+def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> Features | None:
     question = [{"role": "user", "content": f"Go on counting: {COUNTING}"}]
     spread = Sampling(temperature=1.0, max_tokens=NUM_TOKENS)  # some models refuse any other temperature
-    trial = _first_accepted(door, "/chat/completions", features, spread, {"messages": question}, failures)
+    trial = _first_accepted(client, "/chat/completions", features, spread, {"messages": question}, failures)
     if trial is None:
         return None
-    chat = replace(trial.settled, prefill=tuple(state for state in STATES if _goes_on(door, trial, question, state)))
+    chat = replace(trial.settled, prefill=tuple(state for state in STATES if _goes_on(client, trial, question, state)))
     stops = bool(chat.prefill) and _tells_stops(
-        door, trial.features, {"messages": question} | switch_fields(trial.features, chat.prefill[0])
+        client, trial.features, {"messages": question} | switch_fields(trial.features, chat.prefill[0])
     )
     return replace(chat, stops=stops)
 
 
-def _goes_on(door: Door, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
+def _goes_on(client: SyncClient, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
     """Whether a message that was begun is continued as it stood: the prompt grows by just what had been said.
 
     It does not where the continuation is ignored, and not where the template shows a begun message otherwise than it
     had asked for it (without the think block it had opened, say).
     """
     switch = switch_fields(seen.features, state)
-    begun = _ask(door, seen.features, {"messages": question} | switch)
+    begun = _ask(client, seen.features, {"messages": question} | switch)
     if begun is None or not begun.text.strip() or "<" in begun.text:
         return False
     beginning = {"role": "assistant", "content": begun.text}
-    longer = _ask(door, seen.features, {"messages": [*question, beginning]} | switch | PREFILL)
+    longer = _ask(client, seen.features, {"messages": [*question, beginning]} | switch | PREFILL)
     if longer is None:
         return False
     before, after = begun.tail.server, longer.tail.server
@@ -231,22 +236,24 @@ def _goes_on(door: Door, seen: _Seen, question: list[dict[str, str]], state: Thi
     )
 
 
-def _ask(door: Door, features: Features, fields: Mapping[str, Any], sampling: Sampling = _GREEDY) -> _Seen | None:
+def _ask(
+    client: SyncClient, features: Features, fields: Mapping[str, Any], sampling: Sampling = _GREEDY
+) -> _Seen | None:
     """The answer of a chat, or of completions where `fields` hold a prompt; None when the server refuses."""
     path = "/completions" if "prompt" in fields else "/chat/completions"
     try:
-        return _Seen(door.stream(path, shared_fields(sampling, 0, features) | dict(fields)), features)
+        return _Seen(client.stream(path, shared_fields(sampling, 0, features) | dict(fields)), features)
     except Busy:
         raise
     except EngineError:  # what is refused is a feature it has not
         return None
 
 
-def _tells_stops(door: Door, features: Features, fields: Mapping[str, Any]) -> bool:
+def _tells_stops(client: SyncClient, features: Features, fields: Mapping[str, Any]) -> bool:
     """Ask for the same greedy text with its own first sign as stop string: does the answer tell that it was met?"""
-    free = _ask(door, features, fields)
+    free = _ask(client, features, fields)
     sign = "" if free is None else free.text.strip()[:1]
     if not sign:
         return False
-    again = _ask(door, features, fields, replace(_GREEDY, stop=(sign,)))
+    again = _ask(client, features, fields, replace(_GREEDY, stop=(sign,)))
     return again is not None and (again.tail.stop == sign or sign in again.text)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ttc.core import Usage, UsageSink
 from ttc.engines.openai.client import Chunk
-from ttc.engines.openai.engine import RemoteTokenEngine, Tally
+from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
 from ttc.engines.openai.reply import first_choice
 from ttc.engines.shared.tokens import check_room, check_start
 from ttc.errors import EngineError
@@ -55,7 +55,7 @@ class ScoringEngine(RemoteTokenEngine):
         length = len(token_ids)
         check_start(length, start)
         check_room(length, 1, self.capabilities.max_context)
-        body, tally = scoring_body(self.features.model, token_ids, k), Tally()
+        body, tally = scoring_body(self.features.model, token_ids, k), Attempts()
 
         async def attempt(url: str) -> T:
             tally.attempts += 1

@@ -18,7 +18,7 @@ from typing import Any
 from ttc.config.ranges import at_least
 from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
 from ttc.engines.sglang.engine import SGLangEngine
-from ttc.engines.sglang.http import HttpServers, Wire, environment_key, parse_urls
+from ttc.engines.sglang.http import HttpAccess, HttpServers, environment_key, parse_urls
 from ttc.engines.sglang.local import LocalServer
 from ttc.engines.sglang.wire import Received, SGLangServer, draw_body, score_body
 from ttc.engines.shared.folder import resolve
@@ -117,7 +117,7 @@ def sglang(
         _refuse(remote, {}, "belongs to a server: set engine.base_url as well")
         return _in_process(model, local, deterministic, max_context, max_requests)
     _refuse(local, _DEFAULTS, "is decided where the server at base_url was started")
-    wire = Wire(
+    wire = HttpAccess(
         urls=parse_urls(base_url),
         key=environment_key(api_key_env),
         admin_key=environment_key(admin_key_env),
@@ -162,7 +162,7 @@ def _in_process(
     return _engine(server, text, folder, model, max_context, max_requests)
 
 
-def _over_http(model: str | None, wire: Wire, deterministic: bool, max_context: int | None) -> SGLangEngine:
+def _over_http(model: str | None, wire: HttpAccess, deterministic: bool, max_context: int | None) -> SGLangEngine:
     folders: list[Path] = []
     server = HttpServers(wire, lambda: folders[0])
     if deterministic and not server.info.honours_seeds:

@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING, Any
 from ttc.core import Json
 from ttc.engines.sglang.wire import UNKNOWN, PendingCall, ServerInfo, until_done
 from ttc.engines.shared.balance import Balancer
-from ttc.engines.shared.retry import Retry, Transient, is_transient, wish_s
+from ttc.engines.shared.retry import Retry, Transient, is_transient, retry_after_s
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 
 if TYPE_CHECKING:
     import httpx2
 
 __all__ = [
+    "HttpAccess",
     "HttpServers",
-    "Wire",
     "check",
     "check_event",
     "environment_key",
@@ -51,7 +51,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class HttpAccess:
     """How servers are reached: URLs, keys (from the environment, never stored elsewhere), times in seconds.
 
     `weights_dir` is a folder that the servers can read as well; None is right when they all run on this machine.
@@ -79,7 +79,7 @@ class Wire:
 class HttpServers:
     """Implements `Server` over HTTP."""
 
-    def __init__(self, wire: Wire, folder: Callable[[], Path]) -> None:
+    def __init__(self, wire: HttpAccess, folder: Callable[[], Path]) -> None:
         """Ask every server who it is. `folder` gives the local model folder, for handing over weights.
 
         Raises:
@@ -239,7 +239,7 @@ class HttpServers:
 class _Clients:
     """Connections of one event loop: one pool for work and one for control, so that an abort never queues."""
 
-    def __init__(self, wire: Wire, tls: ssl.SSLContext | bool) -> None:
+    def __init__(self, wire: HttpAccess, tls: ssl.SSLContext | bool) -> None:
         import httpx2
 
         timeout = httpx2.Timeout(wire.answer_s, connect=wire.connect_s, pool=None)
@@ -314,7 +314,7 @@ def check(url: str, status: int, headers: Mapping[str, str], content: bytes) -> 
         raise PromptTooLong(f"sglang at {url}: {text}")
     error = EngineError(f"sglang at {url} answered {status}: {text}")
     if is_transient(status, headers):
-        raise Transient(error, wish_s=wish_s(headers))
+        raise Transient(error, retry_after_s=retry_after_s(headers))
     raise error
 
 

@@ -86,7 +86,7 @@ class Balancer:
         try:
             yield server.url
         except Transient as failure:
-            self._fail(server, failure.wish_s)
+            self._fail(server, failure.retry_after_s)
             raise
         else:
             server.failures = 0
@@ -115,11 +115,11 @@ class Balancer:
         if len(self._home) > MAX_KEYS:
             self._home.popitem(last=False)[1].keys -= 1
 
-    def _fail(self, server: ServerState, wish_s: float | None) -> None:
+    def _fail(self, server: ServerState, retry_after_s: float | None) -> None:
         """Send a server to rest; requests that were under way when it failed do not lengthen the rest."""
         now = self._clock()
         if server.failures and now < server.rests_until:
             return
         server.failures += 1
         rest = min(self._rest_s * 2.0 ** (server.failures - 1), self._max_rest_s)
-        server.rests_until = now + max(rest, min(wish_s or 0.0, self._max_rest_s))
+        server.rests_until = now + max(rest, min(retry_after_s or 0.0, self._max_rest_s))

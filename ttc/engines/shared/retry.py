@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from ttc.errors import ConfigError, EngineError
 
-__all__ = ["Retry", "Transient", "is_transient", "retrying", "wish_s"]
+__all__ = ["Retry", "Transient", "is_transient", "retry_after_s", "retrying"]
 
 T = TypeVar("T")
 
@@ -29,13 +29,13 @@ _STATUSES = frozenset({408, 409, 429})
 class Transient(Exception):
     """A failure that may pass. Never leaves this package: `retrying` turns it into `error` when it does not pass."""
 
-    def __init__(self, error: EngineError, *, wish_s: float | None = None, status: int | None = None) -> None:
-        """`error` is what the caller sees in the end; `wish_s` is how long the server asks to wait, in seconds.
+    def __init__(self, error: EngineError, *, retry_after_s: float | None = None, status: int | None = None) -> None:
+        """`error` is what the caller sees in the end; `retry_after_s` is how long the server asks to wait, in seconds.
 
         `status` is the HTTP status, None where there was no answer.
         """
         super().__init__(str(error))
-        self.error, self.wish_s, self.status = error, wish_s, status
+        self.error, self.retry_after_s, self.status = error, retry_after_s, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Retry:
             if not getattr(self, spec.name) >= 0:
                 raise ConfigError(f"retry.{spec.name} must be >= 0, got {getattr(self, spec.name)!r}")
 
-    def pause_s(self, failures: int, wish_s: float | None) -> float:
+    def pause_s(self, failures: int, retry_after_s: float | None) -> float:
         """Seconds to wait after so many failures."""
         jitter = _ENTROPY.uniform(0.0, min(self.max_pause_s, self.base_s * 2.0 ** (failures - 1)))
-        if wish_s is None:
+        if retry_after_s is None:
             return jitter
-        return min(wish_s, self.max_wish_s) + min(jitter, self.base_s)
+        return min(retry_after_s, self.max_wish_s) + min(jitter, self.base_s)
 
 
 async def retrying(attempt: Callable[[], Awaitable[T]], policy: Retry) -> T:
@@ -82,7 +82,7 @@ async def retrying(attempt: Callable[[], Awaitable[T]], policy: Retry) -> T:
             failures += 1
             now = time.monotonic()
             first = now if failures == 1 else first
-            pause = policy.pause_s(failures, failure.wish_s)
+            pause = policy.pause_s(failures, failure.retry_after_s)
             if failures >= policy.max_attempts or now + pause - first > policy.max_total_s:
                 raise _final(failure.error, failures) from failure.__cause__
         await asyncio.sleep(pause)
@@ -106,7 +106,7 @@ def is_transient(status: int, headers: Mapping[str, str]) -> bool:
     return status in _STATUSES or (500 <= status < 600 and status not in (501, 505))
 
 
-def wish_s(headers: Mapping[str, str]) -> float | None:
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Seconds that `retry-after-ms` or `Retry-After` (seconds or a date) ask for; None without a readable one."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from ttc.engines.openai.client import Access, Busy, Client, Door, NotFound
+from ttc.engines.openai.client import Access, Busy, Client, NotFound, SyncClient
 from ttc.engines.shared.balance import Balancer
 from ttc.engines.shared.retry import Retry
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
@@ -60,8 +60,8 @@ class RewardServer:
             EngineError: nothing answers there.
         """
         if self._model is None:
-            with self._door("/v1") as door:
-                names = [str(entry["id"]) for entry in door.get("/models").get("data", [])]
+            with self._sync_client("/v1") as client:
+                names = [str(entry["id"]) for entry in client.get("/models").get("data", [])]
             if len(names) != 1:
                 raise ConfigError(f"the reward server lists {names}: set scorer.served_model to one of them")
             self._model = names[0]
@@ -74,9 +74,9 @@ class RewardServer:
             EngineError: nothing answers there, or the server is not ready.
             ConfigError: it does not take the key.
         """
-        with self._door("") as door:
+        with self._sync_client("") as client:
             try:
-                return door.post(path, body)
+                return client.post(path, body)
             except Busy:
                 raise
             except (NotFound, EngineError):
@@ -93,12 +93,12 @@ class RewardServer:
         return int(labels["block_size"]) if labels.get("enable_prefix_caching") == "True" else None
 
     @contextlib.contextmanager
-    def _door(self, route: str) -> Iterator[Door]:
-        door = Door(f"{self._urls[0]}{route}", self._access)
+    def _sync_client(self, route: str) -> Iterator[SyncClient]:
+        client = SyncClient(f"{self._urls[0]}{route}", self._access)
         try:
-            yield door
+            yield client
         finally:
-            door.close()
+            client.close()
 
     async def post(self, key: str, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send `body`; requests with one key stay on one server.

@@ -30,7 +30,7 @@ from ttc.config.ranges import above, at_least
 from ttc.core import Json, Submission, Target, Verdict, Verifier
 from ttc.errors import PluginError, VerifierError
 from ttc.verifiers.service.audit import Audit, Entry, digest
-from ttc.verifiers.service.lane import Lane
+from ttc.verifiers.service.loop_thread import LoopThread
 from ttc.verifiers.service.metrics import Metrics, VerdictCounter
 from ttc.verifiers.shared.contract import Canary, Card, card_of
 
@@ -85,7 +85,7 @@ class Service:
         self._verifier, self._audit = verifier, audit
         self._memory: OrderedDict[str, Verdict] = OrderedDict()
         self._memory_size, self._wall_s = memory, wall_s
-        self._lane: Lane[Verdict] = Lane(wall_s, self._too_late)
+        self._lane: LoopThread[Verdict] = LoopThread(wall_s, self._too_late)
         self._meter = VerdictCounter()
         self._lock = threading.Lock()
         self._free, self._waiting = concurrency, deque[_Job]()

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from ttc.errors import VerifierError
 
-__all__ = ["Lane"]
+__all__ = ["LoopThread"]
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
@@ -37,7 +37,7 @@ class _Request(Generic[T]):
     task: asyncio.Task[None] | None = None
 
 
-class Lane(Generic[T]):
+class LoopThread(Generic[T]):
     """Runs work in its loop, each within `wall_s` seconds; a hung one gives `on_timeout()`.
 
     Its futures may be awaited from any loop and any thread. Make it in any thread; `close` ends it.
