@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from ttc.engines.shared.balance import Balancer
-from ttc.engines.shared.retry import Retry, Transient, is_transient, retry_after_s, retrying
+from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s, retrying
 from ttc.errors import ConfigError, EngineError, EngineTimeout
 
 QUICK = Retry(max_attempts=4, max_total_s=5.0, base_s=0.001)

@@ -1,6 +1,6 @@
 """One OpenAI-compatible server, through the official SDK: streams of plain dictionaries in, our errors out.
 
-The only file that talks to the `openai` package. The SDK's own retries are off (`ttc.engines.shared.retry` decides);
+The only file that talks to the `openai` package. The SDK's own retries are off (`ttc.engines.shared.balance` decides);
 chunks are left as dictionaries, since servers add fields and put values into known ones that the SDK's types do not
 foresee. Every failure is translated here: into `Transient` when it may pass, otherwise into an error that names the
 server and says what it said. The key is sent and nothing else: it is taken out of every message, also when a server
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ttc.engines.shared.retry import Transient, is_transient, retry_after_s
+from ttc.engines.shared.balance import Transient, is_transient, retry_after_s
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 
 if TYPE_CHECKING:

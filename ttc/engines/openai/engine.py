@@ -24,8 +24,7 @@ from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.reply import Outcome, Reader, ServerUsage
 from ttc.engines.openai.request import Features, seed_of
-from ttc.engines.shared.balance import Balancer, ServerState
-from ttc.engines.shared.retry import Retry, Transient
+from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import Text
 from ttc.errors import EngineError, Unsupported
 

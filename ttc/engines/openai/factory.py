@@ -81,7 +81,7 @@ def openai(
     """
     from ttc.engines.openai.client import Access
     from ttc.engines.openai.engine import Connection
-    from ttc.engines.shared.retry import Retry
+    from ttc.engines.shared.balance import Retry
 
     at_least("openai", 1, max_in_flight=max_in_flight, max_concurrency=max_concurrency, attempts=attempts)
     at_least("openai", 2, max_context=max_context)
@@ -117,8 +117,7 @@ def _engine(
     """The engine for the richest dialect that was found."""
     from ttc.engines.openai.chat import ChatDialect, PlainDialect
     from ttc.engines.openai.engine import RemoteEngine, RemoteTokenEngine
-    from ttc.engines.openai.ids import IdsDialect
-    from ttc.engines.openai.scoring import ScoringEngine
+    from ttc.engines.openai.ids import IdsDialect, ScoringEngine
 
     if local is None:
         return RemoteEngine(ChatDialect(features), features, capabilities, connection, None)

@@ -15,10 +15,9 @@ from typing import Any
 from ttc.core import Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
 from ttc.engines.openai.client import Busy, Chunk, NotFound, SyncClient
-from ttc.engines.openai.ids import ids_of
+from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
 from ttc.engines.openai.reply import Tail, as_mapping, first_choice
 from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.openai.scoring import prompt_logprobs, scoring_body
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
 

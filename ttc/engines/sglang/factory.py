@@ -21,8 +21,8 @@ from ttc.engines.sglang.engine import SGLangEngine
 from ttc.engines.sglang.http import HttpAccess, HttpServers, environment_key, parse_urls
 from ttc.engines.sglang.local import LocalServer
 from ttc.engines.sglang.wire import Received, SGLangServer, draw_body, score_body
+from ttc.engines.shared.balance import Retry
 from ttc.engines.shared.folder import resolve
-from ttc.engines.shared.retry import Retry
 from ttc.engines.shared.shape import Dims, read_config, supported
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttc.core import Json
 from ttc.engines.sglang.wire import UNKNOWN, PendingCall, ServerInfo, until_done
-from ttc.engines.shared.balance import Balancer
-from ttc.engines.shared.retry import Retry, Transient, is_transient, retry_after_s
+from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ttc.engines.openai.client import Access, Busy, Client, NotFound, SyncClient
-from ttc.engines.shared.balance import Balancer
-from ttc.engines.shared.retry import Retry
+from ttc.engines.shared.balance import Balancer, Retry
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
 
 __all__ = ["OwnLoop", "RewardServer", "part"]

@@ -22,7 +22,7 @@ Without vLLM (`protocol=steps`), one request a path: `POST base_url/score` with
 `{"problem_id": str, "messages": [{"role": str, "content": str}], "steps": [str], "model": str | null}`, answered by
 `{"scores": [float, one per step], "scored_tokens": int, newly computed}`; scores are probabilities, higher is better.
 
-Transient failures are tried again (`ttc.engines.shared.retry`); several servers share the work, each problem stays on
+Transient failures are tried again (`ttc.engines.shared.balance`); several servers share the work, each problem stays on
 one.
 """
 
