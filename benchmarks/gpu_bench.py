@@ -47,7 +47,7 @@ def reference(shape: str, dtype: Any, device: Any) -> Any:
 def scheduler(model: Any) -> Any:
     """The embedded scheduler over the same weights."""
     from ttc.engines.embedded.cuda import CudaDecoder
-    from ttc.engines.embedded.limits import Limits
+    from ttc.engines.embedded.limits import BatchLimits
     from ttc.engines.embedded.model import Body
     from ttc.engines.embedded.scheduler import Scheduler
     from ttc.engines.embedded.shared import SharedDecoder
@@ -57,7 +57,7 @@ def scheduler(model: Any) -> Any:
     dims = Dims.from_config(model.config.to_dict())
     body = Body(dims, Weights.build(model.state_dict(), dims, model.dtype, model.device, head=True), max_context=8192)
     decoder = CudaDecoder if model.device.type == "cuda" else SharedDecoder
-    limits = Limits(max_batch=256, batch_bytes=64 << 30, cache_bytes=4 << 30)
+    limits = BatchLimits(max_batch=256, batch_bytes=64 << 30, cache_bytes=4 << 30)
     return Scheduler(body, decoder, lambda _: "", limits=limits, threads=1)
 
 
@@ -65,8 +65,8 @@ def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: fl
     """N continuations of one prompt."""
     from ttc import seeds
     from ttc.core import Completion, Sampling
-    from ttc.engines.embedded.requests import Request
-    from ttc.engines.shared.stops import make_rule
+    from ttc.engines.embedded.requests import GenerateRequest
+    from ttc.engines.shared.tokens import make_rule
 
     async def go() -> list[tuple[int, ...]]:
         loop = asyncio.get_running_loop()
@@ -74,7 +74,7 @@ def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: fl
         keys = tuple(seeds.derive(0, (d,)) for d in range(n))
         settings = Sampling(temperature=temperature, max_tokens=tokens, seed=0, logprobs=True)
         rule = make_rule((), (), (), (), lambda _: "")
-        engine.submit(Request(tuple(ids), (), settings, range(n), keys, rule, loop, future, lambda _: None))
+        engine.submit(GenerateRequest(tuple(ids), (), settings, range(n), keys, rule, loop, future, lambda _: None))
         return [c.token_ids for c in await future]
 
     return asyncio.run(go())

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from evals.data.sources import json_lines
 from evals.tasks.ifeval import ifeval
 from ttc.core import Submission, Verdict
-from ttc.verifiers.instructions import Mode, instructions
+from ttc.verifiers.instructions.verifier import Mode, instructions
 
 Seconds: TypeAlias = dict[Mode, list[tuple[float, float]]]
 """By mode, for each verdict: seconds of the clock and of the processor."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ttc.core import Submission
-from ttc.verifiers._procedural.methods import OURS, REFUSED, THEIRS
-from ttc.verifiers.procedural import Drawn, gym_pool, problems, procedural
+from ttc.verifiers.procedural.methods import OURS, REFUSED, THEIRS
+from ttc.verifiers.procedural.verifier import Drawn, gym_pool, problems, procedural
 
 SEED = 7
 FORMS = {

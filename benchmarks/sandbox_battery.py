@@ -28,15 +28,14 @@ from typing import Any
 from tests.ttc.hostile_programs import ESCAPES, EXHAUSTIONS, FORGERIES, TARGET
 from tests.ttc.processes import descendants
 from ttc.core import Submission
-from ttc.sandbox.limits import Limits, unused_user
+from ttc.sandbox.limits import ResourceLimits, Tier, python, unused_user
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import candidates, failure
 from ttc.sandbox.running import Script
-from ttc.sandbox.tier import Tier, python
 from ttc.verifiers.code import CodeVerifier
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMITS = Limits(wall_s=2.0, cpu_s=2.0, memory_mb=128, output_kb=64)
+LIMITS = ResourceLimits(wall_s=2.0, cpu_s=2.0, memory_mb=128, output_kb=64)
 FORGERY_S = 2.0
 WITNESS = Path("/tmp/ttc-witness")
 FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")

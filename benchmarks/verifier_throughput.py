@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 from ttc.core import Submission, Verdict, Verifier
 from ttc.verifiers.exact import exact
 from ttc.verifiers.math import math, quick
-from ttc.verifiers.maths.comparing import Policy
+from ttc.verifiers.maths.comparing import EqualityPolicy
 from ttc.verifiers.service.audit import Audit, read_audit
 from ttc.verifiers.service.disagreement import tally
 from ttc.verifiers.service.service import Service
@@ -58,7 +58,9 @@ def rewritten(folder: Path) -> list[Case]:
 
 def for_worker(cases: Sequence[Case]) -> list[Case]:
     """The cases that this process leaves open."""
-    return [(target, text) for target, text in cases if quick(target, text[len(r"\boxed{") : -1], Policy()) is None]
+    return [
+        (target, text) for target, text in cases if quick(target, text[len(r"\boxed{") : -1], EqualityPolicy()) is None
+    ]
 
 
 async def verdicts(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.effects.common import SEED, Effect, at_k, pool, problems
 from ttc import seeds
 from ttc.core import Prompt, Score, Usage, UsageSink
-from ttc.engines._simulation import GOOD, last_state
+from ttc.engines.simulated import GOOD, last_state
 
 
 class Binary:

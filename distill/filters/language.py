@@ -9,7 +9,7 @@ from __future__ import annotations
 from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
-from ttc.verifiers.shared._languages import check_code, shares
+from ttc.verifiers.shared.languages import check_code, shares
 
 __all__ = ["language"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
-from ttc.verifiers.shared._repetition import repetition as repeated
+from ttc.verifiers.format import repetition as repeated
 
 __all__ = ["repetition"]
 

@@ -16,7 +16,7 @@ from evals.data.sources import Row, Source, dataset
 from evals.task import Item, Task, VerifierSpec
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import RecordError
-from ttc.verifiers.instructions import Mode
+from ttc.verifiers.instructions.verifier import Mode
 
 
 def ifeval(*, data: str | None = None, mode: Mode = "strict") -> Task:

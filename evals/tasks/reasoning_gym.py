@@ -14,7 +14,7 @@ from evals.task import Item, Task, VerifierSpec
 from ttc import seeds
 from ttc.core import Message, Problem, Sampling
 from ttc.errors import ConfigError
-from ttc.verifiers.procedural import problems
+from ttc.verifiers.procedural.verifier import problems
 
 DEFAULT_LIMIT = 100
 WHERE = "Put your final answer, and nothing else, between <answer> and </answer>."

@@ -195,7 +195,7 @@ def _finish(
 
 async def _ask(forward: Forward, body: Mapping[str, Any], write: Callable[[str, str], None] | None) -> _Reply:
     """One streamed request, put together."""
-    from ttc.engines.openai.retry import Transient
+    from ttc.engines.shared.balance import Transient
 
     content, reasoning, finish = "", "", ""
     calls: dict[int, dict[str, Any]] = {}

@@ -299,7 +299,7 @@ def test_broken_rows_of_the_other_sets_are_named(tmp_path: Path) -> None:
 
 
 def test_the_local_sets_load_and_their_golds_can_be_read(data_dir: Path) -> None:
-    from ttc.verifiers._code.target import read_target
+    from ttc.verifiers.programs.target import read_target
 
     human, basic = (task(data=str(data_dir)).items(None, 0) for task in (humaneval, mbpp))
     assert (len(human), len(basic)) == (164, 257)

@@ -13,7 +13,7 @@ from evals.tasks.ifeval import ifeval
 from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.core import Message
 from ttc.errors import ConfigError, RecordError
-from ttc.verifiers.instructions import instructions
+from ttc.verifiers.instructions.verifier import instructions
 
 DATA = os.environ.get("TTC_DATA")
 PROMPT = "Write a poem. Do not use any commas.\n\nUse 2 bullet points."

@@ -12,7 +12,7 @@ from evals.tasks.reasoning_gym import reasoning_gym
 from ttc.config.registry import bind
 from ttc.core import Message
 from ttc.errors import ConfigError, UnknownName
-from ttc.verifiers.procedural import procedural
+from ttc.verifiers.procedural.verifier import procedural
 
 needs_gym = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is missing")
 CHAIN_SUM = """\

@@ -16,7 +16,7 @@ from ttc import seeds
 from ttc.answers import kind_of
 from ttc.choosing.selection import choose, pessimistic_weights, pick, soft_weights
 from ttc.core import Score, Usage
-from ttc.engines._simulation import GOOD, last_state
+from ttc.engines.simulated import GOOD, last_state
 from ttc.strategies.best_of_n import best_of_n
 
 KEY = kind_of("math").key

@@ -14,7 +14,7 @@ from tests.oracles.tools import accuracy, near
 from tests.ttc.conformance import talkative
 from tests.ttc.questions import ask
 from ttc.core import Answer, Budget
-from ttc.engines import _chartext as chartext
+from ttc.engines import scripted as chartext
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError

@@ -16,7 +16,7 @@ from tests.ttc import tiny_model
 from ttc import nano
 from ttc.core import Engine, LogprobEngine, Message, Prompt, Sampling, StreamingEngine, Usage, WeightSync
 from ttc.engines.embedded.engine import embedded
-from ttc.engines.embedded.limits import Limits
+from ttc.engines.embedded.limits import BatchLimits
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 
@@ -185,7 +185,7 @@ def test_little_memory_makes_draws_wait_but_changes_none(folder, invariant) -> N
 
 
 def test_memory_bounds_the_batch() -> None:
-    limits = Limits(max_batch=64, batch_bytes=1_000_000, cache_bytes=1)
+    limits = BatchLimits(max_batch=64, batch_bytes=1_000_000, cache_bytes=1)
     assert limits.rows(longest=100, kv_bytes=100) == 64
     assert limits.rows(longest=1000, kv_bytes=100) == 10
     assert limits.rows(longest=10**9, kv_bytes=100) == 1

@@ -17,7 +17,7 @@ from ttc.engines.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_a
 from ttc.engines.embedded.model import load_body
 from ttc.engines.embedded.sampler import Rows, sample
 from ttc.engines.embedded.shared import SharedDecoder
-from ttc.engines.shared.stops import make_rule
+from ttc.engines.shared.tokens import make_rule
 from ttc.errors import ConfigError, PromptTooLong
 
 pytestmark = pytest.mark.numeric

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from ttc.engines.openai.balance import Balancer
-from ttc.engines.openai.retry import Retry, Transient, is_transient, retrying, wish_s
+from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s, retrying
 from ttc.errors import ConfigError, EngineError, EngineTimeout
 
 QUICK = Retry(max_attempts=4, max_total_s=5.0, base_s=0.001)
@@ -18,14 +17,14 @@ QUICK = Retry(max_attempts=4, max_total_s=5.0, base_s=0.001)
 class Flaky:
     """Fails so many times, then answers."""
 
-    def __init__(self, failures: int, wish_s: float | None = None) -> None:
-        self.left, self.calls, self.wish_s = failures, 0, wish_s
+    def __init__(self, failures: int, retry_after_s: float | None = None) -> None:
+        self.left, self.calls, self.retry_after_s = failures, 0, retry_after_s
 
     async def __call__(self, url: str = "") -> str:
         self.calls += 1
         if self.left:
             self.left -= 1
-            raise Transient(EngineTimeout("too slow"), wish_s=self.wish_s)
+            raise Transient(EngineTimeout("too slow"), retry_after_s=self.retry_after_s)
         return f"fine {url}".strip()
 
 
@@ -59,12 +58,12 @@ def test_a_server_that_asks_for_a_pause_gets_it_but_not_beyond_the_cap() -> None
     assert policy.pause_s(1, 1.5) == 1.5
     assert policy.pause_s(1, 3600.0) == 2.0
     started = time.monotonic()
-    asyncio.run(retrying(Flaky(1, wish_s=0.05), QUICK))
+    asyncio.run(retrying(Flaky(1, retry_after_s=0.05), QUICK))
     assert time.monotonic() - started >= 0.05
 
 
 def test_no_attempt_starts_after_the_total_is_spent() -> None:
-    flaky = Flaky(9, wish_s=1.0)
+    flaky = Flaky(9, retry_after_s=1.0)
     started = time.monotonic()
     with pytest.raises(EngineTimeout, match="1 attempt"):
         asyncio.run(retrying(flaky, Retry(max_total_s=0.5)))
@@ -107,12 +106,12 @@ def test_which_statuses_may_pass(status: int, headers: dict[str, str], expected:
 
 
 def test_a_wished_pause_is_read_from_milliseconds_seconds_and_dates() -> None:
-    assert wish_s({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
-    assert wish_s({"retry-after": "3"}) == 3.0
+    assert retry_after_s({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
+    assert retry_after_s({"retry-after": "3"}) == 3.0
     soon = email.utils.formatdate(time.time() + 30, usegmt=True)
-    assert 25 < (wish_s({"retry-after": soon}) or 0) <= 30
-    assert wish_s({"retry-after": "-5"}) == 0.0
-    assert wish_s({"retry-after": "soon"}) is None and wish_s({}) is None
+    assert 25 < (retry_after_s({"retry-after": soon}) or 0) <= 30
+    assert retry_after_s({"retry-after": "-5"}) == 0.0
+    assert retry_after_s({"retry-after": "soon"}) is None and retry_after_s({}) is None
 
 
 class Clock:

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.ttc.hostile_programs import ESCAPES, EXHAUSTIONS
-from ttc.sandbox.limits import Limits
+from ttc.sandbox.limits import ResourceLimits, Tier
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import UNSAFE, candidates, failure
-from ttc.sandbox.running import Ran, Script
-from ttc.sandbox.tier import Tier
+from ttc.sandbox.running import Script, ScriptResult
 
 TIERS = [tier for tier in candidates() if isinstance(tier, Tier)]
-LIMITS = Limits(wall_s=3.0, cpu_s=3.0, memory_mb=128, output_kb=64)
-SHORT = Limits(wall_s=0.5, cpu_s=0.5, memory_mb=128, output_kb=64)
+LIMITS = ResourceLimits(wall_s=3.0, cpu_s=3.0, memory_mb=128, output_kb=64)
+SHORT = ResourceLimits(wall_s=0.5, cpu_s=0.5, memory_mb=128, output_kb=64)
 HARMLESS = ("read_passwd", "stat_a_file", "list_root", "socket_pair", "memory_file", "host_name", "subprocess")
 """Attempts that do no damage where nothing holds them."""
 
@@ -53,7 +52,7 @@ def test_every_attempt_to_get_out_is_held(sandbox: Sandbox, tmp_path: Path, monk
     assert sandbox.submit(Script("print(6 * 7)", LIMITS)).result().output == "42\n"
 
 
-def held(ran: Ran) -> bool:
+def held(ran: ScriptResult) -> bool:
     return "ESCAPED" not in ran.output and ("HELD" in ran.output or bool(ran.cause))
 
 

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ttc.sandbox import bubblewrap
-from ttc.sandbox.limits import Limits
+from ttc.sandbox import probe
+from ttc.sandbox.limits import ROOT, ResourceLimits, Tier
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import candidates, failure
 from ttc.sandbox.running import Script
-from ttc.sandbox.tier import ROOT, Tier
 
-LIMITS = Limits(wall_s=10.0, cpu_s=10.0)
+LIMITS = ResourceLimits(wall_s=10.0, cpu_s=10.0)
 INSIDE = """
 import os
 print(os.getppid(), dict(os.environ), os.path.exists("/proc"), os.path.exists("/etc/passwd"), os.path.exists("/home"))
@@ -63,14 +62,14 @@ def test_the_zygote_is_the_first_process_of_a_bare_namespace() -> None:
 
 
 def test_it_starts_with_nothing_of_the_environment_and_no_way_to_nest(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = bubblewrap.prefix()
+    command = probe.bwrap_prefix()
     if command is None:
         pytest.skip("bwrap is not installed")
     assert {"--clearenv", "--as-pid-1", "--die-with-parent", "--new-session", "--unshare-net"} <= set(command)
     assert ("--disable-userns" in command) == (os.geteuid() != 0)
     assert "--proc" not in command
     monkeypatch.setenv("PATH", "/nowhere")
-    assert bubblewrap.prefix() is None
+    assert probe.bwrap_prefix() is None
 
 
 @pytest.mark.parametrize("name", ["landlock", "bubblewrap"])
@@ -82,11 +81,11 @@ def test_threads_are_counted(name: str) -> None:
 
 def test_all_that_the_zygote_imports_is_inside(tmp_path: Path) -> None:
     """Also where bubblewrap itself does not work: its other tests are skipped there."""
-    for name in bubblewrap.NEEDED:
+    for name in probe.NEEDED:
         source, place = ROOT / name, tmp_path / name
         place.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copy)(source, place)
-    modules = "cell, driving, limits, script, seccomp, serving, zygote"
+    modules = "cell, driving, limits, seccomp, serving, zygote"
     found = subprocess.run(
         [sys.executable, "-S", "-c", f"from ttc.sandbox import {modules}; import ttc; print(ttc.__file__)"],
         cwd=tmp_path, env={}, capture_output=True, text=True, check=True,

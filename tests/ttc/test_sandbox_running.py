@@ -15,15 +15,14 @@ import pytest
 
 from tests.ttc.processes import descendants
 from ttc.errors import ConfigError, VerifierError
-from ttc.sandbox.limits import Limits, unused_user
+from ttc.sandbox.limits import ResourceLimits, Tier, unused_user
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import UNSAFE, candidates, failure, probe
 from ttc.sandbox.running import Script, Suite
-from ttc.sandbox.tier import Tier
 from ttc.sandbox.worker import Worker
 
-LIMITS = Limits(wall_s=5.0, cpu_s=5.0)
-SHORT = Limits(wall_s=0.4, cpu_s=5.0)
+LIMITS = ResourceLimits(wall_s=5.0, cpu_s=5.0)
+SHORT = ResourceLimits(wall_s=0.4, cpu_s=5.0)
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +78,13 @@ def test_the_order_of_sets_is_the_same_in_every_run(sandbox: Sandbox) -> None:
         ("import sys\nsys.exit(3)", LIMITS, "exit code 3"),
         ("import sys\nsys.exit('no')", LIMITS, "exit code 1"),
         ("while True: pass", SHORT, "wall time"),
-        ("while True: pass", Limits(wall_s=9.0, cpu_s=0.1), "processor time"),
+        ("while True: pass", ResourceLimits(wall_s=9.0, cpu_s=0.1), "processor time"),
         ("import os\nos.abort()", LIMITS, "killed by SIGABRT"),
-        ("print('x' * 10**7)", Limits(5.0, 5.0, output_kb=16), "output"),
+        ("print('x' * 10**7)", ResourceLimits(5.0, 5.0, output_kb=16), "output"),
         ("x = bytearray(10**9)", LIMITS, "exit code 1"),
     ],
 )
-def test_how_a_script_failed_is_told(sandbox: Sandbox, source: str, limits: Limits, cause: str) -> None:
+def test_how_a_script_failed_is_told(sandbox: Sandbox, source: str, limits: ResourceLimits, cause: str) -> None:
     assert sandbox.submit(Script(source, limits)).result().cause == cause
 
 
@@ -143,10 +142,10 @@ def test_cells_end_when_the_zygote_is_killed(tier: Tier) -> None:
 def test_everything_ends_when_the_host_is_killed(tier: Tier) -> None:
     code = (
         "import sys, time\nfrom ttc.sandbox.pool import Sandbox\nfrom ttc.sandbox.probe import probe\n"
-        "from ttc.sandbox.running import Script\nfrom ttc.sandbox.limits import Limits\n"
+        "from ttc.sandbox.running import Script\nfrom ttc.sandbox.limits import ResourceLimits\n"
         "s = Sandbox(probe(), workers=2)\n"
-        "s.submit(Script('print(1)', Limits(50, 50))).result()\n"
-        "for _ in range(2):\n    s.submit(Script('while True: pass', Limits(50, 50)))\n"
+        "s.submit(Script('print(1)', ResourceLimits(50, 50))).result()\n"
+        "for _ in range(2):\n    s.submit(Script('while True: pass', ResourceLimits(50, 50)))\n"
         "time.sleep(99)\n"
     )
     before = descendants()
@@ -244,7 +243,7 @@ def test_a_safe_tier_is_preferred_even_where_none_is_required(tier: Tier) -> Non
 @pytest.mark.parametrize("values", [(0, 1), (1, 0), (1, 1, 4), (1, 1, 512, 0), (1, 1, 512, 1, 0)])
 def test_limits_under_which_nothing_runs_are_refused(values: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="got"):
-        Limits(*values)
+        ResourceLimits(*values)
 
 
 def test_a_sandbox_needs_a_worker(tier: Tier) -> None:

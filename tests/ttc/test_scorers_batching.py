@@ -8,9 +8,9 @@ import pytest
 
 from ttc.core import Usage
 from ttc.errors import ScorerError
-from ttc.scorers.reward_models.batching import Batcher, Job, finish_all
+from ttc.scorers.reward_models.batching import Batcher, WorkItem, finish_all
 
-Work = list[Job[int, int]]
+Work = list[WorkItem[int, int]]
 
 
 def squares(batch: Work) -> None:

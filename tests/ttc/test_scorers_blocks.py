@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ttc.reward_server import PrefixCache
-from ttc.scorers.reward_models.blocks import Blocks
+from ttc.scorers.reward_models.recall import Blocks
 
 pytestmark = pytest.mark.numeric
 

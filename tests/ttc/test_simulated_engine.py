@@ -12,8 +12,7 @@ import pytest
 
 from tests.ttc.questions import ask
 from ttc.core import Answer, Sampling
-from ttc.engines._simulation import LEVELS, last_state, states
-from ttc.engines.simulated import simulated, truth
+from ttc.engines.simulated import LEVELS, last_state, simulated, states, truth
 from ttc.errors import ConfigError
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve

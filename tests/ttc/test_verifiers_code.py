@@ -18,9 +18,9 @@ from tests.ttc.hostile_programs import FORGERIES, TARGET
 from ttc.answers import extract, key
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers._code.output import same_output
-from ttc.verifiers._code.target import read_target
 from ttc.verifiers.code import CodeVerifier, assemble, code
+from ttc.verifiers.programs.target import read_target
+from ttc.verifiers.programs.trial import same_output
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.format import format as form
-from ttc.verifiers.shared._repetition import repetition
+from ttc.verifiers.format import repetition
 
 SCHEMA = {
     "schema": {

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers._instructions import INSTRUCTIONS
-from ttc.verifiers._instructions.sentences import count_sentences
-from ttc.verifiers._instructions.words import count_capital_words, count_words
-from ttc.verifiers.instructions import instructions, variants
+from ttc.verifiers.instructions.counting import count_capital_words, count_sentences, count_words
+from ttc.verifiers.instructions.table import INSTRUCTIONS
+from ttc.verifiers.instructions.verifier import instructions, variants
 
 ALL: dict[str, tuple[dict[str, Any], str, str]] = {
     "keywords:existence": ({"keywords": ["art", "war"]}, "Warm hearts.", "hearts only"),

@@ -12,10 +12,9 @@ import pytest
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, MissingExtra
-from ttc.verifiers.language import language
-from ttc.verifiers.shared import _languages
-from ttc.verifiers.shared._languages import detect
-from ttc.verifiers.shared._prose import prose
+from ttc.verifiers.language import language, prose
+from ttc.verifiers.shared import languages as _languages
+from ttc.verifiers.shared.languages import detect
 
 TEXTS = {
     "en": "The weather is fine today, so we are going for a walk in the park.",

@@ -16,9 +16,9 @@ from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, MissingExtra
-from ttc.verifiers._procedural.methods import OURS, REFUSED, THEIRS
-from ttc.verifiers._procedural.ours import SCORERS, same
-from ttc.verifiers.procedural import problems, procedural
+from ttc.verifiers.procedural.methods import OURS, REFUSED, THEIRS
+from ttc.verifiers.procedural.ours import SCORERS, same
+from ttc.verifiers.procedural.verifier import problems, procedural
 
 INSTALLED = importlib.util.find_spec("reasoning_gym") is not None
 needs_gym = pytest.mark.skipif(not INSTALLED, reason="reasoning-gym is missing")
@@ -151,7 +151,7 @@ def test_no_scorer_of_the_package_that_is_used_runs_text_as_code() -> None:
 
 @needs_gym
 def test_the_guard_stops_a_scorer_that_runs_code() -> None:
-    from ttc.verifiers._procedural.worker import Guard
+    from ttc.verifiers.procedural.worker import Guard
 
     guard = Guard()
     assert eval("1 + 1") == 2

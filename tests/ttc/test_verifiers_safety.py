@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.safety import safety
-from ttc.verifiers.shared._phrases import compiled, plain_words
+from ttc.verifiers.safety import compiled, plain_words, safety
 
 
 def judge(text: str, target: Target = None, thinking: str = "", finish: Any = "stop", **options: Any) -> Verdict:

@@ -37,7 +37,7 @@ from ttc.core import (
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
-from ttc.engines.vllm.params import fields_of
+from ttc.engines.vllm.requests import fields_of
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking, controlled, split

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ttc.config.registry import ENGINES, bind
-from ttc.engines.vllm.counts import Counts
 from ttc.engines.vllm.factory import vllm
 from ttc.engines.vllm.options import VllmOptions
+from ttc.engines.vllm.requests import Counts
 from ttc.engines.vllm.weights import _disagreement
 from ttc.errors import ConfigError, MissingExtra
 

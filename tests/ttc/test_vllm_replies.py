@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 
 from ttc.core import ExtraCompletion, ModelShape, Sampling, Usage
-from ttc.engines.vllm.replies import completion_of, draw_usage, scoring_usage
-from ttc.engines.vllm.requests import Reply
+from ttc.engines.vllm.requests import RequestResult, completion_of, draw_usage, scoring_usage
 
 EOS = 1
 SHAPE = ModelShape(num_params=1000, num_layers=2, attention_width=8)
 
 
-def reply(ids: Sequence[int] = (5, 6), **changes: Any) -> Reply:
+def reply(ids: Sequence[int] = (5, 6), **changes: Any) -> RequestResult:
     told = {"logprobs": None, "finish": "stop", "stop": None, "num_cached": 0, "prompt_logprobs": None}
-    return Reply(tuple(ids), **{**told, **changes})
+    return RequestResult(tuple(ids), **{**told, **changes})
 
 
-def completed(given: Reply, **sampling: Any) -> Any:
+def completed(given: RequestResult, **sampling: Any) -> Any:
     return completion_of((3,), Sampling(**sampling), given, Usage(), (EOS,), lambda ids: ".".join(map(str, ids)))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from ttc.engines.vllm.requests import Outbox
+from ttc.engines.vllm.requests import LoopCalls
 
 
 def test_calls_from_another_thread_arrive_in_order_and_wake_the_loop_once() -> None:
     async def go() -> tuple[list[int], int]:
         loop, got, wakes = asyncio.get_running_loop(), [], 0
-        box, done, plain = Outbox(loop), asyncio.Event(), loop.call_soon_threadsafe
+        box, done, plain = LoopCalls(loop), asyncio.Event(), loop.call_soon_threadsafe
 
         def counted(*arguments: object) -> object:
             nonlocal wakes
@@ -38,7 +38,7 @@ def test_calls_from_another_thread_arrive_in_order_and_wake_the_loop_once() -> N
 
 def test_several_threads_lose_nothing() -> None:
     async def go() -> int:
-        box, got = Outbox(asyncio.get_running_loop()), []
+        box, got = LoopCalls(asyncio.get_running_loop()), []
 
         def send() -> None:
             for number in range(2000):
@@ -56,6 +56,6 @@ def test_several_threads_lose_nothing() -> None:
 
 def test_nobody_waits_in_a_loop_that_was_closed() -> None:
     loop = asyncio.new_event_loop()
-    box = Outbox(loop)
+    box = LoopCalls(loop)
     loop.close()
     box.post(print, "never")

@@ -36,8 +36,7 @@ from train.update.batch import pad
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
-from ttc.scorers.reward_models.layouts import SameIds
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import RewardTokenizer, SameIds
 
 __all__ = [
     "Form",
@@ -105,7 +104,7 @@ def new_step_model(
         return StepModel(network, network.score, {**reading, "positive_label": 1})
     if words is None:
         raise ConfigError("prm: form token needs both good and bad")
-    tokens = Tokens(source)
+    tokens = RewardTokenizer(source)
     good, bad = tokens.single("good", words[0]), tokens.single("bad", words[1])
     network = load_model(source, device)
     head = network.get_output_embeddings()
@@ -141,7 +140,7 @@ class Steps:
 
     def __init__(self, folder: Path, delimiter: str) -> None:
         text = Text(folder)
-        self._layout = SameIds(Tokens(folder), text.size, delimiter, None)
+        self._layout = SameIds(RewardTokenizer(folder), text.size, delimiter, None)
 
     def reads(self, path: Prompt) -> tuple[int, ...]:
         """Place of the last token of every step in the path's ids."""

@@ -33,7 +33,7 @@ from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.update.update import Objective, Updater
 from ttc import seeds
 from ttc.errors import ConfigError
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import RewardTokenizer
 
 __all__ = ["verifier_lm"]
 
@@ -102,7 +102,7 @@ class _VerifierLm:
         source = model_of("verifier_lm", setting)
         tokenizer = load_tokenizer(source)
         pad_id, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
-        ask, good, bad = (Tokens(source).single("verifier_lm", word) for word in self.words)
+        ask, good, bad = (RewardTokenizer(source).single("verifier_lm", word) for word in self.words)
         answers = _answers(rollouts_path(self.rollouts, setting), end)
         train, held_out = parted("verifier_lm", answers, self.course.held_out_share, setting)
         train = _evened(train, setting.seed) if self.balanced else train

@@ -10,14 +10,50 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, ModelShape, Path, Prompt, Sampling, Usage, UsageSink
-from ttc.engines import _chartext as chartext
 from ttc.errors import ConfigError, PromptTooLong
+
+THINK_OPEN, THINK_CLOSE, EOS = 0x110000, 0x110001, 0x110002
+_MARKERS = {"<think>": THINK_OPEN, "</think>": THINK_CLOSE, "<eos>": EOS}
+_TEXTS = {value: text for text, value in _MARKERS.items()}
+_PIECES = re.compile("|".join(map(re.escape, _MARKERS)) + "|.", re.DOTALL)
+
+
+def encode(text: str) -> tuple[int, ...]:
+    """Ids of `text`: code points, and one id per marker."""
+    if "<" not in text:
+        return tuple(map(ord, text))
+    return tuple(_MARKERS.get(piece) or ord(piece) for piece in _PIECES.findall(text))
+
+
+def decode(ids: Sequence[int]) -> str:
+    """Text of `ids`; inverse of `encode`."""
+    if not ids or max(ids) < THINK_OPEN:
+        return "".join(map(chr, ids))
+    return "".join(_TEXTS.get(i) or chr(i) for i in ids)
+
+
+def first_stop(ids: Sequence[int], stop: Sequence[str], stop_ids: Sequence[int]) -> tuple[int, str | int] | None:
+    """Number of ids up to and including the first stop in `ids`, and what stopped it; None without a stop."""
+    longest = max(map(len, stop), default=0)
+    for count, token in enumerate(ids, start=1):
+        if token == EOS:
+            return count, "eos"
+        if token in stop_ids:
+            return count, token
+        if longest:
+            tail = decode(ids[max(0, count - longest) : count])
+            for string in stop:
+                if tail.endswith(string):
+                    return count, string
+    return None
+
 
 Script = Callable[[Prompt, Path, int], str]
 """(prompt, path of the draw, its 64-bit key) -> the text that follows the prompt; `<eos>` is appended."""
@@ -47,9 +83,9 @@ class ScriptedEngine:
             max_context=max_context,
             logprobs=True,
             schedule_invariant=True,
-            think_open=(chartext.THINK_OPEN,),
-            think_close=(chartext.THINK_CLOSE,),
-            eos_ids=(chartext.EOS,),
+            think_open=(THINK_OPEN,),
+            think_close=(THINK_CLOSE,),
+            eos_ids=(EOS,),
             shape=SHAPE,
             max_concurrency=max_concurrency,
         )
@@ -69,7 +105,7 @@ class ScriptedEngine:
             body += "<think></think>"
         # Markers in the user's words are spelled out, so that only the template's own are ids.
         ids = tuple(ord(c) for c in "".join(f"{m.role}: {m.content}\n" for m in messages))
-        ids += chartext.encode(body[len(ids) :])
+        ids += encode(body[len(ids) :])
         state = "open" if opened else ("closed" if thinking is False else "none")
         return Prompt(
             text=body,
@@ -82,11 +118,11 @@ class ScriptedEngine:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """One id per character or marker."""
-        return chartext.encode(text)
+        return encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Inverse of `encode`."""
-        return chartext.decode(ids)
+        return decode(ids)
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """Continue by the script; see `ttc.core.Engine.generate`."""
@@ -104,30 +140,30 @@ class ScriptedEngine:
     ) -> Completion:
         path = (*prompt.path, draw)
         key = seeds.derive(sampling.seed or 0, path)
-        ids = (*chartext.encode(self._script(prompt, path, key)), chartext.EOS)
-        stop = chartext.first_stop(ids[: sampling.max_tokens], sampling.stop, sampling.stop_token_ids)
-        kept = ids[: stop[0] if stop else sampling.max_tokens]
+        ids = (*encode(self._script(prompt, path, key)), EOS)
+        stop = first_stop(ids[: sampling.max_tokens], sampling.stop, sampling.stop_token_ids)
+        token_ids = ids[: stop[0] if stop else sampling.max_tokens]
         self._live += 1
         self.max_live = max(self.max_live, self._live)
         usage = Usage(prompt=context, calls=1, attempts=1)
         try:
             await self._wait(path)
         except asyncio.CancelledError:
-            self._report(replace(usage, overrun=len(kept)), on_usage)
+            self._report(replace(usage, overrun=len(token_ids)), on_usage)
             raise
         finally:
             self._live -= 1
-        usage = replace(usage, generated=len(kept), flops=SHAPE.flops(context + len(kept), 0))
+        usage = replace(usage, generated=len(token_ids), flops=SHAPE.flops(context + len(token_ids), 0))
         self._report(usage, on_usage)
         reason = stop[1] if stop else None
         return Completion(
             path=path,
-            text=chartext.decode(kept[:-1] if reason == "eos" else kept),
-            token_ids=kept,
+            text=decode(token_ids[:-1] if reason == "eos" else token_ids),
+            token_ids=token_ids,
             finish_reason="stop" if stop else "length",
             stop_reason=reason,
-            logprobs=(-0.5,) * len(kept),
-            certainty=(0.5,) * len(kept),
+            logprobs=(-0.5,) * len(token_ids),
+            certainty=(0.5,) * len(token_ids),
             usage=usage,
         )
 
@@ -162,9 +198,10 @@ def replies(table: Mapping[str, Sequence[str]]) -> Script:
             raise ConfigError(f"scripted engine has no reply to {question!r}")
         options = table[question]
         reply = options[path[0] % len(options)]
-        said = prompt.generated_text
+        generated = prompt.generated_text
         common = next(
-            (i for i, (a, b) in enumerate(zip(said, reply, strict=False)) if a != b), min(len(said), len(reply))
+            (i for i, (a, b) in enumerate(zip(generated, reply, strict=False)) if a != b),
+            min(len(generated), len(reply)),
         )
         return reply[common:]
 

@@ -1,7 +1,7 @@
 r"""Run Python programs that a model wrote: no files, no network, no other processes, bounded time and memory.
 
     tier = probe.probe()                                     what contains programs here, shown by a canary
-    limits = limits.Limits(wall_s=5, cpu_s=5)
+    limits = limits.ResourceLimits(wall_s=5, cpu_s=5)
     with pool.Sandbox(tier, workers=2) as sandbox:
         ran = sandbox.submit(running.Script("print(input())", limits, stdin="4\n")).result()
 

@@ -36,7 +36,7 @@ class Confinement:
     filter: bytes | None
     user: int | None
     max_threads: int | None
-    limits: limits.Limits
+    limits: limits.ResourceLimits
 
 
 def enter(descriptors: tuple[int, ...], parent: int, confinement: Confinement, modes: Mapping[str, Mode]) -> NoReturn:

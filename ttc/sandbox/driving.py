@@ -146,9 +146,9 @@ class _Counting(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.Try:
         """Wrap the assert."""
         failed = ast.parse(f"{_NOTE}(False, {_ERROR})").body
-        held = ast.parse(f"{_NOTE}(True)").body
+        success = ast.parse(f"{_NOTE}(True)").body
         handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), _ERROR, failed)
-        return ast.Try([node], [handler], held, [])
+        return ast.Try([node], [handler], success, [])
 
 
 def _free_names(trees: Sequence[ast.AST]) -> set[str]:

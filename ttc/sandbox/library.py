@@ -73,7 +73,7 @@ def install() -> None:
 
 
 def _read(root: str) -> dict[str, tuple[str, bool, bytes]]:
-    found: dict[str, tuple[str, bool, bytes]] = {}
+    modules: dict[str, tuple[str, bool, bytes]] = {}
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if name not in _LEFT_OUT and name.isidentifier()]
         package = os.path.relpath(folder, root).replace(os.sep, ".")
@@ -84,14 +84,14 @@ def _read(root: str) -> dict[str, tuple[str, bool, bytes]]:
                 parts = [part for part in (package, stem) if part not in (".", "__init__")]
                 # A distribution's own file may be a link to what is not here; then it is not imported either.
                 with contextlib.suppress(OSError), open(path, "rb") as stream:
-                    found[".".join(parts)] = (path, stem == "__init__", stream.read())
-    return found
+                    modules[".".join(parts)] = (path, stem == "__init__", stream.read())
+    return modules
 
 
 def _preload(compiled: str) -> None:
     stems = {name.split(".")[0] for name in os.listdir(compiled)} if os.path.isdir(compiled) else set()
-    wanted = sorted(stem for stem in stems if not stem.startswith(_NOT_LOADED))
-    for name in (*wanted, *_COMMON):
+    names = sorted(stem for stem in stems if not stem.startswith(_NOT_LOADED))
+    for name in (*names, *_COMMON):
         # A part that this build of Python lacks, or whose system library is absent, is absent for programs as well.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

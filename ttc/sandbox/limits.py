@@ -1,8 +1,10 @@
-"""Resource limits and the unused user: what bounds time, memory, threads and rights of one program.
+"""What bounds a program: limits of time, memory and threads, an unused user, and the tier of the kernel's means.
 
 Root's processes have no process limit and may write root's files, so a root process becomes a user and group that
 nobody has, without capabilities, before the program runs. For an ordinary user the kernel counts all of the user's
 threads together, so the limit is what the user has now and `threads` more.
+
+A `Tier` says which of the kernel's means contain a program, and how the zygote is started for it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ import os
 import pwd
 import resource
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ttc.config.ranges import above, at_least
 
@@ -23,7 +28,7 @@ _SPREAD = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """What one program may use.
 
     Args:
@@ -47,7 +52,7 @@ class Limits:
         at_least("sandbox", 1, threads=self.threads, output_kb=self.output_kb)
 
 
-def apply(limits: Limits, max_threads: int | None) -> None:
+def apply(limits: ResourceLimits, max_threads: int | None) -> None:
     """Set the limits on this process, with no way to raise them; `max_threads` counts as the kernel does for the user.
 
     Nothing may be written to a file; the program's own output goes to pipes, which have no size limit here. Memory is
@@ -123,7 +128,64 @@ def _address_space() -> int:
 
 def _lower(which: int, soft: int, hard: int | None = None) -> None:
     ceiling = resource.getrlimit(which)[1]
-    wanted = soft if hard is None else hard
+    limit = soft if hard is None else hard
     if ceiling != resource.RLIM_INFINITY:
-        wanted = min(wanted, ceiling)
-    resource.setrlimit(which, (min(soft, wanted), wanted))
+        limit = min(limit, ceiling)
+    resource.setrlimit(which, (min(soft, limit), limit))
+
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One way to contain programs.
+
+    Attributes:
+        name: landlock, bubblewrap or unsafe.
+        landlock: version of Landlock's interface that cells use; 0 for none.
+        seccomp: whether cells have a system call filter.
+        confined: whether cells of root become an unused user.
+        namespaced: whether the kernel counts the threads of the cells' user apart from all others.
+        prefix: the command that starts the zygote's interpreter in its surroundings.
+    """
+
+    name: str
+    landlock: int = 0
+    seccomp: bool = False
+    confined: bool = True
+    namespaced: bool = False
+    prefix: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What stands in verdicts: the means, and the interpreter."""
+        means = [self.name if self.name != "landlock" else f"landlock{self.landlock}"]
+        means += ["seccomp"] * self.seccomp + ["user"] * (self.confined and os.geteuid() == 0)
+        return f"{'+'.join(means)} cpython-{sys.version.split()[0]}"
+
+    def command(self, descriptor: int) -> list[str]:
+        """The command line of a zygote whose control stream is `descriptor`."""
+        return [*self.prefix, *interpreter(), str(ROOT / "ttc/sandbox/zygote.py"), str(ROOT), str(descriptor)]
+
+    def request(self) -> dict[str, Any]:
+        """What a zygote must know of the tier to fork a cell."""
+        return {
+            "landlock": self.landlock,
+            "seccomp": self.seccomp,
+            "confined": self.confined,
+            "namespaced": self.namespaced,
+            # Said by the host, because there may be no /proc inside.
+            "users": num_users(),
+        }
+
+
+def interpreter() -> Sequence[str]:
+    """The interpreter itself, without an environment's packages, and its options."""
+    return (python(), "-s", "-S", "-P", "-B", "-X", "utf8")
+
+
+def python() -> str:
+    """The file of the base interpreter, behind any virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from ttc.errors import ConfigError, VerifierError
-from ttc.sandbox.tier import Tier
+from ttc.sandbox.limits import Tier
 from ttc.sandbox.worker import Worker
 
 T = TypeVar("T")

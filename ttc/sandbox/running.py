@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttc.sandbox import streams
-from ttc.sandbox.limits import Limits
+from ttc.sandbox.limits import ResourceLimits
 from ttc.sandbox.wire import CALL, DONE, GONE, NOTE, REPLY
 from ttc.sandbox.worker import Cell, Worker
 
@@ -23,7 +23,7 @@ _ERRORS_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ScriptResult:
     """A script's outcome: `cause` says why it failed, empty for exit code 0; `errors` is the end of standard error."""
 
     output: str
@@ -37,23 +37,23 @@ class Script:
     """A program that reads standard input and writes standard output."""
 
     source: str
-    limits: Limits
+    limits: ResourceLimits
     stdin: str = ""
 
-    def run(self, worker: Worker) -> Ran:
+    def run(self, worker: Worker) -> ScriptResult:
         """Run it to its end or its limits."""
         cell = worker.start(
             {"mode": "script", "source": self.source, "stdin": self.stdin}, self.limits, role=0, listens=True
         )
         try:
             caps = {cell.output: self.limits.output_kb << 10, cell.errors: -_ERRORS_KEPT}
-            kept, over = streams.drain(caps, cell.deadline)
+            outputs, over = streams.drain(caps, cell.deadline)
         except BaseException:
             worker.finish(cell)
             raise
         end = worker.finish(cell, kill=over is not None)
-        output, errors = (kept[each].decode("utf-8", "replace") for each in (cell.output, cell.errors))
-        return Ran(output, errors, "output" if over is not None else end.cause, end.cpu_s)
+        output, errors = (outputs[each].decode("utf-8", "replace") for each in (cell.output, cell.errors))
+        return ScriptResult(output, errors, "output" if over is not None else end.cause, end.cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class SuiteResult:
     """What the tests saw: notes per group; `cause` says why they broke off, empty when all were run."""
 
     notes: tuple[tuple[Note, ...], ...]
@@ -80,9 +80,9 @@ class Suite:
 
     source: str
     groups: Sequence[Mapping[str, Any]]
-    limits: Limits
+    limits: ResourceLimits
 
-    def run(self, worker: Worker) -> Tested:
+    def run(self, worker: Worker) -> SuiteResult:
         """Load the program, run the groups against it."""
         program = worker.start({"mode": "serve", "source": self.source}, self.limits, role=0)
         try:
@@ -100,7 +100,7 @@ class Suite:
         if not finished and not cause:
             late = any(end.late for end in ends)
             cause = "wall time" if late else _ended(ends[0].cause)
-        return Tested(tuple(map(tuple, notes)), cause, sum(end.cpu_s for end in ends))
+        return SuiteResult(tuple(map(tuple, notes)), cause, sum(end.cpu_s for end in ends))
 
 
 def _ended(cause: str) -> str:
@@ -112,7 +112,7 @@ def _loaded(program: Cell) -> str:
     """Wait for the program to be loaded; why it was not, else empty."""
     try:
         kind, text = streams.receive(program.report, program.deadline)
-    except streams.Ended:
+    except streams.StreamEnded:
         return ""
     return "" if kind == REPLY else f"not loaded: {text[:300].decode(errors='replace')}"
 
@@ -122,7 +122,7 @@ def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> bool:
     while True:
         try:
             kind, payload = streams.receive(tests.report, tests.deadline)
-        except streams.Ended:
+        except streams.StreamEnded:
             return False
         if kind == DONE:
             return True
@@ -133,9 +133,9 @@ def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> bool:
             try:
                 streams.send(program.job, CALL, payload, program.deadline)
                 kind, payload = streams.receive(program.report, program.deadline)
-            except streams.Ended:
+            except streams.StreamEnded:
                 return False
             try:
                 streams.send(tests.job, REPLY if kind == REPLY else GONE, payload, tests.deadline)
-            except streams.Ended:
+            except streams.StreamEnded:
                 return False

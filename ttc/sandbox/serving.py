@@ -1,4 +1,4 @@
-"""Load a program and answer calls of its functions until the host closes the stream.
+"""What a cell does with a program: run it as a script, or load it and answer calls of its functions.
 
 The program shares this process with the code below and may change all of it; what comes back is only what the program
 claims that its functions return. It is compared elsewhere, with values that were never here.
@@ -6,8 +6,11 @@ claims that its functions return. It is compared elsewhere, with values that wer
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
+import traceback
 import types
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -30,9 +33,9 @@ def serve(job: Mapping[str, Any]) -> NoReturn:
         wire.write(REPORT, wire.GONE, describe(exc).encode("utf-8", "replace"))
         os._exit(1)
     wire.write(REPORT, wire.REPLY, LOADED)
-    kept: list[object] = []
+    handles: list[object] = []
     while (frame := wire.read(JOB)) is not None:
-        wire.write(REPORT, wire.REPLY, _answer(frame[1], module.__dict__, kept))
+        wire.write(REPORT, wire.REPLY, _answer(frame[1], module.__dict__, handles))
     os._exit(0)
 
 
@@ -67,3 +70,36 @@ def _function(name: str, namespace: Mapping[str, Any]) -> Any:
     if name not in namespace:
         raise NameError(f"the program defines no {name}")
     return namespace[name]
+
+
+SCRIPT_NAME = "program.py"
+
+
+def script(job: Mapping[str, Any]) -> NoReturn:
+    """Run job["source"] as `__main__` and end like an interpreter does."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__file__"] = SCRIPT_NAME
+    sys.modules["__main__"] = main
+    status = _run(job["source"], main.__dict__)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        status = status or 1
+    os._exit(status)
+
+
+def _run(source: str, namespace: dict[str, Any]) -> int:
+    try:
+        exec(compile(source, SCRIPT_NAME, "exec", dont_inherit=True), namespace)
+    except SystemExit as exc:
+        if exc.code is None or isinstance(exc.code, int):
+            return (exc.code or 0) & 255
+        sys.stderr.write(f"{exc.code}\n")
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0

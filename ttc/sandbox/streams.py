@@ -14,7 +14,7 @@ MAX_REPLY = 8 << 20
 """Bytes of the longest frame that is taken from a cell."""
 
 
-class Ended(Exception):
+class StreamEnded(Exception):
     """The other side closed the stream, sent nonsense, or let the deadline pass."""
 
 
@@ -28,14 +28,14 @@ def send(descriptor: int, kind: bytes, payload: bytes, deadline: float) -> None:
         except BlockingIOError:
             continue
         except BrokenPipeError as exc:
-            raise Ended from exc
+            raise StreamEnded from exc
 
 
 def receive(descriptor: int, deadline: float) -> tuple[bytes, bytes]:
     """Read one frame; raises Ended."""
     kind, length = HEADER.unpack(_exactly(descriptor, HEADER.size, deadline))
     if length > MAX_REPLY:
-        raise Ended(f"a frame of {length} bytes")
+        raise StreamEnded(f"a frame of {length} bytes")
     return kind, _exactly(descriptor, length, deadline)
 
 
@@ -48,7 +48,7 @@ def _exactly(descriptor: int, count: int, deadline: float) -> bytes:
         except BlockingIOError:
             continue
         if not part:
-            raise Ended
+            raise StreamEnded
         data += part
     return bytes(data)
 
@@ -59,7 +59,7 @@ def drain(caps: Mapping[int, int], deadline: float) -> tuple[dict[int, bytes], i
     A negative cap keeps that many bytes of the end and never overflows. Streams that are still open at the deadline
     give what they gave.
     """
-    kept = {descriptor: bytearray() for descriptor in caps}
+    texts = {descriptor: bytearray() for descriptor in caps}
     open_ = set(caps)
     while open_:
         poll = select.poll()
@@ -74,20 +74,20 @@ def drain(caps: Mapping[int, int], deadline: float) -> tuple[dict[int, bytes], i
                 part = os.read(descriptor, 65_536)
                 if not part:
                     open_.discard(descriptor)
-            data, cap = kept[descriptor], caps[descriptor]
+            data, cap = texts[descriptor], caps[descriptor]
             data += part
             if 0 <= cap < len(data):
-                return {each: bytes(text) for each, text in kept.items()}, descriptor
+                return {each: bytes(text) for each, text in texts.items()}, descriptor
             if cap < 0:
                 del data[:cap]
-    return {descriptor: bytes(data) for descriptor, data in kept.items()}, None
+    return {descriptor: bytes(data) for descriptor, data in texts.items()}, None
 
 
 def _wait(descriptor: int, event: int, deadline: float) -> None:
     poll = select.poll()
     poll.register(descriptor, event)
     if not poll.poll(_left_ms(deadline)):
-        raise Ended("the deadline passed")
+        raise StreamEnded("the deadline passed")
 
 
 def _left_ms(deadline: float) -> float:

@@ -21,8 +21,7 @@ from typing import IO, Any
 
 from ttc.errors import VerifierError
 from ttc.sandbox import streams
-from ttc.sandbox.limits import Limits
-from ttc.sandbox.tier import Tier
+from ttc.sandbox.limits import ResourceLimits, Tier
 from ttc.sandbox.wire import JOB, READY, REFUSED
 
 START_S = 30.0
@@ -83,7 +82,7 @@ class Worker:
             self.close()
             raise
 
-    def start(self, job: Mapping[str, Any], limits: Limits, *, role: int = 0, listens: bool = False) -> Cell:
+    def start(self, job: Mapping[str, Any], limits: ResourceLimits, *, role: int = 0, listens: bool = False) -> Cell:
         """Fork a cell and give it its job; `role` tells cells that run together apart, `listens` opens its output.
 
         Raises:
@@ -93,7 +92,7 @@ class Worker:
         try:
             streams.send(cell.job, JOB, json.dumps(job).encode("ascii"), cell.deadline)
             kind, text = streams.receive(cell.report, cell.deadline)
-        except streams.Ended as exc:
+        except streams.StreamEnded as exc:
             self.finish(cell)
             raise VerifierError(f"a sandboxed program could not be started {self._complaint()}") from exc
         if kind != READY:
@@ -147,7 +146,7 @@ class Worker:
             self._complaints.close()
             raise VerifierError(f"the sandbox's zygote cannot be started: {exc}") from exc
 
-    def _fork(self, limits: Limits, role: int, listens: bool) -> Cell:
+    def _fork(self, limits: ResourceLimits, role: int, listens: bool) -> Cell:
         number = next(self._numbers)
         self.num_served += 1
         theirs: list[int] = []

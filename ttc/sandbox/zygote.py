@@ -41,8 +41,7 @@ class Zygote:
     def __init__(self, control: socket.socket) -> None:
         from ttc.sandbox import cell, limits, seccomp
         from ttc.sandbox.driving import drive
-        from ttc.sandbox.script import script
-        from ttc.sandbox.serving import serve
+        from ttc.sandbox.serving import script, serve
 
         self._cell, self._limits = cell, limits
         self._modes = {"script": script, "serve": serve, "drive": drive}
@@ -92,16 +91,16 @@ class Zygote:
             line, _, self._buffer = self._buffer.partition(b"\n")
             request = json.loads(line)
             if "kill" in request:
-                found = self._cells.get(request["kill"])
-                if found:
-                    _kill(found.pid)
+                cell = self._cells.get(request["kill"])
+                if cell:
+                    _kill(cell.pid)
             else:
-                given, self._descriptors = self._descriptors[:4], self._descriptors[4:]
-                self._fork(request, tuple(given))
+                own_descriptors, self._descriptors = self._descriptors[:4], self._descriptors[4:]
+                self._fork(request, tuple(own_descriptors))
         return bool(data)
 
     def _fork(self, request: Mapping[str, Any], descriptors: tuple[int, ...]) -> None:
-        limits = self._limits.Limits(**request["limits"])
+        limits = self._limits.ResourceLimits(**request["limits"])
         user = self._user(request["role"], request["users"]) if request["confined"] else None
         confinement = self._cell.Confinement(
             request["landlock"],
@@ -111,6 +110,8 @@ class Zygote:
             limits,
         )
         parent = os.getpid()
+        # The fork confines itself before it reads the program; the parent's copies of its streams must go at once, or
+        # the host would wait for an end that never comes.
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)

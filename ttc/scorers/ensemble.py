@@ -72,8 +72,8 @@ class EnsembleScorer:
     def _combine(self, scores: Sequence[Score]) -> Score:
         silent = [number for number, score in enumerate(scores) if score.value is None]
         if len(silent) == len(scores) or (silent and self._missing == "abstain"):
-            told = "; ".join(f"member {number}: {scores[number].note}" for number in silent)
-            return Score(None, note=f"no verdict of {told}")
+            reasons = "; ".join(f"member {number}: {scores[number].note}" for number in silent)
+            return Score(None, note=f"no verdict of {reasons}")
         speaking = [
             (weight, score, score.value)
             for weight, score in zip(self._weights, scores, strict=True)
@@ -131,8 +131,8 @@ def ensemble(
 
 def _member(spec: str, engine: Engine | None) -> Scorer:
     name, params, supply = _parts(spec, engine)
-    made: Scorer = SCORERS.create(name, params, supply=supply)
-    return made
+    scorer: Scorer = SCORERS.create(name, params, supply=supply)
+    return scorer
 
 
 def _parts(spec: str, engine: Engine | None) -> tuple[str, Mapping[str, object], Mapping[str, object]]:

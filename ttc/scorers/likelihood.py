@@ -40,8 +40,8 @@ class LikelihoodScorer:
 
 
 def _mean(column: Logprobs | None) -> float | None:
-    known = [value for value in column or () if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    values = [value for value in column or () if value is not None]
+    return math.fsum(values) / len(values) if values else None
 
 
 def _check(model: str | None) -> None:

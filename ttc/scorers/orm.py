@@ -63,19 +63,19 @@ def orm(
     folder = resolve(str(model))
     config = read_config(folder)
     if adapter is None:
-        form = recognise(str(model), folder, config, outcome=True)
+        family = recognise(str(model), folder, config, outcome=True)
     else:
-        form = load_adapter(adapter, config, str(folder), outcome=True)
-    if form is None:
+        family = load_adapter(adapter, config, str(folder), outcome=True)
+    if family is None:
         name = ", ".join(config.get("architectures") or ()) or config["model_type"]
         raise ConfigError(f"{folder} ({name}) is no outcome reward model that is known: set scorer.adapter=NAME")
     if isinstance(options, OverHttp):
-        from ttc.scorers.reward_models.http import token_scorer
-        from ttc.scorers.reward_models.server import Server
+        from ttc.scorers.reward_models.server import RewardServer
+        from ttc.scorers.reward_models.vllm_server import token_scorer
 
-        return token_scorer(Server(options), folder, form, None)
+        return token_scorer(RewardServer(options), folder, family, None)
     if supported(config):
-        return adapted(folder, form, options, None)
+        return adapted(folder, family, options, None)
     from ttc.scorers.reward_models.transformers import transformers_scorer
 
-    return transformers_scorer(folder, form, options)
+    return transformers_scorer(folder, family, options)

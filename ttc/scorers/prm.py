@@ -27,8 +27,7 @@ from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.adapters import load_adapter, recognise, step_adapters
 from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, OverHttp, StepsOverHttp
-from ttc.scorers.reward_models.embedded import adapted
-from ttc.scorers.reward_models.same_ids import Kind, same_ids
+from ttc.scorers.reward_models.embedded import Kind, adapted, same_ids
 
 Backend: TypeAlias = EmbeddedCore | InVllm | StepsOverHttp
 
@@ -101,33 +100,33 @@ def prm(
         MissingExtra: backend=vllm without vLLM.
     """
     if isinstance(options, StepsOverHttp) and options.protocol == "steps":
-        from ttc.scorers.reward_models.http import StepsScorer
-        from ttc.scorers.reward_models.server import Server
+        from ttc.scorers.reward_models.server import RewardServer
+        from ttc.scorers.reward_models.vllm_server import StepsScorer
 
-        return StepsScorer(Server(options), step_delimiter or "\n\n", options.served_model)
+        return StepsScorer(RewardServer(options), step_delimiter or "\n\n", options.served_model)
 
     from ttc.engines.shared.shape import read_config
 
     reading = _reading(kind=kind, step_tag=step_tag, good=good, bad=bad, positive_label=positive_label, beta=beta)
     folder = _folder(model)
     config = read_config(folder)
-    form: Adapter | None = None
+    family: Adapter | None = None
     if adapter is not None:
-        form = load_adapter(adapter, config, str(folder), outcome=False)
+        family = load_adapter(adapter, config, str(folder), outcome=False)
     elif "ttc_prm" not in config and not reading:
-        form = recognise(model or "", folder, config, outcome=False)
-    if form is None and isinstance(options, EmbeddedCore):
+        family = recognise(model or "", folder, config, outcome=False)
+    if family is None and isinstance(options, EmbeddedCore):
         delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
         return same_ids(folder, config, {**reading, **delimiter}, options)
-    if form is None:
+    if family is None:
         raise ConfigError(f"prm backend={options.backend} needs adapter=NAME for this model (known: {step_adapters()})")
     if isinstance(options, EmbeddedCore):
-        return adapted(folder, form, options, step_delimiter)
+        return adapted(folder, family, options, step_delimiter)
     if isinstance(options, InVllm):
         from ttc.scorers.reward_models.vllm import vllm_scorer
 
-        return vllm_scorer(folder, form, options, step_delimiter)
-    from ttc.scorers.reward_models.http import token_scorer
-    from ttc.scorers.reward_models.server import Server
+        return vllm_scorer(folder, family, options, step_delimiter)
+    from ttc.scorers.reward_models.server import RewardServer
+    from ttc.scorers.reward_models.vllm_server import token_scorer
 
-    return token_scorer(Server(options), folder, form, step_delimiter)
+    return token_scorer(RewardServer(options), folder, family, step_delimiter)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ttc import seeds
 from ttc.core import Price, Prompt, Score, Usage, UsageSink
-from ttc.engines._simulation import DECEPTIVE, DELIMITER, FOUND, GOOD, SEARCHING, WRONG
+from ttc.engines.simulated import DECEPTIVE, DELIMITER, FOUND, GOOD, SEARCHING, WRONG
 from ttc.errors import ConfigError
 
 RHO = 0.8
@@ -46,16 +46,16 @@ class SimulatedScorer:
         return Price(len(ids) - self._known(prompt.problem_id, ids), 1)
 
     def _known(self, problem_id: str, ids: tuple[int, ...]) -> int:
-        seen = self._seen.setdefault(problem_id, set())
-        return next((n for n in range(len(ids), 0, -1) if ids[:n] in seen), 0)
+        prefixes = self._seen.setdefault(problem_id, set())
+        return next((n for n in range(len(ids), 0, -1) if ids[:n] in prefixes), 0)
 
     def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
         text = prompt.generated_text
         steps = [step for step in text.split(DELIMITER) if step]
         ids = prompt.generated_ids
-        known = self._known(prompt.problem_id, ids)
+        scored_before = self._known(prompt.problem_id, ids)
         self._seen[prompt.problem_id].add(ids)
-        on_usage(Usage(scored=len(ids) - known))
+        on_usage(Usage(scored=len(ids) - scored_before))
         values, eta, state = [], 0.0, ""
         for index, step in enumerate(steps):
             state = step[0] if step[0] in _Z else state  # the boxed answer stands where the path ended
@@ -95,7 +95,7 @@ def simulated(
     if model is not None:
         raise ConfigError("scorer simulated takes no model; set signal and noise instead")
     usual_signal, usual_noise = _PRESETS[preset]
-    chosen = usual_noise if noise is None else noise
-    if chosen < 0:
+    noise_level = usual_noise if noise is None else noise
+    if noise_level < 0:
         raise ConfigError(f"noise must be >= 0, got {noise}")
-    return SimulatedScorer(usual_signal if signal is None else signal, chosen)
+    return SimulatedScorer(usual_signal if signal is None else signal, noise_level)

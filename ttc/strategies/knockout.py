@@ -16,7 +16,7 @@ from ttc.choosing.voting import by_length, fallback
 from ttc.concurrent import gather
 from ttc.config.ranges import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
-from ttc.scorers._judging import compare, verdict
+from ttc.scorers.judge import compare, verdict
 from ttc.session.draws import MAX_SAMPLES, check_n
 from ttc.session.session import Session
 

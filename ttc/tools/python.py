@@ -11,7 +11,7 @@ import re
 
 from ttc.agents.tool import ToolFailure, Use
 from ttc.core import Problem
-from ttc.sandbox.limits import Limits
+from ttc.sandbox.limits import ResourceLimits
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
 from ttc.sandbox.running import Script
@@ -33,7 +33,7 @@ def python(*, timeout_s: float = 5.0, memory_mb: int = 256, workers: int = 2, un
     Raises:
         ConfigError: nothing contains programs here, or a limit is out of range.
     """
-    limits = Limits(wall_s=timeout_s, cpu_s=timeout_s, memory_mb=memory_mb, output_kb=64)
+    limits = ResourceLimits(wall_s=timeout_s, cpu_s=timeout_s, memory_mb=memory_mb, output_kb=64)
     return Python(Sandbox(probe(unsafe=unsafe), workers=workers), limits)
 
 
@@ -43,7 +43,7 @@ class Python:
     name = "python"
     about = "runs a Python program (standard library only, no files, no network) and returns what it prints"
 
-    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
+    def __init__(self, sandbox: Sandbox, limits: ResourceLimits) -> None:
         self._sandbox, self._limits = sandbox, limits
 
     def start(self, problem: Problem) -> Use:

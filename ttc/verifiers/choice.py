@@ -9,12 +9,11 @@ Args:
 
 from __future__ import annotations
 
-from ttc.answers import extract
+from ttc.answers import Extraction, extract
 from ttc.answers.choice import choice_key, choice_letter
-from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, Clock, decided, read_answer, read_gold
+from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, AnswerVerifier
 
 VERSION = "1"
 
@@ -24,44 +23,27 @@ def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:
     return ChoiceVerifier(allow_truncated)
 
 
-class ChoiceVerifier:
+class ChoiceVerifier(AnswerVerifier):
     """Compares letters; see the module."""
 
     name = "choice"
 
     def __init__(self, allow_truncated: bool) -> None:
-        self._allow_truncated = allow_truncated
+        super().__init__("choice", allow_truncated)
         self.version = f"choice-{VERSION}{'-truncated' if allow_truncated else ''}"
         self.card = _card(self.name, self.version)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            gold = read_gold(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        found = read_answer(submission, "choice", self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
-        keys = {choice_key(answer) for answer in gold.answers}
-        equal = choice_key(found.final or "") in keys
-        return clock.stamp(decided(equal, found, "same" if equal else "different"), self.version)
+    def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
+        """Whether the letter, or the text of the option, is one of `answers`."""
+        return choice_key(extraction.final or "") in {choice_key(answer) for answer in answers}
 
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when the target is not a letter that verifies against itself."""
-        where = f"{item}: " if item else ""
-        try:
-            answer = read_gold(target).answers[0]
-        except ConfigError as exc:
-            raise ConfigError(f"{where}{exc}") from exc
+    def check_answers(self, answers: tuple[str, ...]) -> None:
+        """The first answer must be one letter that comes out of a text as it went in."""
+        answer = answers[0]
         letter, second = choice_letter(answer)
-        found = extract(rf"\boxed{{{answer}}}", "choice").final
-        if not letter or second or found is None or choice_key(found) != letter:
-            raise ConfigError(f"{where}the gold {answer[:80]!r} does not verify against itself: it is not one letter")
-
-    async def close(self) -> None:
-        """Nothing to stop."""
+        final = extract(rf"\boxed{{{answer}}}", "choice").final
+        if not letter or second or final is None or choice_key(final) != letter:
+            raise ConfigError(f"the gold {answer[:80]!r} does not verify against itself: it is not one letter")
 
 
 def _card(name: str, version: str) -> Card:

@@ -1,7 +1,7 @@
 """Programs in Python, run in a sandbox against unit tests, input and output, or the values of functions.
 
 The program is the last fenced block of the answer (kind `code`). Its target says how it is tested: see
-`ttc/verifiers/_code/target.py`. The score is the share of checks that pass: each assert, case, drawn case and script
+`ttc/verifiers/programs/target.py`. The score is the share of checks that pass: each assert, case, drawn case and script
 run counts once. The verdict is correct when the share reaches `min_share`, by default only when all checks pass.
 
 What a program can do to its verdict. It runs alone in a process without files, network or other processes
@@ -45,8 +45,8 @@ from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox.limits import MIN_MEMORY_MB
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
-from ttc.verifiers._code.target import Exercise, defines, read_target
-from ttc.verifiers._code.trial import Outcome, Trial
+from ttc.verifiers.programs.target import Exercise, defines, read_target
+from ttc.verifiers.programs.trial import Trial, TrialResult
 from ttc.verifiers.shared.contract import Canary, Card
 from ttc.verifiers.shared.reading import Clock, read_answer
 
@@ -103,17 +103,19 @@ class CodeVerifier:
             exercise = read_target(target)
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        found = read_answer(submission, "code", self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
-        trial = Trial(assemble(exercise, found.final or ""), exercise, self._timeout_s, self._case_s, self._memory_mb)
+        extraction = read_answer(submission, "code", self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
+        trial = Trial(
+            assemble(exercise, extraction.final or ""), exercise, self._timeout_s, self._case_s, self._memory_mb
+        )
         began = time.perf_counter()
         try:
             outcome = await self._sandbox.run(trial)
         except VerifierError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)[:300]), self.version)
         waited = time.perf_counter() - began - outcome.seconds
-        verdict = dataclasses.replace(self._judge(outcome), extracted=found.final, span=found.span)
+        verdict = dataclasses.replace(self._judge(outcome), extracted=extraction.final, span=extraction.span)
         return clock.stamp(verdict, self.version, waited)
 
     def check_gold(self, target: Target, item: str = "") -> None:
@@ -127,7 +129,7 @@ class CodeVerifier:
         """End the sandbox."""
         await asyncio.to_thread(self._sandbox.close)
 
-    def _judge(self, outcome: Outcome) -> Verdict:
+    def _judge(self, outcome: TrialResult) -> Verdict:
         if outcome.fault:
             return Verdict("error", reason=f"the test is broken: {outcome.fault}")
         passed, total = (sum(getattr(share, name) for share in outcome.shares) for name in ("passed", "total"))

@@ -60,13 +60,13 @@ def _reads(*, spec: pathlib.Path, **_: object) -> list[InnerPart]:
 @reads(_reads)
 def composite(*, spec: pathlib.Path, step: int = 0) -> CompositeVerifier:
     """Return the verifier that a TOML file describes; raises ConfigError naming the field that is wrong."""
-    parts, known = _read(spec)
-    made = [_part(name, table, f"{spec}: parts.{name}") for name, table in parts.items()]
+    parts, rows = _read(spec)
+    components = [_part(name, table, f"{spec}: parts.{name}") for name, table in parts.items()]
     try:
-        canaries = tuple(decode(Canary, row) for row in known)
+        canaries = tuple(decode(Canary, row) for row in rows)
     except RecordError as exc:
         raise ConfigError(f"{spec}: known: {exc}") from exc
-    return CompositeVerifier(made, canaries, step)
+    return CompositeVerifier(components, canaries, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,13 @@ class CompositeVerifier:
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Ask every part and join the verdicts."""
         clock = Clock()
-        asked = (part.verifier.verify(_target(target, part.name), submission) for part in self._parts)
-        verdicts = dict(zip(self._parts, await asyncio.gather(*asked), strict=True))
+        pending = (part.verifier.verify(_target(target, part.name), submission) for part in self._parts)
+        verdicts = dict(zip(self._parts, await asyncio.gather(*pending), strict=True))
         scores = {part.name: verdict.score for part, verdict in verdicts.items() if verdict.score is not None}
-        found = ((verdict.extracted, verdict.span) for verdict in verdicts.values() if verdict.extracted is not None)
-        extracted, span = next(found, (None, None))
-        joined = dataclasses.replace(self._join(verdicts), parts=scores, extracted=extracted, span=span)
-        return clock.stamp(joined, self.version)
+        answers = ((verdict.extracted, verdict.span) for verdict in verdicts.values() if verdict.extracted is not None)
+        extracted, span = next(answers, (None, None))
+        total = dataclasses.replace(self._join(verdicts), parts=scores, extracted=extracted, span=span)
+        return clock.stamp(total, self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item` and the part, when a part cannot use its target."""
@@ -174,10 +174,10 @@ class CompositeVerifier:
 def _read(spec: pathlib.Path) -> tuple[Mapping[str, object], Sequence[Any]]:
     """The tables of the parts, by name, and the known cases."""
     tables = load_toml(spec)
-    parts, known = tables.pop("parts", None), tables.pop("known", [])
-    if tables or not isinstance(parts, Mapping) or not isinstance(known, list):
+    parts, canaries = tables.pop("parts", None), tables.pop("known", [])
+    if tables or not isinstance(parts, Mapping) or not isinstance(canaries, list):
         raise ConfigError(f"{spec}: takes tables [parts.NAME] and [[known]], nothing else")
-    return parts, known
+    return parts, canaries
 
 
 def _part(name: str, table: object, where: str) -> Part:

@@ -12,8 +12,8 @@ Args:
 
 from __future__ import annotations
 
-from ttc.verifiers.shared._numbers import NumbersVerifier
 from ttc.verifiers.shared.contract import Canary
+from ttc.verifiers.shared.numbers import NumbersVerifier
 
 _GAME = {"numbers": [19, 36, 55, 7], "target": 65}
 _CANARIES = (

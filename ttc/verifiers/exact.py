@@ -13,10 +13,9 @@ from __future__ import annotations
 import unicodedata
 
 from ttc.answers import Extraction, extract
-from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, Clock, decided, read_answer, read_gold
+from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, AnswerVerifier
 
 VERSION = "1"
 
@@ -26,48 +25,29 @@ def exact(*, case_sensitive: bool = False, whole_text: bool = False, allow_trunc
     return ExactVerifier(case_sensitive, whole_text, allow_truncated)
 
 
-class ExactVerifier:
+class ExactVerifier(AnswerVerifier):
     """Compares strings; see the module."""
 
     name = "exact"
 
     def __init__(self, case_sensitive: bool, whole_text: bool, allow_truncated: bool) -> None:
-        self._case_sensitive, self._allow_truncated = case_sensitive, allow_truncated
-        self._kind = "format" if whole_text else "exact"
+        super().__init__("format" if whole_text else "exact", allow_truncated)
+        self._case_sensitive = case_sensitive
         flags = "".join("ny"[flag] for flag in (case_sensitive, whole_text, allow_truncated))
         self.version = f"exact-{VERSION}-{flags}"
         self.card = _card(self.name, self.version)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            gold = read_gold(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        found = read_answer(submission, self._kind, self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
-        equal = self._matches(found, gold.answers)
-        return clock.stamp(decided(equal, found, "same" if equal else "different"), self.version)
+    def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
+        """Whether the clean forms are equal."""
+        final = extraction.final
+        return final is not None and self._clean(final) in {self._clean(answer) for answer in answers}
 
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when the target does not verify against itself."""
-        where = f"{item}: " if item else ""
-        try:
-            answers = read_gold(target).answers
-        except ConfigError as exc:
-            raise ConfigError(f"{where}{exc}") from exc
+    def check_answers(self, answers: tuple[str, ...]) -> None:
+        """Each answer must come out of a text as it went in."""
         for answer in answers:
             text = answer if self._kind == "format" else rf"\boxed{{{answer}}}"
-            if not self._matches(extract(text, self._kind), (answer,)):
-                raise ConfigError(f"{where}the gold {answer[:80]!r} does not verify against itself")
-
-    async def close(self) -> None:
-        """Nothing to stop."""
-
-    def _matches(self, found: Extraction, answers: tuple[str, ...]) -> bool:
-        return found.final is not None and self._clean(found.final) in {self._clean(answer) for answer in answers}
+            if not self.matches(extract(text, self._kind), (answer,)):
+                raise ConfigError(f"the gold {answer[:80]!r} does not verify against itself")
 
     def _clean(self, text: str) -> str:
         words = " ".join(unicodedata.normalize("NFKC", text).split()).strip("\"'`").rstrip(".")

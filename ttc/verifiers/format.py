@@ -21,20 +21,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ttc.answers import extract
 from ttc.answers.extract import answer_start, boxes
 from ttc.core import Submission, Target, Verdict
-from ttc.errors import ConfigError
-from ttc.verifiers.shared._repetition import repetition
-from ttc.verifiers.shared._schema import check_schema, json_part, schema_of
-from ttc.verifiers.shared._targets import naming
-from ttc.verifiers.shared._versions import library
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, Clock, unfinished
-from ttc.verifiers.workers._text_pool import text_pool, without_reply
-from ttc.verifiers.workers.pool import Pool
+from ttc.errors import ConfigError, MissingExtra
+from ttc.verifiers.shared.contract import Canary, Card, library
+from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, Clock, jsonable, naming, unfinished
+from ttc.verifiers.workers.pool import Pool, text_pool, without_reply
 
 VERSION = "1"
 Thinking: TypeAlias = Literal["required", "forbidden", "either"]
@@ -90,8 +85,8 @@ class FormatVerifier:
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Judge the form of `submission`; `parts` tells which requirement holds."""
         clock = Clock()
-        if cut := unfinished(submission, self._allow_truncated):
-            return clock.stamp(Verdict("no_answer", reason=cut), self.version)
+        if reason := unfinished(submission, self._allow_truncated):
+            return clock.stamp(Verdict("no_answer", reason=reason), self.version)
         try:
             schema = schema_of(target)
         except ConfigError as exc:
@@ -104,8 +99,8 @@ class FormatVerifier:
             if reply.status != "ok":
                 return clock.stamp(without_reply(reply), self.version, waited)
             holds["schema"] = reply.data["valid"]
-        parts = {name: float(held) for name, held in holds.items()}
-        broken = [name for name, held in parts.items() if not held]
+        parts = {name: float(holding) for name, holding in holds.items()}
+        broken = [name for name, holding in parts.items() if not holding]
         score = sum(parts.values()) / len(parts)
         verdict = Verdict("incorrect" if broken else "correct", score, parts, ", ".join(broken) or "all parts hold")
         return clock.stamp(verdict, self.version, waited)
@@ -148,9 +143,9 @@ class FormatVerifier:
         body = "" if start is None else submission.text[start:]
         inside = submission.text[:start] if start is not None else submission.text
         thought = submission.thinking.strip() or _MARKER.sub("", inside).strip()
-        wanted = {"required": bool(thought), "forbidden": not thought, "either": True}
+        allowed = {"required": bool(thought), "forbidden": not thought, "either": True}
         parts = {
-            "thinking": wanted[self._thinking],
+            "thinking": allowed[self._thinking],
             "closed": start is not None and _MARKER.search(body) is None,
             "answer": _PLACES[self._answer](body),
             "length": self._min <= len(body.strip()) and (self._max is None or len(body.strip()) <= self._max),
@@ -196,3 +191,54 @@ def _sample(place: Place, min_chars: int) -> str:
 _PLACES: Mapping[str, Callable[[str], bool]] = {
     "box": _one_box, "tag": _one_tag, "hash": _one_hash, "any": _any_answer, "free": _free,
 }  # fmt: skip
+
+
+_EAST = "\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
+_WORD = re.compile(rf"[{_EAST}]|[^\W{_EAST}]+")
+MAX_CHARS = 200_000
+"""Characters in which repetition is looked for."""
+
+
+def repetition(text: str, size: int) -> float:
+    """The share of n-grams of `size` words that have occurred before; 0 for a text with fewer words.
+
+    A word is a run of letters and digits; a character of Chinese, Japanese or Korean is a word of its own. At most the
+    first MAX_CHARS characters are read.
+    """
+    words = _WORD.findall(text[:MAX_CHARS].casefold())
+    grams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def schema_of(target: Target) -> Any:
+    """The schema of a target that has one, else None. Raises ConfigError when it is no JSON object."""
+    schema = target.get("schema") if isinstance(target, Mapping) else None
+    if schema is not None and not isinstance(schema, (dict, bool)):
+        raise ConfigError(f"target.schema must be a JSON schema, got {schema!r}"[:300])
+    jsonable("schema", schema)
+    return schema
+
+
+def check_schema(schema: Any) -> None:
+    """Raise ConfigError when `schema` is not a JSON schema, MissingExtra when the package that knows is absent."""
+    try:
+        import jsonschema
+    except ImportError as exc:
+        raise MissingExtra("jsonschema", "verify") from exc
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.exceptions.SchemaError as exc:
+        raise ConfigError(f"target.schema is not a JSON schema: {exc.json_path}: {exc.message}"[:300]) from exc
+
+
+def json_part(text: str, *, tagged: bool) -> str:
+    """What should be JSON: the content of the last <answer> tag where one is asked for, else the last fence, else all.
+
+    The thinking does not count.
+    """
+    if tagged and (hit := extract(text, "exact")).method == "tag":
+        return hit.final or ""
+    body = text[answer_start(text) or 0 :]
+    pieces = body.split("```")
+    return pieces[-2].removeprefix("json").removeprefix("JSON") if len(pieces) > 2 else body

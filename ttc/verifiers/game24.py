@@ -9,8 +9,8 @@ Args:
 
 from __future__ import annotations
 
-from ttc.verifiers.shared._numbers import NumbersVerifier
 from ttc.verifiers.shared.contract import Canary
+from ttc.verifiers.shared.numbers import NumbersVerifier
 
 VALUE = 24
 _CANARIES = (

@@ -37,7 +37,7 @@ from ttc.config.ranges import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.identity.reads import InnerPart, reads
-from ttc.scorers._judging import Question, Said, agreed, harmless, verdict
+from ttc.scorers.judge import Question, Said, agreed, harmless, verdict
 from ttc.verifiers.shared.contract import Canary, Card
 from ttc.verifiers.shared.reading import Clock, unfinished
 
@@ -114,8 +114,8 @@ class JudgeVerifier:
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Ask about the answer part of `submission`, twice."""
         clock = Clock()
-        found = await self._judge(target, submission)
-        return clock.stamp(found, self.version)
+        verdict = await self._judge(target, submission)
+        return clock.stamp(verdict, self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target has neither a reference nor a rubric."""
@@ -130,8 +130,8 @@ class JudgeVerifier:
             await self._engine.close()
 
     async def _judge(self, target: Target, submission: Submission) -> Verdict:
-        if cut := unfinished(submission, self._policy.allow_truncated):
-            return Verdict("no_answer", reason=cut)
+        if reason := unfinished(submission, self._policy.allow_truncated):
+            return Verdict("no_answer", reason=reason)
         start = answer_start(submission.text)
         if start is None or not submission.text[start:].strip():
             return Verdict("no_answer", reason="unclosed_thinking" if start is None else "empty")
@@ -151,15 +151,15 @@ class JudgeVerifier:
 
     async def _reply(self, text: str) -> _Reply:
         prompt = self._engine.render((Message("user", text),), _SWITCH[self._policy.thinking])
-        spent: list[Usage] = []
-        (completion,) = await self._engine.generate(prompt, self._sampling, range(1), spent.append)
-        return _Reply(completion.text, verdict(prompt, completion), sum(spent, Usage()).generated)
+        reports: list[Usage] = []
+        (completion,) = await self._engine.generate(prompt, self._sampling, range(1), reports.append)
+        return _Reply(completion.text, verdict(prompt, completion), sum(reports, Usage()).generated)
 
     def _decide(self, one: _Reply, other: _Reply) -> Verdict:
         outcome = agreed(one.said, other.said)
-        said = f"{one.said or 'nothing'}, then {other.said or 'nothing'}"
-        kept = [reply.text.strip()[: self._policy.trace_chars] for reply in (one, other)]
-        reason = "\n---\n".join([said, *kept]) if self._policy.trace_chars else said
+        summary = f"{one.said or 'nothing'}, then {other.said or 'nothing'}"
+        excerpts = [reply.text.strip()[: self._policy.trace_chars] for reply in (one, other)]
+        reason = "\n---\n".join([summary, *excerpts]) if self._policy.trace_chars else summary
         parts = {"judged_tokens": float(one.tokens + other.tokens)}
         if outcome not in (0.0, 1.0):
             return Verdict("unparseable", None, parts, f"the judge abstained: {reason}")
@@ -202,15 +202,15 @@ def _ask(target: Target, answer: str) -> Question:
     """The question in both orders; raises ConfigError when the target cannot be read."""
     fields = target if isinstance(target, Mapping) else {"reference": target}
     unknown = set(fields) - {"reference", "rubric", "question"}
-    held = [name for name in ("reference", "rubric") if fields.get(name)]
-    if unknown or len(held) != 1 or not all(isinstance(value, str) for value in fields.values()):
+    sources = [name for name in ("reference", "rubric") if fields.get(name)]
+    if unknown or len(sources) != 1 or not all(isinstance(value, str) for value in fields.values()):
         raise ConfigError('target must be a text, or {"reference" or "rubric": text, "question": text}')
-    asked = _fenced("problem", fields["question"]) if fields.get("question") else ""
-    given, shown = _fenced(held[0], fields[held[0]]), _fenced("answer", answer)
-    ask = _REFERENCE if held[0] == "reference" else _RUBRIC
+    problem = _fenced("problem", fields["question"]) if fields.get("question") else ""
+    reference, candidate = _fenced(sources[0], fields[sources[0]]), _fenced("answer", answer)
+    ask = _REFERENCE if sources[0] == "reference" else _RUBRIC
     return Question(
-        _HEAD + asked + given + shown + ask + _TAIL.format(first="yes", second="no"),
-        _HEAD + asked + shown + given + ask + _TAIL.format(first="no", second="yes"),
+        _HEAD + problem + reference + candidate + ask + _TAIL.format(first="yes", second="no"),
+        _HEAD + problem + candidate + reference + ask + _TAIL.format(first="no", second="yes"),
     )
 
 

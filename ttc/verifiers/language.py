@@ -1,4 +1,4 @@
-r"""The language of a text: the share of it that is in the language that was asked for.
+"""The language of a text: the share of it that is in the language that was asked for.
 
 A target is an ISO 639-1 code, "fr", or {"language": "fr"}. Code, formulas, links and tags do not count. The rest is cut
 into sentences; what is written in another script counts against the share word by word (character by character in
@@ -16,6 +16,7 @@ Args:
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,13 +24,9 @@ from typing import Literal, TypeAlias
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared._languages import check_code, shares
-from ttc.verifiers.shared._part import answer_part
-from ttc.verifiers.shared._prose import prose
-from ttc.verifiers.shared._targets import known_fields, naming
-from ttc.verifiers.shared._versions import library
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock
+from ttc.verifiers.shared.contract import Canary, Card, library
+from ttc.verifiers.shared.languages import check_code, shares
+from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming
 
 VERSION = "1"
 MAX_CHARS = 200_000
@@ -89,8 +86,8 @@ class LanguageVerifier:
         if isinstance(text, Verdict):
             return clock.stamp(text, self.version)
         long = len(text) > LONG_TEXT
-        held = await asyncio.to_thread(self._judge, code, text) if long else self._judge(code, text)
-        return clock.stamp(held, self.version)
+        verdict = await asyncio.to_thread(self._judge, code, text) if long else self._judge(code, text)
+        return clock.stamp(verdict, self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the language is unknown or its detector is missing."""
@@ -104,8 +101,8 @@ class LanguageVerifier:
         if self._part == "answer":
             return answer_part(submission, self._allow_truncated, MAX_CHARS)
         if self._part == "both":
-            joined = f"{submission.thinking}\n{submission.text}".replace("<think>", " ").replace("</think>", " ")
-            return answer_part(replace(submission, text=joined), self._allow_truncated, MAX_CHARS)
+            whole = f"{submission.thinking}\n{submission.text}".replace("<think>", " ").replace("</think>", " ")
+            return answer_part(replace(submission, text=whole), self._allow_truncated, MAX_CHARS)
         inside = submission.thinking or submission.text.partition("</think>")[0].replace("<think>", " ")
         return answer_part(replace(submission, text=inside), self._allow_truncated, MAX_CHARS)
 
@@ -133,3 +130,29 @@ def read_language(target: Target) -> str:
     if not isinstance(code, str):
         raise ConfigError(f"target.language must be an ISO 639-1 code, got {code!r}"[:300])
     return check_code(code)
+
+
+_FENCED = (("```", "```"), ("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), (r"\begin{", r"\end{"))
+_SHORT = re.compile(
+    r"`[^`\n]*`"
+    r"|\$[^$\n]{1,1000}\$"
+    r"|https?://\S+|www\.\S+|(?<!\S)[^\s@]{1,100}@\S+"
+    r"|</?[A-Za-z][^<>\n]{0,200}>"
+    r"|\\[A-Za-z]+|[_^]\{[^{}\n]{0,200}\}"
+)
+
+
+def prose(text: str) -> str:
+    """`text` with what is not prose replaced by spaces."""
+    for opening, closing in _FENCED:
+        text = _without(text, opening, closing)
+    return _SHORT.sub(" ", text)
+
+
+def _without(text: str, opening: str, closing: str) -> str:
+    """`text` without the stretches from `opening` to the next `closing`; one that is never closed stays."""
+    pieces, at = [], 0
+    while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
+        pieces.append(text[at:start])
+        at = end + len(closing)
+    return " ".join([*pieces, text[at:]])

@@ -36,10 +36,10 @@ from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.config.ranges import at_least
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.comparing import Comparison, Decide, Percent, Policy, Ternary
+from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, read_answer, read_gold
-from ttc.verifiers.workers.pool import Pool, Reply
+from ttc.verifiers.shared.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, naming, read_answer, read_gold
+from ttc.verifiers.workers.pool import Pool, WorkerReply
 
 VERSION = "1"
 LONG_TEXT = 50_000
@@ -59,7 +59,7 @@ def math(
 ) -> MathVerifier:
     """Return the verifier of mathematical answers."""
     at_least("math", 0, rounding=rounding, tolerance=tolerance)
-    policy = Policy(percent, rounding, tolerance)
+    policy = EqualityPolicy(percent, rounding, tolerance)
     return MathVerifier(policy, Pool(workers=workers, timeout_s=timeout_s, memory_mb=memory_mb), kind, allow_truncated)
 
 
@@ -68,7 +68,7 @@ class MathVerifier:
 
     name = "math"
 
-    def __init__(self, policy: Policy, pool: Pool, kind: str, allow_truncated: bool) -> None:
+    def __init__(self, policy: EqualityPolicy, pool: Pool, kind: str, allow_truncated: bool) -> None:
         self._policy, self._pool, self._kind, self._allow_truncated = policy, pool, kind, allow_truncated
         settings = json.dumps([dataclasses.asdict(policy), kind, allow_truncated])
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
@@ -83,38 +83,35 @@ class MathVerifier:
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
         if len(submission.text) > LONG_TEXT:
-            found = await asyncio.to_thread(read_answer, submission, self._kind, self._allow_truncated)
+            extraction = await asyncio.to_thread(read_answer, submission, self._kind, self._allow_truncated)
         else:
-            found = read_answer(submission, self._kind, self._allow_truncated)
-        if isinstance(found, Verdict):
-            return clock.stamp(found, self.version)
-        verdict, waited = await self._compare(gold, found)
+            extraction = read_answer(submission, self._kind, self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
+        verdict, waited = await self._compare(gold, extraction)
         return clock.stamp(verdict, self.version, waited)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when a target cannot be read or does not verify against itself."""
-        where = f"{item}: " if item else ""
-        try:
+        with naming(item):
             gold = read_gold(target)
-        except ConfigError as exc:
-            raise ConfigError(f"{where}{exc}") from exc
-        for text in gold.answers:
-            hit = extract(rf"\boxed{{{text}}}", "math")
-            if hit.final is None:
-                raise ConfigError(f"{where}the gold {text[:80]!r} does not verify against itself: {hit.reason}")
-            try:
-                _shape(_plain(_bare(text)))
-                same = quick(_bare(text), hit.final, self._policy_for(gold))
-            except TooLarge as exc:
-                raise ConfigError(f"{where}the gold {text[:80]!r} is too large: {exc}") from exc
-            if same is not True:
-                raise ConfigError(f"{where}the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
+            for text in gold.answers:
+                hit = extract(rf"\boxed{{{text}}}", "math")
+                if hit.final is None:
+                    raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.reason}")
+                try:
+                    _shape(_plain(_bare(text)))
+                    same = quick(_bare(text), hit.final, self._policy_for(gold))
+                except TooLarge as exc:
+                    raise ConfigError(f"the gold {text[:80]!r} is too large: {exc}") from exc
+                if same is not True:
+                    raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
 
     async def close(self) -> None:
         """End the workers."""
         await asyncio.to_thread(self._pool.close)
 
-    def _policy_for(self, gold: Gold) -> Policy:
+    def _policy_for(self, gold: Gold) -> EqualityPolicy:
         return dataclasses.replace(self._policy, absolute=gold.tolerance, reading=gold.type)
 
     async def _compare(self, gold: Gold, found: Extraction) -> tuple[Verdict, float]:
@@ -133,14 +130,14 @@ class MathVerifier:
             return decided(False, found, "different"), 0.0
         return await self._ask(open_texts, found, policy)
 
-    async def _ask(self, texts: list[str], found: Extraction, policy: Policy) -> tuple[Verdict, float]:
+    async def _ask(self, texts: list[str], found: Extraction, policy: EqualityPolicy) -> tuple[Verdict, float]:
         waited, undecided = 0.0, Verdict("unparseable", extracted=found.final, span=found.span)
         rejected = False
         for text in texts:
             request = {"call": "maths", "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
-            asked = time.perf_counter()
+            start = time.perf_counter()
             reply = await self._pool.run(request)
-            waited += time.perf_counter() - asked - reply.seconds
+            waited += time.perf_counter() - start - reply.seconds
             equal = reply.data.get("equal")
             if equal is True:
                 return decided(True, found, str(reply.data["reason"])), waited
@@ -153,16 +150,16 @@ class MathVerifier:
         return (decided(False, found, "different") if all_rejected else undecided), waited
 
 
-def _status(reply: Reply) -> Status:
-    known: dict[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
-    return known.get(reply.status, "unparseable")
+def _status(reply: WorkerReply) -> Status:
+    statuses: dict[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
+    return statuses.get(reply.status, "unparseable")
 
 
-def _reason(reply: Reply) -> str:
+def _reason(reply: WorkerReply) -> str:
     return str(reply.data.get("reason") or reply.status)
 
 
-def quick(gold: str, answer: str, policy: Policy) -> Ternary:
+def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
     """Compare two answers in this process; None when it takes a worker. Raises TooLarge beyond the grammar's caps."""
     left, right = _plain(gold), _plain(answer)
     if left and spelling_key(left) == spelling_key(right):

@@ -25,12 +25,9 @@ from typing import Literal, TypeAlias
 
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared._part import answer_part
-from ttc.verifiers.shared._targets import known_fields, naming
 from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock, read_answer
-from ttc.verifiers.workers._text_pool import MEMORY_MB, text_pool, without_reply
-from ttc.verifiers.workers.pool import Pool
+from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming, read_answer
+from ttc.verifiers.workers.pool import MEMORY_MB, Pool, text_pool, without_reply
 
 VERSION = "1"
 Where: TypeAlias = Literal["text", "final", "all"]
@@ -115,10 +112,10 @@ class RegexVerifier:
         if self._where == "final":
             final = read_answer(submission, "exact", self._allow_truncated)
             return final if isinstance(final, Verdict) else final.final or ""
-        found = answer_part(submission, self._allow_truncated, MAX_CHARS)
-        if isinstance(found, Verdict) or self._where == "text":
-            return found
-        return f"{submission.thinking}</think>{found}"
+        part = answer_part(submission, self._allow_truncated, MAX_CHARS)
+        if isinstance(part, Verdict) or self._where == "text":
+            return part
+        return f"{submission.thinking}</think>{part}"
 
     async def close(self) -> None:
         """End the workers."""
@@ -142,10 +139,10 @@ def read_patterns(target: Target) -> Patterns:
     """
     fields = target if isinstance(target, Mapping) else {"require": [target]}
     known_fields(fields, _FIELDS)
-    made = Patterns(*(tuple(_patterns(fields, name)) for name in _FIELDS))
-    if not made.require and not made.forbid:
+    patterns = Patterns(*(tuple(_patterns(fields, name)) for name in _FIELDS))
+    if not patterns.require and not patterns.forbid:
         raise ConfigError("target needs a pattern to require or to forbid")
-    return made
+    return patterns
 
 
 def _patterns(fields: Mapping[str, object], name: str) -> list[str]:

@@ -99,23 +99,23 @@ class RolloutChecker:
     async def _label(self, session: Session, prompt: Prompt, target: Target) -> float | None:
         completions = await session.generate(prompt, self._rollouts)
         ends = [session.candidate(prompt, completion) for completion in completions]
-        asked = (self._verifier.verify(target, Submission(end.text, end.thinking, end.finish_reason)) for end in ends)
-        return self._estimate(await gather(asked))
+        pending = (self._verifier.verify(target, Submission(end.text, end.thinking, end.finish_reason)) for end in ends)
+        return self._estimate(await gather(pending))
 
     def _estimate(self, verdicts: Sequence[Verdict]) -> float | None:
-        known = [verdict for verdict in verdicts if verdict.status not in _UNKNOWN]
-        if not known:
+        decided = [verdict for verdict in verdicts if verdict.status not in _UNKNOWN]
+        if not decided:
             return None
-        share = sum(verdict.correct for verdict in known) / len(known)
+        share = sum(verdict.correct for verdict in decided) / len(decided)
         return float(share > 0) if self._hard else share
 
 
 def prefixes(root: Prompt, encode: Encode, steps: Sequence[str], delimiter: str = STEP_DELIMITER) -> list[Prompt]:
     """The prompts that end behind each of `steps`; prefix i has path (i,), so its draws have keys of their own."""
-    found = []
+    prompts = []
     prompt = root
     for index, step in enumerate(steps):
         text = step + delimiter
         prompt = prompt.extend(encode(text) if root.token_ids is not None else (), text)
-        found.append(replace(prompt, path=(index,)))
-    return found
+        prompts.append(replace(prompt, path=(index,)))
+    return prompts

@@ -57,10 +57,10 @@ class Prefixes:
         cap = _room(max(length, longest))
         if slots <= have_slots and cap <= have <= 2 * cap:
             return
-        old_keys, old_values, used = self.keys, self.values, len(self.members)
+        old_keys, old_values, rows = self.keys, self.values, len(self.members)
         self.keys, self.values = self._allocate(have_slots if slots <= have_slots else max(slots, 2 * have_slots), cap)
-        self.keys[:, :used, :, :, :longest] = old_keys[:, :used, :, :, :longest]
-        self.values[:, :used, :, :longest] = old_values[:, :used, :, :longest]
+        self.keys[:, :rows, :, :, :longest] = old_keys[:, :rows, :, :, :longest]
+        self.values[:, :rows, :, :longest] = old_values[:, :rows, :, :longest]
 
     def open(self, group: Group, prefix: Segment | None) -> None:
         """Give the group a slot and copy its prefix there."""
@@ -144,11 +144,11 @@ class OwnRows:
         if rows <= have_rows and self.column < have:
             return
         first = min(self.starts, default=self.column)
-        used, live = self.column - first, len(self.starts)
-        keys, values = self._allocate(have_rows if rows <= have_rows else max(rows, 2 * have_rows), _room(used + 1))
-        keys[:, :live, :, :, :used] = self.keys[:, :live, :, :, first : self.column]
-        values[:, :live, :, :used] = self.values[:, :live, :, first : self.column]
-        self.keys, self.values, self.column = keys, values, used
+        columns, live = self.column - first, len(self.starts)
+        keys, values = self._allocate(have_rows if rows <= have_rows else max(rows, 2 * have_rows), _room(columns + 1))
+        keys[:, :live, :, :, :columns] = self.keys[:, :live, :, :, first : self.column]
+        values[:, :live, :, :columns] = self.values[:, :live, :, first : self.column]
+        self.keys, self.values, self.column = keys, values, columns
         self.starts = [start - first for start in self.starts]
 
     def move(self, source: int, target: int) -> None:

@@ -14,11 +14,11 @@ import torch
 from ttc.engines.embedded.alone import alone
 from ttc.engines.embedded.cache import PrefixTree, Segment
 from ttc.engines.embedded.decode import Decoder
-from ttc.engines.embedded.limits import Limits
+from ttc.engines.embedded.limits import BatchLimits
 from ttc.engines.embedded.model import Body
 from ttc.engines.embedded.prefill import advance
-from ttc.engines.embedded.requests import Draw, Job, Lead, Request
-from ttc.engines.embedded.sampler import Rows, Sampled, sample
+from ttc.engines.embedded.requests import GenerateRequest, Job, LiveDraw, PromptRow
+from ttc.engines.embedded.sampler import Rows, SampledTokens, sample
 
 __all__ = ["Batch"]
 
@@ -27,11 +27,15 @@ class Batch:
     """The rows of a decoder and the jobs that wait for them."""
 
     def __init__(
-        self, body: Body, make_decoder: Callable[[Body], Decoder], limits: Limits, on_token: Callable[[Draw], None]
+        self,
+        body: Body,
+        make_decoder: Callable[[Body], Decoder],
+        limits: BatchLimits,
+        on_token: Callable[[LiveDraw], None],
     ) -> None:
         """`on_token` is called for every draw that has just got a token, and may set its `ended`."""
         self._body, self._make_decoder, self._limits, self._on_token = body, make_decoder, limits, on_token
-        self.rows: list[Draw | Lead] = []
+        self.rows: list[LiveDraw | PromptRow] = []
         self._pending: dict[tuple[int, ...], Job] = {}  # not yet prefilled, in order of arrival
         self._open: list[Job] = []  # prefilled, with draws that still wait for a row
         self._table: Rows | None = None
@@ -44,12 +48,12 @@ class Batch:
         """Whether there is nothing to do."""
         return not (self.rows or self._pending or self._open)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: GenerateRequest) -> None:
         """Let the draws of a request wait for their prompt; equal prompts share one job."""
         job = self._pending.get(request.ids)
         if job is None:
             job = self._pending[request.ids] = Job(request.ids)
-        job.waiting += [Draw(request, job, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
+        job.waiting += [LiveDraw(request, job, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
         job.room = max(job.room, len(job.ids) + request.sampling.max_tokens)
 
     def tick(self) -> None:
@@ -59,12 +63,12 @@ class Batch:
             self._step()
         self._launch()
 
-    def remove(self, request: Request) -> list[Draw]:
+    def remove(self, request: GenerateRequest) -> list[LiveDraw]:
         """Drop the draws of a request, wherever they are; returns those that had not ended."""
-        dropped: list[Draw] = []
+        dropped: list[LiveDraw] = []
         for row in range(len(self.rows) - 1, -1, -1):
             entry = self.rows[row]
-            if isinstance(entry, Draw) and entry.request is request:
+            if isinstance(entry, LiveDraw) and entry.request is request:
                 dropped.append(entry)
                 self._drop(row)
         for job in [*self._pending.values(), *self._open]:
@@ -76,9 +80,9 @@ class Batch:
                 self._pending.pop(job.ids, None)
         return dropped
 
-    def clear(self) -> list[Draw]:
+    def clear(self) -> list[LiveDraw]:
         """Start from an empty state after a failure; returns the draws that had not ended."""
-        draws = [row for row in self.rows if isinstance(row, Draw) and not row.ended]
+        draws = [row for row in self.rows if isinstance(row, LiveDraw) and not row.ended]
         jobs = {id(job): job for job in [*self._pending.values(), *self._open, *(row.job for row in self.rows)]}
         for job in jobs.values():
             draws += job.waiting
@@ -101,20 +105,22 @@ class Batch:
         """Prefill the oldest prompts for which rows are free, and give each a leading row."""
         if not self._pending:
             return
-        used = len(self.rows) + sum(len(job.waiting) for job in self._open)
+        num_rows = len(self.rows) + sum(len(job.waiting) for job in self._open)
         longest = self._longest()
-        chosen: list[Job] = []
+        admitted: list[Job] = []
+        # In order of arrival: the first prompt without room stops all behind it, so that none overtakes a longer one
+        # for ever. A prompt's room is that of its longest draw, so an admitted draw is never thrown out again.
         for job in self._pending.values():
             longest = max(longest, job.room)
-            if used >= self._limits.rows(longest, self._kv_bytes):
+            if num_rows >= self._limits.rows(longest, self._kv_bytes):
                 break
-            used += max(len(job.waiting), 1)
-            chosen.append(job)
-        for job in advance(chosen, self._body, self.tree):
+            num_rows += max(len(job.waiting), 1)
+            admitted.append(job)
+        for job in advance(admitted, self._body, self.tree):
             del self._pending[job.ids]
             job.group = self._decoder.open(job.segment, len(job.waiting))
             self._decoder.add(job.group)
-            self.rows.append(Lead(job))
+            self.rows.append(PromptRow(job))
             self._table = None
 
     def _longest(self) -> int:
@@ -124,39 +130,41 @@ class Batch:
     def _step(self) -> None:
         """Decode one token for every row; then turn leading rows into open jobs."""
         rows, decoder = self.rows, self._decoder
-        hidden = decoder.step([row.feed for row in rows], [row.position for row in rows])
-        logits = self._body.logits(hidden)
-        leads = [(i, row.job) for i, row in enumerate(rows) if isinstance(row, Lead)]
+        hidden = decoder.step([row.feed for row in rows], [row.position for row in rows])  # (rows, hidden size)
+        logits = self._body.logits(hidden)  # (rows, vocab)
+        leads = [(i, row.job) for i, row in enumerate(rows) if isinstance(row, PromptRow)]
         if len(leads) < len(rows):
-            live = [i for i, row in enumerate(rows) if not isinstance(row, Lead)]
-            draws = [row for row in rows if not isinstance(row, Lead)]
+            live = [i for i, row in enumerate(rows) if not isinstance(row, PromptRow)]
+            draws = [row for row in rows if not isinstance(row, PromptRow)]
             if self._table is None:
                 self._table = _table(draws)
-            picked = logits if not leads else logits[torch.tensor(live, device=logits.device)]
-            result = sample(picked, self._table)
+            live_logits = logits if not leads else logits[torch.tensor(live, device=logits.device)]
+            result = sample(live_logits, self._table)
+            # Randomness is keyed by the draw and the token's position: who shares the batch changes nothing.
             np.add(self._table.positions, np.uint64(1), out=self._table.positions)
             self._take(draws, result)
         for i, job in leads:
-            job.logits, job.last = logits[i].clone(), decoder.taken(i, 1)
+            job.logits, job.last = logits[i].clone(), decoder.taken(i, 1)  # (vocab,), (layers, 2, kv heads, 1, D)
             job.computed += 1
             decoder.absorb(i)
             self._open.append(job)
-        for i in range(len(rows) - 1, -1, -1):
+        for i in range(len(rows) - 1, -1, -1):  # backwards: a freed row is filled with the last one
             row = rows[i]
-            if isinstance(row, Lead) or row.ended:
+            if isinstance(row, PromptRow) or row.ended:
                 self._drop(i)
 
     def _launch(self) -> None:
         """Sample first tokens for waiting draws of open jobs while rows are free."""
         if not self._open:
             return
-        starting: list[Draw] = []
+        starting: list[LiveDraw] = []
         limit = self._limits.rows(self._longest(), self._kv_bytes)
         for job in self._open:
             free = max(limit - len(self.rows) - len(starting), 0)
             starting += job.waiting[:free]
             job.waiting = job.waiting[free:]
         if starting:
+            # (draws, vocab): all draws of a prompt sample their first token from the same logits.
             logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
             for draw in starting:
                 draw.computed = draw.job.charge()
@@ -171,7 +179,7 @@ class Batch:
         for job in opened:
             self._release(job)
 
-    def _take(self, draws: Sequence[Draw], result: Sampled) -> None:
+    def _take(self, draws: Sequence[LiveDraw], result: SampledTokens) -> None:
         """Append one sampled token to every draw, and tell."""
         if result.logprobs is not None and result.certainty is not None:
             for draw, logprob, certainty in zip(
@@ -187,18 +195,18 @@ class Batch:
         """Free a row; a draw's keys and values go to the prefix cache."""
         entry = self.rows[row]
         job = entry.job
-        if isinstance(entry, Draw):
+        if isinstance(entry, LiveDraw):
             count = len(entry.ids) - 1
             if count > 0 and job.last is not None:
-                kept = torch.cat((job.last, self._decoder.taken(row, count)), 3)
-                self.tree.insert((*job.ids, *entry.ids[:-1]), Segment(job.segment, kept))
+                states = torch.cat((job.last, self._decoder.taken(row, count)), 3)
+                self.tree.insert((*job.ids, *entry.ids[:-1]), Segment(job.segment, states))
             job.live -= 1
         self._decoder.remove(row)
         last = self.rows.pop()
         if row < len(self.rows):
             self.rows[row] = last
         self._table = None
-        if isinstance(entry, Draw):
+        if isinstance(entry, LiveDraw):
             self._release(job)
 
     def _release(self, job: Job) -> None:
@@ -208,7 +216,7 @@ class Batch:
             job.group = job.logits = job.last = None
 
 
-def _table(draws: Sequence[Draw]) -> Rows:
+def _table(draws: Sequence[LiveDraw]) -> Rows:
     """The sampler's settings for `draws`, whose next token is at position + 1 of the newest."""
     settings = [draw.request.sampling for draw in draws]
     return Rows(

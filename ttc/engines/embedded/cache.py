@@ -36,12 +36,12 @@ class Segment:
 
     def chain(self) -> list[Segment]:
         """The segments from the root to this one."""
-        found: list[Segment] = []
+        segments: list[Segment] = []
         node: Segment | None = self
         while node is not None:
-            found.append(node)
+            segments.append(node)
             node = node.parent
-        return found[::-1]
+        return segments[::-1]
 
     def upto(self, end: int) -> Segment | None:
         """The first `end` tokens of this chain as a segment that shares its memory; None for `end` 0."""
@@ -151,10 +151,10 @@ class PrefixTree:
         """Cut `node`, a child of `above`, at absolute position `depth`; return the new upper node."""
         if node.segment is None:
             raise RuntimeError("the root of a prefix tree cannot be split")
-        cut = depth - node.segment.start
-        upper = _Node(node.ids[:cut], node.segment.split(depth), node.used)
+        offset = depth - node.segment.start
+        upper = _Node(node.ids[:offset], node.segment.split(depth), node.used)
         above.children[node.ids[0]] = upper
-        node.ids = node.ids[cut:]
+        node.ids = node.ids[offset:]
         upper.children[node.ids[0]] = node
         return upper
 

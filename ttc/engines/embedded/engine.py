@@ -158,14 +158,14 @@ class EmbeddedEngine(StreamingTokenEngine):
     async def _draws(
         self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> list[Completion]:
-        from ttc.engines.embedded.requests import Request
+        from ttc.engines.embedded.requests import GenerateRequest
 
         ids = self._check(prompt, sampling)
         if not draws:
             return []
         loop = asyncio.get_running_loop()
         seed = sampling.seed or 0
-        request = Request(
+        request = GenerateRequest(
             ids=ids,
             path=prompt.path,
             sampling=sampling,

@@ -123,10 +123,10 @@ class FallbackDecoder:
     def taken(self, row: int, count: int) -> torch.Tensor:
         """See `Decoder.taken`."""
         self._spill()
-        kept = self._kept[row]
-        if kept is None:
+        states = self._kept[row]
+        if states is None:
             raise RuntimeError("a row without tokens has no keys to take")
-        return kept[:, :, :, kept.shape[3] - count :].clone()
+        return states[:, :, :, states.shape[3] - count :].clone()
 
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`; returns logits (num_rows, vocab)."""
@@ -148,9 +148,9 @@ class FallbackDecoder:
 
     def _padded(self, longest: int) -> torch.Tensor:
         """All rows as (layers, 2, rows, kv heads, longest, D), padded on the left."""
-        shape = next(kept.shape for kept in self._kept if kept is not None)
+        shape = next(states.shape for states in self._kept if states is not None)
         empty = torch.zeros((*shape[:3], 0, shape[4]), dtype=self.body.dtype, device=self.body.device)
-        rows = [empty if kept is None else kept for kept in self._kept]
+        rows = [empty if states is None else states for states in self._kept]
         return torch.stack([F.pad(row, (0, 0, longest - row.shape[3], 0)) for row in rows], 2)
 
     def _spill(self) -> None:

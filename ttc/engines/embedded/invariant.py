@@ -97,12 +97,12 @@ def check(body: Body) -> None:
     ids = ids[:length]
     ((whole, _),) = body.extend([(None, ids)])
     reference = read(whole)
-    for cut in (1, min(BLOCK // 2 + 1, length - 1)):  # a toy model may have room for less
-        ((head, segment),) = body.extend([(None, ids[:cut])])
+    for split in (1, min(BLOCK // 2 + 1, length - 1)):  # a toy model may have room for less
+        ((head, segment),) = body.extend([(None, ids[:split])])
         others: list[tuple[Segment | None, list[int]]] = [(None, ids[:n]) for n in (3, 17, 40)]
-        rest = body.extend([(segment, ids[cut:]), *others])
-        joined = read(torch.cat((head, rest[0][0])))
-        if not torch.equal(joined, reference):
+        rest = body.extend([(segment, ids[split:]), *others])
+        both = read(torch.cat((head, rest[0][0])))
+        if not torch.equal(both, reference):
             raise EngineError(_REFUSED)
     decoder = InvariantDecoder(body)
     ((_, segment),) = body.extend([(None, ids[: length - 4])])

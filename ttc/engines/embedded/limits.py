@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Limits", "default_batch_bytes"]
+__all__ = ["BatchLimits", "default_batch_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """`batch_bytes` bounds the keys and values of the running batch, `cache_bytes` those that wait to be reused."""
 
     max_batch: int

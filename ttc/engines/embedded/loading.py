@@ -9,7 +9,7 @@ from ttc.engines.embedded.cuda import CudaDecoder
 from ttc.engines.embedded.decode import Decoder
 from ttc.engines.embedded.fallback import FallbackDecoder, load_fallback
 from ttc.engines.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
-from ttc.engines.embedded.limits import Limits, default_batch_bytes
+from ttc.engines.embedded.limits import BatchLimits, default_batch_bytes
 from ttc.engines.embedded.model import Body, load_body, pick_device, softmax_attention
 from ttc.engines.embedded.scheduler import Scheduler
 from ttc.engines.embedded.shared import SharedDecoder
@@ -44,7 +44,7 @@ def load(
             )
         place = pick_device(device)
         other = load_fallback(folder, config, device=place, dtype=pick_dtype(dtype, place), max_context=max_context)
-        limits = Limits(max_batch, batch_bytes or default_batch_bytes(place), cache_bytes)
+        limits = BatchLimits(max_batch, batch_bytes or default_batch_bytes(place), cache_bytes)
         return text, Scheduler(other, FallbackDecoder, text.decode, limits=limits, threads=threads)
     body, _ = load_body(
         folder,
@@ -55,7 +55,7 @@ def load(
         kernel=blocked_attention if batch_invariant else softmax_attention,
         pad_rows=PAD_ROWS if batch_invariant else 1,
     )
-    limits = Limits(max_batch, batch_bytes or default_batch_bytes(body.device), cache_bytes)
+    limits = BatchLimits(max_batch, batch_bytes or default_batch_bytes(body.device), cache_bytes)
     scheduler = Scheduler(body, _decoder(body, batch_invariant), text.decode, limits=limits, threads=threads)
     if batch_invariant:
         try:

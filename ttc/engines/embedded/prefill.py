@@ -31,15 +31,15 @@ def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree) -> list[Job]:
     for job in jobs:
         if budget <= 0:
             break
-        goal = len(job.ids) - 1
+        goal = len(job.ids) - 1  # the last token is fed by a decoding step, which gives the first logits
         match = tree.find(job.ids[:goal])
-        held = job.segment.end if job.segment is not None else 0
-        if match.length > held:
-            job.segment, held = match.segment, match.length
-        if held >= goal:
+        cached = job.segment.end if job.segment is not None else 0
+        if match.length > cached:
+            job.segment, cached = match.segment, match.length
+        if cached >= goal:
             ready.append(job)
-        elif not any(_common(job.ids, other.ids, goal) >= held + _SHARED_START for other, _ in work):
-            part = job.ids[held : min(goal, held + budget)]
+        elif not any(_common(job.ids, other.ids, goal) >= cached + _SHARED_START for other, _ in work):
+            part = job.ids[cached : min(goal, cached + budget)]
             budget -= len(part)
             work.append((job, part))
     if not work:
@@ -63,7 +63,7 @@ def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree) -> tup
         ((hidden, segment),) = body.extend([(segment, part)])
         skip = max(start - 1 - position, 0)
         if skip < len(part):
-            logits = body.logits(hidden[skip:].contiguous()).float()
+            logits = body.logits(hidden[skip:].contiguous()).float()  # (tokens scored, vocab)
             targets = torch.tensor(ids[position + skip + 1 : position + len(part) + 1], device=logits.device)
             values += torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0].tolist()
         position += len(part)

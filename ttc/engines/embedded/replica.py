@@ -14,7 +14,19 @@ from typing import Any
 
 from ttc.core import Usage
 from ttc.engines.embedded.engine import EmbeddedEngine, embedded
-from ttc.engines.embedded.wire import Abort, Call, Ended, Generate, Load, Report, Score, Tokens, Used, receive, send
+from ttc.engines.embedded.wire import (
+    Abort,
+    Call,
+    CallEnd,
+    Generate,
+    Load,
+    NewTokens,
+    Report,
+    ScoreCall,
+    UsageReport,
+    receive,
+    send,
+)
 from ttc.errors import TTCError
 
 __all__ = ["main"]
@@ -42,13 +54,13 @@ class _Replica:
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             try:
-                asked = receive(self._connection)
+                message = receive(self._connection)
             except (EOFError, OSError):
-                asked = None
-            if asked is None:
+                message = None
+            if message is None:
                 loop.call_soon_threadsafe(self._ended.set)
                 return
-            loop.call_soon_threadsafe(self._take, *asked)
+            loop.call_soon_threadsafe(self._take, *message)
 
     def _take(self, number: int, call: Call) -> None:
         if isinstance(call, Abort):
@@ -59,30 +71,30 @@ class _Replica:
 
     async def _answer(self, number: int, call: Call) -> None:
         try:
-            ended = Ended("done", await self._do(number, call))
+            ended = CallEnd("done", await self._do(number, call))
         except asyncio.CancelledError:
-            ended = Ended("cancelled")
+            ended = CallEnd("cancelled")
         except TTCError as exc:
-            ended = Ended("failed", exc)
+            ended = CallEnd("failed", exc)
         except Exception as exc:  # the parent raises it where the call was made
-            ended = Ended("failed", RuntimeError(f"{type(exc).__name__}: {exc}"))
+            ended = CallEnd("failed", RuntimeError(f"{type(exc).__name__}: {exc}"))
         finally:
             del self._tasks[number]
         self._post(number, ended)
 
     async def _do(self, number: int, call: Call) -> Any:
         def used(usage: Usage) -> None:
-            self._post(number, Used(usage))
+            self._post(number, UsageReport(usage))
 
         if isinstance(call, Generate):
             if not call.streamed:
                 return await self._engine.generate(call.prompt, call.sampling, call.draws, used)
 
             def came(ids: tuple[int, ...]) -> None:
-                self._post(number, Tokens(ids))
+                self._post(number, NewTokens(ids))
 
             return [await self._engine.stream(call.prompt, call.sampling, call.draws.start, used, came)]
-        if isinstance(call, Score):
+        if isinstance(call, ScoreCall):
             return await self._engine.logprobs(call.ids, call.start, used)
         if isinstance(call, Load):
             return await self._engine.load_weights(call.state)

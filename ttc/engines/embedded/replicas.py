@@ -29,7 +29,19 @@ from ttc.core import Capabilities, Completion, Prompt, Sampling, Usage, UsageSin
 from ttc.engines.embedded.limits import default_batch_bytes
 from ttc.engines.embedded.model import pick_device
 from ttc.engines.embedded.routing import Router
-from ttc.engines.embedded.wire import Abort, Call, Ended, Generate, Load, Report, Score, Tokens, Used, receive, send
+from ttc.engines.embedded.wire import (
+    Abort,
+    Call,
+    CallEnd,
+    Generate,
+    Load,
+    NewTokens,
+    Report,
+    ScoreCall,
+    UsageReport,
+    receive,
+    send,
+)
 from ttc.engines.shared.shape import read_config
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
@@ -55,12 +67,12 @@ def start(folder: Path, model: str | None, options: Mapping[str, Any], processes
     share = {"batch_bytes": memory // processes, "cache_bytes": int(options["cache_bytes"]) // processes}
     replicas = [Replica({**options, **share, "model": model, "device": "cpu"}) for _ in range(processes)]
     try:
-        found = [replica.ready() for replica in replicas]
+        ready = [replica.ready() for replica in replicas]
     except TTCError:
         for replica in replicas:
             replica.close()
         raise
-    capabilities = replace(found[0], max_concurrency=sum(each.max_concurrency for each in found))
+    capabilities = replace(ready[0], max_concurrency=sum(each.max_concurrency for each in ready))
     return ReplicatedEngine(Text(folder), capabilities, replicas)
 
 
@@ -76,14 +88,14 @@ class _Waiting:
     def take(self, reports: Sequence[Report]) -> None:
         """Hand on what came, in the loop of the call."""
         for report in reports:
-            if isinstance(report, Used):
+            if isinstance(report, UsageReport):
                 self.on_usage(report.usage)
-            elif isinstance(report, Tokens) and self.on_tokens is not None:
+            elif isinstance(report, NewTokens) and self.on_tokens is not None:
                 self.on_tokens(report.ids)
-            elif isinstance(report, Ended) and not self.future.done():
+            elif isinstance(report, CallEnd) and not self.future.done():
                 self._end(report)
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: CallEnd) -> None:
         if ended.how == "failed":
             self.future.set_exception(ended.value)
         elif ended.how == "cancelled":
@@ -118,13 +130,13 @@ class Replica:
     def ready(self) -> Capabilities:
         """Wait for the model; raises what loading it raised, or EngineError when the process died."""
         try:
-            found = receive(self._connection)
+            message = receive(self._connection)
         except (EOFError, OSError) as exc:
             raise EngineError(f"a replica of the embedded engine died as it started ({self._exit()})") from exc
-        if isinstance(found, TTCError):
-            raise found
+        if isinstance(message, TTCError):
+            raise message
         self._reader.start()
-        return found  # type: ignore[no-any-return]  # the other end is this package
+        return message  # type: ignore[no-any-return]  # the other end is this package
 
     async def call(
         self, call: Call, on_usage: UsageSink, on_tokens: Callable[[tuple[int, ...]], None] | None = None
@@ -187,19 +199,21 @@ class Replica:
 
     def _sort(self, reports: Sequence[tuple[int, Report]]) -> None:
         for number, group in itertools.groupby(reports, key=lambda pair: pair[0]):
-            found = [report for _, report in group]
+            own_reports = [report for _, report in group]
             with self._lock:
                 waiting = self._waiting[number]
-                self._total = sum((report.usage for report in found if isinstance(report, Used)), self._total)
-                if any(isinstance(report, Ended) for report in found):
+                self._total = sum(
+                    (report.usage for report in own_reports if isinstance(report, UsageReport)), self._total
+                )
+                if any(isinstance(report, CallEnd) for report in own_reports):
                     del self._waiting[number]
-            _tell(waiting, found)
+            _tell(waiting, own_reports)
 
     def _fail(self) -> None:
         with self._lock:
             left, self._waiting = self._waiting, {}
         for waiting in left.values():
-            _tell(waiting, [Ended("failed", EngineError(self._gone))])
+            _tell(waiting, [CallEnd("failed", EngineError(self._gone))])
 
     def _exit(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -226,8 +240,8 @@ class ReplicatedEngine(StreamingTokenEngine):
         self._check_room(len(token_ids), 0)
         replica = self._router.idlest()
         with self._router.running([(replica, range(1))]):
-            found = await self._replicas[replica].call(Score(tuple(token_ids), start), on_usage)
-        return tuple(found)
+            values = await self._replicas[replica].call(ScoreCall(tuple(token_ids), start), on_usage)
+        return tuple(values)
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`; raises EngineError while requests run, before any replica has changed."""
@@ -251,10 +265,10 @@ class ReplicatedEngine(StreamingTokenEngine):
     ) -> list[Completion]:
         self._check(prompt, sampling)
         parts = self._router.split(prompt, draws) if draws else []
-        sent = _plain(prompt)
+        message = _plain(prompt)
         with self._router.running(parts):  # counted before anything is awaited: new weights are refused from here on
-            done = await gather(self._part(sent, sampling, *part, on_usage, on_tokens) for part in parts)
-        return [completion for completions in done for completion in completions]
+            shares = await gather(self._part(message, sampling, *part, on_usage, on_tokens) for part in parts)
+        return [completion for completions in shares for completion in completions]
 
     async def _part(
         self,
@@ -266,8 +280,8 @@ class ReplicatedEngine(StreamingTokenEngine):
         on_tokens: OnTokens | None,
     ) -> list[Completion]:
         call = Generate(prompt, sampling, draws, on_tokens is not None)
-        found: list[Completion] = await self._replicas[replica].call(call, on_usage, on_tokens)
-        return found
+        completions: list[Completion] = await self._replicas[replica].call(call, on_usage, on_tokens)
+        return completions
 
 
 async def _in_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:

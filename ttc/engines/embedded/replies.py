@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ttc.core import Usage
-from ttc.engines.embedded.requests import Request
+from ttc.engines.embedded.requests import GenerateRequest
 from ttc.errors import EngineError
 
-__all__ = ["Failed", "Finished", "Outbox", "Reply", "Reported", "Streamed", "deliver"]
+__all__ = ["Failed", "Finished", "Outbox", "Reply", "Reported", "StreamedTokens", "deliver"]
 
 
 class Reply(Protocol):
     """One message to a request."""
 
-    request: Request
+    request: GenerateRequest
 
     def run(self) -> None:
         """Act on it, in the request's loop."""
@@ -25,10 +25,10 @@ class Reply(Protocol):
 
 
 @dataclass(slots=True)
-class Streamed:
+class StreamedTokens:
     """New token ids of a streamed draw."""
 
-    request: Request
+    request: GenerateRequest
     ids: tuple[int, ...]
 
     def run(self) -> None:
@@ -41,7 +41,7 @@ class Streamed:
 class Reported:
     """A draw ended."""
 
-    request: Request
+    request: GenerateRequest
     usage: Usage
 
     def run(self) -> None:
@@ -53,7 +53,7 @@ class Reported:
 class Finished:
     """All draws of a request ended, or it was aborted."""
 
-    request: Request
+    request: GenerateRequest
 
     def run(self) -> None:
         """Resolve the future."""
@@ -65,7 +65,7 @@ class Finished:
 class Failed:
     """The engine failed or was closed."""
 
-    request: Request
+    request: GenerateRequest
     error: EngineError
 
     def run(self) -> None:

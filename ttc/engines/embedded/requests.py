@@ -11,13 +11,13 @@ import torch
 from ttc.core import Completion, FinishReason, Path, Sampling, Usage, UsageSink
 from ttc.engines.embedded.cache import Segment
 from ttc.engines.embedded.decode import Group
-from ttc.engines.shared.stops import StopRule
+from ttc.engines.shared.tokens import StopRule
 
-__all__ = ["Draw", "Job", "Lead", "Request"]
+__all__ = ["GenerateRequest", "Job", "LiveDraw", "PromptRow"]
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class GenerateRequest:
     """One `generate` call: as many draws as `keys`; `future` lives in `loop` and gets the completions in order."""
 
     ids: tuple[int, ...]
@@ -34,10 +34,10 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class Draw:
+class LiveDraw:
     """One sequence being sampled. `feed` is the token of the next step, at absolute `position`."""
 
-    request: Request
+    request: GenerateRequest
     job: Job
     number: int
     key: int
@@ -91,7 +91,7 @@ class Job:
     """One distinct prompt and all draws that wait for it or run on it."""
 
     ids: tuple[int, ...]
-    waiting: list[Draw] = field(default_factory=list)
+    waiting: list[LiveDraw] = field(default_factory=list)
     live: int = 0
     room: int = 0  # tokens the prompt and its longest draw may come to
     segment: Segment | None = None  # keys and values of ids[:-1] once prefilled
@@ -107,7 +107,7 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
-class Lead:
+class PromptRow:
     """The row that feeds the last prompt token of a job, once for all its draws."""
 
     job: Job

@@ -34,14 +34,14 @@ class Router:
         """Return (replica, draws) in the order of the draws; `running` must follow."""
         runs = min(len(self.load), max(len(draws) // _RUN, 1))
         if runs == 1:
-            chosen = [(self._one(prompt, draws), draws)]
+            routes = [(self._one(prompt, draws), draws)]
         else:
             idlest = sorted(range(len(self.load)), key=lambda replica: (self.load[replica], replica))[:runs]
-            chosen = _shares(draws, {replica: self.load[replica] for replica in idlest})
-        for replica, part in chosen:
+            routes = _shares(draws, {replica: self.load[replica] for replica in idlest})
+        for replica, part in routes:
             for draw in part:
                 self._remember((prompt.problem_id, (*prompt.path, draw)), replica)
-        return chosen
+        return routes
 
     def idlest(self) -> int:
         """The replica that runs least."""
@@ -79,10 +79,10 @@ def _shares(draws: range, loads: dict[int, int]) -> list[tuple[int, range]]:
     level = dict(loads)
     for _ in draws:
         level[min(level, key=lambda replica: (level[replica], replica))] += 1
-    found, start = [], draws.start
+    shares, start = [], draws.start
     for replica, before in loads.items():
         end = start + level[replica] - before
         if end > start:
-            found.append((replica, range(start, end)))
+            shares.append((replica, range(start, end)))
         start = end
-    return found
+    return shares

@@ -38,13 +38,13 @@ class WholeRows:
         have_rows, have = self._keys.shape[1], self._keys.shape[3]
         if rows <= have_rows and length <= have:
             return
-        used, longest = self.num_rows, max(self._lengths, default=0)
+        rows_before, longest = self.num_rows, max(self._lengths, default=0)
         old_keys, old_values = self._keys, self._values
         blocks = -(-max(length, longest) // BLOCK)
         rows = have_rows if rows <= have_rows else max(rows, 2 * have_rows)
         self._keys, self._values = self._allocate(rows, BLOCK * blocks)
-        self._keys[:, :used, :, :longest] = old_keys[:, :used, :, :longest]
-        self._values[:, :used, :, :longest] = old_values[:, :used, :, :longest]
+        self._keys[:, :rows_before, :, :longest] = old_keys[:, :rows_before, :, :longest]
+        self._values[:, :rows_before, :, :longest] = old_values[:, :rows_before, :, :longest]
 
     def open(self, prefix: Segment | None, num_draws: int) -> Group:
         """See `Decoder.open`."""

@@ -17,7 +17,7 @@ import torch
 
 from ttc.seeds import uniforms
 
-__all__ = ["Rows", "Sampled", "sample"]
+__all__ = ["Rows", "SampledTokens", "sample"]
 
 _BLOCK = 256
 """Probabilities are summed in blocks of this many tokens first: a long cumulative sum is slow on a CPU."""
@@ -36,7 +36,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledTokens:
     """Token ids (B); log-probabilities and self-certainties (B) in nats, or None when nobody asked."""
 
     tokens: npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class Sampled:
     certainty: npt.NDArray[np.float32] | None
 
 
-def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
+def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     """Draw from logits (B, V), any float dtype."""
     logits = logits.float()
     greedy = rows.temperature == 0
@@ -57,11 +57,11 @@ def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
             tokens = torch.where(torch.from_numpy(greedy).to(logits.device), logits.argmax(-1), tokens)
     ids = tokens.cpu().numpy()
     if not rows.wants_logprobs:
-        return Sampled(ids, None, None)
+        return SampledTokens(ids, None, None)
     plain = torch.log_softmax(logits, -1)
-    chosen = plain.gather(1, tokens[:, None]).squeeze(1)
+    logprobs_of_ids = plain.gather(1, tokens[:, None]).squeeze(1)
     certainty = -plain.mean(-1) - math.log(plain.shape[1])
-    return Sampled(ids, chosen.cpu().numpy(), certainty.cpu().numpy())
+    return SampledTokens(ids, logprobs_of_ids.cpu().numpy(), certainty.cpu().numpy())
 
 
 def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool_]) -> torch.Tensor:
@@ -80,17 +80,18 @@ def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool
 def _filter(probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArray[np.float32]) -> torch.Tensor:
     """Zero what top-k and top-p exclude, by a threshold per row; widens the sorted part until it suffices."""
     vocab = probs.shape[1]
-    kept = torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocab), vocab)).to(probs.device)[:, None]
+    limit = torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocab), vocab)).to(probs.device)[:, None]
     share = torch.from_numpy(top_p).to(probs.device)[:, None].double()
     width = min(vocab, max(256, int(top_k.max())))
     while True:
         values = probs.topk(width, -1).values
-        mass = values.double().masked_fill(torch.arange(width, device=probs.device)[None] >= kept, 0.0)
-        before = mass.cumsum(-1) - mass
+        mass = values.double().masked_fill(torch.arange(width, device=probs.device)[None] >= limit, 0.0)
+        before = mass.cumsum(-1) - mass  # (B, width): the mass of all likelier tokens
         limited = (top_k > 0) & (top_k <= width)
         total = torch.where(torch.from_numpy(limited).to(probs.device)[:, None], mass.sum(-1, keepdim=True), 1.0)
         inside = (before < share * total) & (mass > 0)
-        if width == vocab or bool((~inside[:, -1:] | (kept <= width)).all()):
+        # The sorted part suffices when its last token is out, or top-k ends inside it.
+        if width == vocab or bool((~inside[:, -1:] | (limit <= width)).all()):
             break
         width = min(vocab, width * 8)
     count = inside.sum(-1, keepdim=True).clamp_(min=1)

@@ -23,11 +23,11 @@ import torch
 from ttc.core import FinishReason, Usage
 from ttc.engines.embedded.batch import Batch
 from ttc.engines.embedded.decode import Decoder
-from ttc.engines.embedded.limits import Limits
+from ttc.engines.embedded.limits import BatchLimits
 from ttc.engines.embedded.model import Body
 from ttc.engines.embedded.prefill import score
-from ttc.engines.embedded.replies import Failed, Finished, Outbox, Reported, Streamed
-from ttc.engines.embedded.requests import Draw, Request
+from ttc.engines.embedded.replies import Failed, Finished, Outbox, Reported, StreamedTokens
+from ttc.engines.embedded.requests import GenerateRequest, LiveDraw
 from ttc.errors import EngineError
 
 __all__ = ["Scheduler"]
@@ -47,14 +47,14 @@ class Scheduler:
         make_decoder: Callable[[Body], Decoder],
         decode_text: Callable[[list[int]], str],
         *,
-        limits: Limits,
+        limits: BatchLimits,
         threads: int,
     ) -> None:
         self.body = body
         self._decode_text, self._threads = decode_text, threads
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox = Outbox()
-        self._requests: set[Request] = set()
+        self._requests: set[GenerateRequest] = set()
         self._batch = Batch(body, make_decoder, limits, self._look)
         self._total = Usage()
         self._lock = threading.Lock()
@@ -87,11 +87,11 @@ class Scheduler:
         self.post(run)
         return future
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: GenerateRequest) -> None:
         """Queue a request; its future is resolved in its own loop."""
         self.post(lambda: self._enqueue(request))
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: GenerateRequest) -> None:
         """Stop a request before the next step; its future is then resolved with what is done."""
         with contextlib.suppress(EngineError):
             self.post(lambda: self._abort(request))
@@ -160,7 +160,7 @@ class Scheduler:
                 action()
         return True
 
-    def _enqueue(self, request: Request) -> None:
+    def _enqueue(self, request: GenerateRequest) -> None:
         self._requests.add(request)
         self._batch.add(request)
         if not request.draws:
@@ -168,11 +168,11 @@ class Scheduler:
 
     # -- how a draw ends ---------------------------------------------------------------------------------------------
 
-    def _look(self, draw: Draw) -> None:
+    def _look(self, draw: LiveDraw) -> None:
         """Stream the newest token of a draw, and end it when that is its last."""
         request, token = draw.request, draw.ids[-1]
         if request.on_tokens is not None:
-            self._outbox.send(Streamed(request, (token,)))
+            self._outbox.send(StreamedTokens(request, (token,)))
         if token in request.rule.watch:
             reason = request.rule.reason(draw.ids)
             if reason is not None:
@@ -181,23 +181,23 @@ class Scheduler:
         if len(draw.ids) >= request.sampling.max_tokens:
             self._finish(draw, "length", None)
 
-    def _finish(self, draw: Draw, finish: FinishReason, reason: str | int | None) -> None:
+    def _finish(self, draw: LiveDraw, finish: FinishReason, reason: str | int | None) -> None:
         usage = draw.usage(self._flops, aborted=False)
-        shown = draw.ids[:-1] if reason == "eos" else draw.ids
+        visible = draw.ids[:-1] if reason == "eos" else draw.ids
         draw.ended = True
-        draw.request.done[draw.number] = draw.completion(self._decode_text(shown), finish, reason, usage)
+        draw.request.done[draw.number] = draw.completion(self._decode_text(visible), finish, reason, usage)
         self._report(draw.request, usage)
         if len(draw.request.done) == len(draw.request.keys):
             self._resolve(draw.request)
 
-    def _abort(self, request: Request) -> None:
+    def _abort(self, request: GenerateRequest) -> None:
         if request not in self._requests:
             return
         for draw in self._batch.remove(request):
             self._cancel(draw)
         self._resolve(request)
 
-    def _cancel(self, draw: Draw) -> None:
+    def _cancel(self, draw: LiveDraw) -> None:
         draw.ended = True
         self._report(draw.request, draw.usage(self._flops, aborted=True))
 
@@ -210,11 +210,11 @@ class Scheduler:
             self._requests.discard(request)
             self._outbox.send(Failed(request, error))
 
-    def _report(self, request: Request, usage: Usage) -> None:
+    def _report(self, request: GenerateRequest, usage: Usage) -> None:
         with self._lock:
             self._total += usage
         self._outbox.send(Reported(request, usage))
 
-    def _resolve(self, request: Request) -> None:
+    def _resolve(self, request: GenerateRequest) -> None:
         self._requests.discard(request)
         self._outbox.send(Finished(request))

@@ -69,13 +69,13 @@ def cpu_prefers_bf16() -> bool:
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """Resolve `auto` (bf16 where the hardware has it, else fp32) or a dtype name; raises ConfigError."""
-    known = {"bfloat16": torch.bfloat16, "float32": torch.float32, "bf16": torch.bfloat16, "fp32": torch.float32}
+    dtypes = {"bfloat16": torch.bfloat16, "float32": torch.float32, "bf16": torch.bfloat16, "fp32": torch.float32}
     if name == "auto":
         fast = device.type != "cpu" or cpu_prefers_bf16()
         return torch.bfloat16 if fast else torch.float32
-    if name not in known:
-        raise ConfigError(f"dtype must be auto, {', '.join(known)}, got {name!r}")
-    return known[name]
+    if name not in dtypes:
+        raise ConfigError(f"dtype must be auto, {', '.join(dtypes)}, got {name!r}")
+    return dtypes[name]
 
 
 @dataclass(frozen=True, slots=True)

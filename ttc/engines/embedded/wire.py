@@ -15,7 +15,19 @@ from typing import Any, Literal, TypeAlias
 
 from ttc.core import Prompt, Sampling, Usage
 
-__all__ = ["Abort", "Call", "Ended", "Generate", "Load", "Report", "Score", "Tokens", "Used", "receive", "send"]
+__all__ = [
+    "Abort",
+    "Call",
+    "CallEnd",
+    "Generate",
+    "Load",
+    "NewTokens",
+    "Report",
+    "ScoreCall",
+    "UsageReport",
+    "receive",
+    "send",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +41,7 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ScoreCall:
     """`LogprobEngine.logprobs`."""
 
     ids: tuple[int, ...]
@@ -48,32 +60,32 @@ class Abort:
     """Stop the call of this number."""
 
 
-Call: TypeAlias = Generate | Score | Load | Abort
+Call: TypeAlias = Generate | ScoreCall | Load | Abort
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsageReport:
     """One usage report of a call."""
 
     usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class NewTokens:
     """New tokens of a streamed call."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CallEnd:
     """The end of a call: its result, or what was raised; `how` is "cancelled" after an abort."""
 
     how: Literal["done", "failed", "cancelled"]
     value: Any = None
 
 
-Report: TypeAlias = Used | Tokens | Ended
+Report: TypeAlias = UsageReport | NewTokens | CallEnd
 
 
 def send(connection: Connection, message: object) -> None:

@@ -1,23 +1,30 @@
-"""The dialect of messages: `/v1/chat/completions`, for an endpoint whose tokenizer is not at hand.
+"""The dialects of text: messages, where no tokenizer is at hand, and plain text, where no ids come back.
 
-Whole answers work: `direct`, `majority`, `best_of_n`. Thinking comes back in the server's reasoning fields and is kept
-apart from the answer; its switch is passed on. Search step by step works where the endpoint continues an assistant
-message (prefill) and tells a stop string from an end. What needs ids (budgets on thinking, log-probabilities, counts of
-our own) is refused before anything is sent.
+Messages (`ChatDialect`) go to `/v1/chat/completions`. Whole answers work: `direct`, `majority`, `best_of_n`. Thinking
+comes back in the server's reasoning fields and is kept apart from the answer; its switch is passed on. Search step by
+step works where the endpoint continues an assistant message (prefill) and tells a stop string from an end. What needs
+ids (budgets on thinking, log-probabilities, counts of our own) is refused before anything is sent.
+
+Plain text (`PlainDialect`) is `/v1/completions` of a server that takes no ids, or gives none back. The chat template is
+the local folder's. Continuations are exact as text only: the server tokenises the whole text anew, so caps in tokens,
+thinking control and log-probabilities are refused, and `Prompt.token_ids` is None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ttc.core import Message, Prompt, Sampling, ThinkState
 from ttc.engines.openai.reply import TextReader
 from ttc.engines.openai.request import Features, shared_fields
+from ttc.engines.shared.text import Text
 from ttc.errors import Unsupported
 from ttc.session.thinking import CLOSE, OPEN
 
-__all__ = ["CURE", "PREFILL", "STATES", "ChatDialect", "check_steps", "check_stop_ids", "switch_fields"]
+__all__ = ["CURE", "PREFILL", "STATES", "ChatDialect", "PlainDialect", "check_steps", "check_stop_ids", "switch_fields"]
+
 
 CURE = "serve the model with vLLM (`vllm serve MODEL`) and set engine.tokenizer=PATH to its folder"
 PREFILL = {"continue_final_message": True, "add_generation_prompt": False}
@@ -55,8 +62,8 @@ class ChatDialect:
         """Refuse what messages cannot do."""
         check_stop_ids(sampling, self._features)
         check_steps(prompt, sampling, self._features, continues=prompt.think_state in self._features.prefill)
-        said = prompt.generated_text.removeprefix(CLOSE)
-        if OPEN in said or CLOSE in said:
+        reply = prompt.generated_text.removeprefix(CLOSE)
+        if OPEN in reply or CLOSE in reply:
             raise Unsupported(
                 f"{self._features.model} cannot go on after thinking that came in a field of its own: "
                 f"switch thinking off (--thinking off), or {CURE}"
@@ -70,9 +77,9 @@ class ChatDialect:
         """The request."""
         messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
         fields = shared_fields(sampling, seed, self._features)
-        said = prompt.generated_text.removeprefix(CLOSE)
-        if said:
-            messages.append({"role": "assistant", "content": said})
+        reply = prompt.generated_text.removeprefix(CLOSE)
+        if reply:
+            messages.append({"role": "assistant", "content": reply})
             fields |= PREFILL
         return fields | {"messages": messages} | switch_fields(self._features, prompt.think_state)
 
@@ -109,3 +116,37 @@ def check_steps(prompt: Prompt, sampling: Sampling, features: Features, *, conti
         raise Unsupported(
             f"{features.model} does not tell a stop string from the end of an answer, so steps cannot be cut: {CURE}"
         )
+
+
+class PlainDialect:
+    """Renders with the tokenizer of a local folder, asks and reads text."""
+
+    path = "/completions"
+
+    def __init__(self, text: Text, features: Features) -> None:
+        """`features` say whether stop strings can be used."""
+        self._text, self._features = text, features
+        self._eos_texts = [text.decode([token]) for token in text.eos_ids]
+
+    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """Apply the folder's chat template; the ids are dropped, since nothing that follows has any."""
+        prompt = self._text.render(messages, thinking)
+        return replace(prompt, token_ids=None, rendered_len=0, logprobs=None, certainty=None)
+
+    def check(self, prompt: Prompt, sampling: Sampling) -> None:
+        """Refuse what text cannot do."""
+        check_stop_ids(sampling, self._features)
+        check_steps(prompt, sampling, self._features, continues=True)
+
+    def num_prompt(self, prompt: Prompt) -> int | None:
+        """Our own count of the context; the server's may differ by a token where text is cut differently."""
+        return len(self._text.encode(prompt.text))
+
+    def body(self, prompt: Prompt, sampling: Sampling, seed: int | None) -> dict[str, Any]:
+        """The request."""
+        fields = shared_fields(sampling, seed, self._features) | {"prompt": prompt.text}
+        return fields | ({"add_special_tokens": False} if self._features.extras else {})
+
+    def reader(self, prompt: Prompt, sampling: Sampling) -> TextReader:
+        """The reader of its answer."""
+        return TextReader(sampling.stop, self._eos_texts, False, lambda text: len(self._text.encode(text)))

@@ -1,6 +1,6 @@
 """One OpenAI-compatible server, through the official SDK: streams of plain dictionaries in, our errors out.
 
-The only file that talks to the `openai` package. The SDK's own retries are off (`ttc.engines.openai.retry` decides);
+The only file that talks to the `openai` package. The SDK's own retries are off (`ttc.engines.shared.balance` decides);
 chunks are left as dictionaries, since servers add fields and put values into known ones that the SDK's types do not
 foresee. Every failure is translated here: into `Transient` when it may pass, otherwise into an error that names the
 server and says what it said. The key is sent and nothing else: it is taken out of every message, also when a server
@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ttc.engines.openai.retry import Transient, is_transient, wish_s
+from ttc.engines.shared.balance import Transient, is_transient, retry_after_s
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
-__all__ = ["Access", "Busy", "Chunk", "Client", "Door", "NotFound"]
+__all__ = ["Access", "Busy", "Chunk", "Client", "NotFound", "SyncClient"]
 
 Chunk = Mapping[str, Any]
 MAX_MESSAGE = 400
@@ -46,8 +46,8 @@ class Access:
 
     def hide(self, text: str) -> str:
         """`text` without the key, and not longer than a line or two."""
-        shown = text.replace(self.key, "[key]") if self.key else text
-        return shown if len(shown) <= MAX_MESSAGE else shown[:MAX_MESSAGE] + " ..."
+        message = text.replace(self.key, "[key]") if self.key else text
+        return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " ..."
 
     def options(self, url: str, max_retries: int) -> dict[str, Any]:
         """Arguments of the SDK's clients."""
@@ -108,7 +108,7 @@ class Client:
         await self._sdk.close()
 
 
-class Door:
+class SyncClient:
     """The same server before the run, from synchronous code: a few short requests, retried by the SDK.
 
     Raises what `Client.stream` raises, but for a failure that may pass an EngineError, Busy unless it was a plain 500.
@@ -211,7 +211,7 @@ def _refuse(url: str, access: Access, status: int, said: str, headers: Mapping[s
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
     if is_transient(status, headers):
-        raise Transient(EngineError(text), wish_s=wish_s(headers), status=status) from cause
+        raise Transient(EngineError(text), retry_after_s=retry_after_s(headers), status=status) from cause
     if status in (401, 403):
         raise ConfigError(f"{text}; check the key in the environment (engine.api_key_env)") from cause
     if status == 404:

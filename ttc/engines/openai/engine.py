@@ -3,28 +3,33 @@
 Requests stream so that an abort knows what had been decoded, silence is noticed and thinking can be shown as it comes.
 Cancelling closes the connection, which aborts the request in the server. A retry sends the same seed; the tokens of the
 attempt that died are `overrun`. Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
+
+Two ledgers stand side by side. Where ids come back, ours are counted and the server's only compared: a difference is
+recorded and warned of once, never taken over silently. Where they do not, the server's counts are all there is. A draw
+that was cut off reports nothing; its streamed tokens are `overrun` on our side, and the server may have decoded a few
+more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.openai.balance import Balancer, ServerState
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
-from ttc.engines.openai.ledger import Ledger, Reconciliation
-from ttc.engines.openai.reply import Outcome, Reader
+from ttc.engines.openai.reply import Outcome, Reader, ServerUsage
 from ttc.engines.openai.request import Features, seed_of
-from ttc.engines.openai.retry import Retry, Transient
+from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import Text
 from ttc.errors import EngineError, Unsupported
 
-__all__ = ["Connection", "Dialect", "RemoteEngine", "Tally", "TokenEngine"]
+__all__ = ["Attempts", "Connection", "Dialect", "Ledger", "Reconciliation", "RemoteEngine", "RemoteTokenEngine"]
+
 
 OnTokens = Callable[[tuple[int, ...]], None]
 
@@ -102,7 +107,7 @@ async def _closing(clients: Mapping[str, Client]) -> AsyncGenerator[None, None]:
 
 
 @dataclass(slots=True)
-class Tally:
+class Attempts:
     """One draw over all its attempts."""
 
     attempts: int = 0
@@ -188,7 +193,7 @@ class RemoteEngine:
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> Completion:
         body = self._dialect.body(prompt, sampling, seed_of(prompt, sampling, draw))
-        counted, tally = self._dialect.num_prompt(prompt), Tally()
+        counted, tally = self._dialect.num_prompt(prompt), Attempts()
 
         async def attempt(url: str) -> Outcome:
             return await self._attempt(url, body, self._dialect.reader(prompt, sampling), tally, on_tokens)
@@ -216,7 +221,7 @@ class RemoteEngine:
         )
 
     async def _attempt(
-        self, url: str, body: Mapping[str, Any], reader: Reader, tally: Tally, on_tokens: OnTokens | None
+        self, url: str, body: Mapping[str, Any], reader: Reader, tally: Attempts, on_tokens: OnTokens | None
     ) -> Outcome:
         tally.attempts += 1
         wires, received = await self._wires.here(), 0
@@ -239,7 +244,7 @@ class RemoteEngine:
             tally.lost += reader.num_streamed
             raise
 
-    def _usage(self, counted: int | None, outcome: Outcome, tally: Tally) -> Usage:
+    def _usage(self, counted: int | None, outcome: Outcome, tally: Attempts) -> Usage:
         """Our counts where there are ids, the server's where there are none."""
         server = outcome.server
         if self._capabilities.token_ids:
@@ -261,7 +266,7 @@ class RemoteEngine:
         )
 
 
-class TokenEngine(RemoteEngine):
+class RemoteTokenEngine(RemoteEngine):
     """The same with token ids on the wire: also a StreamingEngine."""
 
     async def stream(
@@ -280,3 +285,66 @@ class TokenEngine(RemoteEngine):
 def _affinity(prompt: Prompt) -> str:
     """What keeps requests of one problem on one server."""
     return prompt.problem_id or prompt.text[: prompt.rendered_chars]
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """How the server's counts compare with ours, over finished draws.
+
+    `agreed` + `differed` + `unreported` + `taken` is the number of finished draws: both counts known and equal, or not;
+    no usage from the server; only the server's count known. The token sums run over the draws that were compared.
+    """
+
+    agreed: int = 0
+    differed: int = 0
+    unreported: int = 0
+    taken: int = 0
+    our_prompt: int = 0
+    our_generated: int = 0
+    server_prompt: int = 0
+    server_generated: int = 0
+
+
+class Ledger:
+    """The totals of one engine."""
+
+    def __init__(self, model: str) -> None:
+        """Start at zero; `model` is for the warning."""
+        self._model = model
+        self.totals = Usage()
+        self.compared = Reconciliation()
+
+    def report(self, usage: Usage, sink: UsageSink) -> None:
+        """Charge one draw, here and to its session."""
+        self.totals += usage
+        sink(usage)
+
+    def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
+        """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""
+        if server.prompt is None or server.generated is None:
+            if prompt is None and not self.compared.unreported:
+                self._warn("a finished draw came without usage; its tokens are counted by chunks, which is too few")
+            self.compared = replace(self.compared, unreported=self.compared.unreported + 1)
+            return
+        if prompt is None or streamed is None:
+            self.compared = replace(self.compared, taken=self.compared.taken + 1)
+            return
+        equal = (prompt, streamed) == (server.prompt, server.generated)
+        before = self.compared
+        self.compared = replace(
+            before,
+            agreed=before.agreed + equal,
+            differed=before.differed + (not equal),
+            our_prompt=before.our_prompt + prompt,
+            our_generated=before.our_generated + streamed,
+            server_prompt=before.server_prompt + server.prompt,
+            server_generated=before.server_generated + server.generated,
+        )
+        if not equal and not before.differed:
+            self._warn(
+                f"the server counts {server.prompt} prompt and {server.generated} generated tokens, we count {prompt} "
+                f"and {streamed}; the ledger keeps ours"
+            )
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"{self._model}: {text} (engine.reconciliation() has the totals)", RuntimeWarning, stacklevel=3)

@@ -81,7 +81,7 @@ def openai(
     """
     from ttc.engines.openai.client import Access
     from ttc.engines.openai.engine import Connection
-    from ttc.engines.openai.retry import Retry
+    from ttc.engines.shared.balance import Retry
 
     at_least("openai", 1, max_in_flight=max_in_flight, max_concurrency=max_concurrency, attempts=attempts)
     at_least("openai", 2, max_context=max_context)
@@ -115,11 +115,9 @@ def _engine(
     features: Features, capabilities: Capabilities, connection: Connection, local: _Local | None
 ) -> RemoteEngine:
     """The engine for the richest dialect that was found."""
-    from ttc.engines.openai.chat import ChatDialect
-    from ttc.engines.openai.engine import RemoteEngine, TokenEngine
-    from ttc.engines.openai.ids import IdsDialect
-    from ttc.engines.openai.plain import PlainDialect
-    from ttc.engines.openai.scoring import ScoringEngine
+    from ttc.engines.openai.chat import ChatDialect, PlainDialect
+    from ttc.engines.openai.engine import RemoteEngine, RemoteTokenEngine
+    from ttc.engines.openai.ids import IdsDialect, ScoringEngine
 
     if local is None:
         return RemoteEngine(ChatDialect(features), features, capabilities, connection, None)
@@ -135,7 +133,7 @@ def _engine(
             eos_ids=text.eos_ids,
             handover=text.handover,
         )
-        make = ScoringEngine if features.scores else TokenEngine
+        make = ScoringEngine if features.scores else RemoteTokenEngine
         return make(IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text)
     dialect = PlainDialect(text, features) if features.text else ChatDialect(features)
     return RemoteEngine(dialect, features, capabilities, connection, text)
@@ -195,21 +193,21 @@ def _local(model: str | None, tokenizer: str | None) -> _Local | None:
 
 def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _Local | None) -> Features:
     """Probe the first server that answers; the others must serve the same model, or be down for now."""
-    from ttc.engines.openai.client import Door
+    from ttc.engines.openai.client import SyncClient
     from ttc.engines.openai.probe import Unreachable, probe, served_model
 
     features: Features | None = None
     silent: list[ConfigError] = []
     for url in urls:
-        door = Door(url, access)
+        client = SyncClient(url, access)
         try:
-            listed = served_model(door, url, features.model if features else model)
+            listed = served_model(client, url, features.model if features else model)
             if features is None:
-                features = probe(door, listed, local.text if local else None)
+                features = probe(client, listed, local.text if local else None)
         except Unreachable as exc:
             silent.append(exc)
         finally:
-            door.close()
+            client.close()
     if features is None:
         raise silent[0]
     for failure in silent:

@@ -3,23 +3,30 @@
 With it an endpoint is an engine like one in this process: exact continuations, thinking control, log-probabilities,
 counts that do not rest on the server's word. Stops are checked here as well, id by id, so a server that overlooks one
 costs tokens (charged as `overrun`) but changes no result.
+
+Log-probabilities of given ids (`ScoringEngine`) need vLLM's `prompt_logprobs`. With `prompt_logprobs: k` the server
+also tells its k likeliest tokens at every place, which is what distillation asks a teacher; servers allow 20 unless
+started with a larger `--max-logprobs`. The server computes every token anew (vLLM does not read its prefix cache for
+such a request) and must sample one token, which is charged as `overrun`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from ttc.core import FinishReason, Message, Prompt, Sampling
+from ttc.core import FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.client import Chunk
-from ttc.engines.openai.reply import Outcome, Tail, as_mapping
+from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
+from ttc.engines.openai.reply import Outcome, Tail, as_mapping, first_choice
 from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.shared.stops import StopRule, make_rule
 from ttc.engines.shared.text import Text
-from ttc.engines.shared.tokens import check_room
-from ttc.errors import Unsupported
+from ttc.engines.shared.tokens import StopRule, check_room, check_start, make_rule
+from ttc.errors import EngineError, Unsupported
 
-__all__ = ["IdsDialect", "ids_of"]
+__all__ = ["IdsDialect", "ScoringEngine", "ids_of", "prompt_logprobs", "scoring_body", "top_entries"]
+
 
 TOKEN_PREFIX = "token_id:"
 MAX_ID = 1 << 31
@@ -70,9 +77,9 @@ def ids_of(choice: Mapping[str, Any]) -> list[int] | None:
     Raises:
         ValueError: there is something else in the place of the ids.
     """
-    found = choice.get("token_ids")
-    if found is not None:
-        return [_as_id(token) for token in _as_list(found, "token_ids")]
+    ids = choice.get("token_ids")
+    if ids is not None:
+        return [_as_id(token) for token in _as_list(ids, "token_ids")]
     tokens = _as_list(as_mapping(choice.get("logprobs"), "logprobs").get("tokens"), "tokens")
     if not tokens or not all(isinstance(token, str) and token.startswith(TOKEN_PREFIX) for token in tokens):
         return None
@@ -123,12 +130,12 @@ class IdsReader:
                 self._take(token)
             else:
                 self._num_extra += 1
-        taken = len(self._ids) - before
+        count = len(self._ids) - before
         if self._logprobs is not None and new:
-            found = as_mapping(choice.get("logprobs"), "logprobs").get("token_logprobs")
-            values = _as_list(found, "token_logprobs")
-            known = len(values) == len(new) and all(isinstance(value, int | float) for value in values[:taken])
-            self._logprobs = self._logprobs + [float(value) for value in values[:taken]] if known else None
+            column = as_mapping(choice.get("logprobs"), "logprobs").get("token_logprobs")
+            values = _as_list(column, "token_logprobs")
+            complete = len(values) == len(new) and all(isinstance(value, int | float) for value in values[:count])
+            self._logprobs = self._logprobs + [float(value) for value in values[:count]] if complete else None
         return runs_on, tuple(self._ids[before:])
 
     def _take(self, token: int) -> None:
@@ -159,3 +166,107 @@ class IdsReader:
             num_streamed=len(ids) + self._num_extra,
             server=self._tail.server,
         )
+
+
+T = TypeVar("T")
+
+
+class ScoringEngine(RemoteTokenEngine):
+    """A TokenEngine that is also a LogprobEngine."""
+
+    async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
+        """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it."""
+        return await self._scored(token_ids, start, 0, prompt_logprobs, on_usage)
+
+    async def top_logprobs(
+        self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
+    ) -> tuple[Mapping[int, float], ...]:
+        """Id to nats of the k likeliest tokens at the place of each of token_ids[start:]; `start` as in `logprobs`.
+
+        Raises:
+            EngineError: the server tells fewer, or refuses so many.
+        """
+
+        def read(answer: Chunk, ids: Sequence[int], first: int) -> tuple[Mapping[int, float], ...]:
+            return top_entries(answer, ids, first, k)
+
+        return await self._scored(token_ids, start, k, read, on_usage)
+
+    async def _scored(
+        self,
+        token_ids: Sequence[int],
+        start: int,
+        k: int,
+        read: Callable[[Chunk, Sequence[int], int], T],
+        on_usage: UsageSink,
+    ) -> T:
+        length = len(token_ids)
+        check_start(length, start)
+        check_room(length, 1, self.capabilities.max_context)
+        body, tally = scoring_body(self.features.model, token_ids, k), Attempts()
+
+        async def attempt(url: str) -> T:
+            tally.attempts += 1
+            wires = await self._wires.here()
+            async with wires.slots:
+                answer = await wires.clients[url].post("/completions", body)
+            try:
+                return read(answer, token_ids, start)
+            except ValueError as exc:
+                raise EngineError(f"{url} did not score the tokens: {exc}") from exc
+
+        key = hashlib.blake2b(repr(tuple(token_ids[:start])).encode(), digest_size=8).hexdigest()
+        usage = Usage(prompt=length, calls=1)
+        try:
+            values = await self._balancer.send(key, attempt, self._retry)
+        except BaseException:
+            self._ledger.report(usage + Usage(attempts=tally.attempts), on_usage)
+            raise
+        shape = self.capabilities.shape
+        flops = 0.0 if shape is None else shape.flops(length + 1, 0)
+        self._ledger.report(usage + Usage(attempts=tally.attempts, overrun=1, flops=flops), on_usage)
+        return values
+
+
+def scoring_body(model: str, token_ids: Sequence[int], k: int = 0) -> dict[str, Any]:
+    """The request that scores `token_ids`, with the `k` likeliest tokens beside each."""
+    return {
+        "model": model,
+        "prompt": list(token_ids),
+        "max_tokens": 1,
+        "temperature": 0.0,
+        "prompt_logprobs": k,
+        "add_special_tokens": False,
+    }
+
+
+def prompt_logprobs(answer: Chunk, token_ids: Sequence[int], start: int) -> tuple[float, ...]:
+    """Nats of token_ids[start:] in the answer; raises ValueError when they are not all there."""
+    entries = _entries(answer, token_ids)
+    return tuple(_value(entries[at], token_ids[at]) for at in range(start, len(token_ids)))
+
+
+def top_entries(answer: Chunk, token_ids: Sequence[int], start: int, k: int) -> tuple[Mapping[int, float], ...]:
+    """The k likeliest tokens at each place from `start`; raises ValueError when there are fewer."""
+    tops: list[Mapping[int, float]] = []
+    for entry in _entries(answer, token_ids)[start:]:
+        logprobs = {int(token): float(value["logprob"]) for token, value in (entry or {}).items()}
+        best = sorted(logprobs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]  # the given token may come on top
+        if len(best) < k:
+            raise ValueError(f"{len(best)} likeliest tokens where {k} were asked for")
+        tops.append(dict(best))
+    return tuple(tops)
+
+
+def _entries(answer: Chunk, token_ids: Sequence[int]) -> Sequence[Mapping[str, Any] | None]:
+    entries = first_choice(answer).get("prompt_logprobs")
+    if not isinstance(entries, Sequence) or len(entries) != len(token_ids):
+        raise ValueError("no log-probabilities of the prompt")
+    return entries
+
+
+def _value(entry: Mapping[str, Any] | None, token: int) -> float:
+    value = (entry or {}).get(str(token))
+    if value is None:
+        raise ValueError(f"no log-probability of token {token}")
+    return float(value["logprob"])

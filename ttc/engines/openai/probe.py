@@ -14,11 +14,10 @@ from typing import Any
 
 from ttc.core import Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
-from ttc.engines.openai.client import Busy, Chunk, Door, NotFound
-from ttc.engines.openai.ids import ids_of
+from ttc.engines.openai.client import Busy, Chunk, NotFound, SyncClient
+from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
 from ttc.engines.openai.reply import Tail, as_mapping, first_choice
 from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.openai.scoring import prompt_logprobs, scoring_body
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, EngineError
 
@@ -33,14 +32,14 @@ class Unreachable(ConfigError):
     """No server answers at the URL."""
 
 
-def served_model(door: Door, url: str, model: str | None) -> Features:
+def served_model(client: SyncClient, url: str, model: str | None) -> Features:
     """What the server lists of `model` (None: its only one): its name there, its context, and where it came from.
 
     Raises:
         ConfigError: nothing answers there (Unreachable), the model is not served, or several are and none was named.
     """
     try:
-        cards = door.get("/models").get("data") or []
+        cards = client.get("/models").get("data") or []
     except NotFound:
         cards = []
     except EngineError as exc:
@@ -48,16 +47,16 @@ def served_model(door: Door, url: str, model: str | None) -> Features:
             f"no OpenAI-compatible server answers at {url} ({exc}): start one there (for example "
             "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1) or set engine.base_url"
         ) from exc
-    known = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
+    models = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
     if model is None:
-        if len(known) != 1:
-            listed = ", ".join(sorted(known)[:8]) or "nothing it lists"
+        if len(models) != 1:
+            listed = ", ".join(sorted(models)[:8]) or "nothing it lists"
             raise ConfigError(f"say which model with --model: {url} serves {listed}")
-        model = next(iter(known))
-    if known and model not in known:
-        raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(known)[:8])}")
-    card = known.get(model, {})
-    return Features(model, card.get("max_model_len"), served=_said_of(card) | _version(door, url, card))
+        model = next(iter(models))
+    if models and model not in models:
+        raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(models)[:8])}")
+    card = models.get(model, {})
+    return Features(model, card.get("max_model_len"), served=_said_of(card) | _version(client, url, card))
 
 
 def _said_of(card: Mapping[str, Any]) -> dict[str, str]:
@@ -66,18 +65,18 @@ def _said_of(card: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(card[key]) for name, key in names.items() if card.get(key)}
 
 
-def _version(door: Door, url: str, card: Mapping[str, Any]) -> dict[str, str]:
+def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str, str]:
     """The version of a server that calls itself vLLM; it stands beside the API, not below it."""
     if card.get("owned_by") != "vllm":
         return {}
     try:
-        version = door.get(f"{url.removesuffix('/v1')}/version").get("version")
+        version = client.get(f"{url.removesuffix('/v1')}/version").get("version")
     except (ConfigError, EngineError):  # what a server does not tell is absent
         return {}
     return {"vLLM version": str(version)} if version else {}
 
 
-def probe(door: Door, features: Features, text: Text | None) -> Features:
+def probe(client: SyncClient, features: Features, text: Text | None) -> Features:
     """Complete `features` (model and context are known) by trying; `text` is the local tokenizer.
 
     Raises:
@@ -87,18 +86,18 @@ def probe(door: Door, features: Features, text: Text | None) -> Features:
     """
     failures: list[str] = []
     if text is not None:
-        found = _probe_ids(door, features, text, failures) or _probe_plain(door, features, failures)
-        if found is not None:
-            return found
-    found = _probe_chat(door, features, failures)
-    if found is None:
+        abilities = _probe_ids(client, features, text, failures) or _probe_plain(client, features, failures)
+        if abilities is not None:
+            return abilities
+    abilities = _probe_chat(client, features, failures)
+    if abilities is None:
         raise ConfigError(f"the endpoint completes nothing: {failures[-1]}")
-    if not found.usage:
+    if not abilities.usage:
         raise ConfigError(
             f"{features.model}: the endpoint reports no usage, so tokens cannot be counted; "
             "set engine.tokenizer=PATH to a folder with the model's tokenizer"
         )
-    return found
+    return abilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +135,17 @@ def _variants(features: Features) -> Iterator[Features]:
 
 
 def _first_accepted(
-    door: Door, path: str, features: Features, sampling: Sampling, fields: Mapping[str, Any], failures: list[str]
+    client: SyncClient,
+    path: str,
+    features: Features,
+    sampling: Sampling,
+    fields: Mapping[str, Any],
+    failures: list[str],
 ) -> _Seen | None:
     """The answer to the richest way of asking that the server accepts; None when it accepts none."""
     for variant in _variants(features):
         try:
-            return _Seen(door.stream(path, shared_fields(sampling, 0, variant) | dict(fields)), variant)
+            return _Seen(client.stream(path, shared_fields(sampling, 0, variant) | dict(fields)), variant)
         except Busy:  # says nothing about what the server can do
             raise
         except NotFound as exc:
@@ -152,26 +156,26 @@ def _first_accepted(
     return None
 
 
-def _probe_ids(door: Door, features: Features, text: Text, failures: list[str]) -> Features | None:
+def _probe_ids(client: SyncClient, features: Features, text: Text, failures: list[str]) -> Features | None:
     prompt = list(text.encode(COUNTING))
     fields = {"prompt": prompt, "return_token_ids": True, "logprobs": 0, "add_special_tokens": False}
-    seen = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
-    if seen is None:
+    trial = _first_accepted(client, "/completions", features, _GREEDY, fields, failures)
+    if trial is None:
         return None
-    found = [ids_of(first_choice(chunk)) for chunk in seen.chunks]
-    ids = [token for run in found for token in run or ()]
-    if not ids or seen.tail.server.prompt not in (None, len(prompt)):
+    runs = [ids_of(first_choice(chunk)) for chunk in trial.chunks]
+    ids = [token for run in runs for token in run or ()]
+    if not ids or trial.tail.server.prompt not in (None, len(prompt)):
         return None
-    _check_tokenizer(text, ids, seen.text, features.model)
-    logprobs = [as_mapping(first_choice(chunk).get("logprobs"), "logprobs") for chunk in seen.chunks]
-    known = sum(len(entry.get("token_logprobs") or ()) for entry in logprobs) == len(ids)
-    return replace(seen.settled, ids=True, logprobs=known, scores=_scores(door, features.model, prompt))
+    _check_tokenizer(text, ids, trial.text, features.model)
+    logprobs = [as_mapping(first_choice(chunk).get("logprobs"), "logprobs") for chunk in trial.chunks]
+    has_logprobs = sum(len(entry.get("token_logprobs") or ()) for entry in logprobs) == len(ids)
+    return replace(trial.settled, ids=True, logprobs=has_logprobs, scores=_scores(client, features.model, prompt))
 
 
-def _scores(door: Door, model: str, prompt: Sequence[int]) -> bool:
+def _scores(client: SyncClient, model: str, prompt: Sequence[int]) -> bool:
     """Whether the log-probabilities of given ids come back."""
     try:
-        prompt_logprobs(door.post("/completions", scoring_body(model, prompt)), prompt, 1)
+        prompt_logprobs(client.post("/completions", scoring_body(model, prompt)), prompt, 1)
     except Busy:
         raise
     except (EngineError, ValueError):  # what is refused or left out is a feature it has not
@@ -190,39 +194,39 @@ def _check_tokenizer(text: Text, ids: Sequence[int], said: str, model: str) -> N
         )
 
 
-def _probe_plain(door: Door, features: Features, failures: list[str]) -> Features | None:
+def _probe_plain(client: SyncClient, features: Features, failures: list[str]) -> Features | None:
     fields = {"prompt": COUNTING}
-    seen = _first_accepted(door, "/completions", features, _GREEDY, fields, failures)
-    if seen is None or not seen.text:
+    trial = _first_accepted(client, "/completions", features, _GREEDY, fields, failures)
+    if trial is None or not trial.text:
         return None
-    return replace(seen.settled, text=True, stops=_tells_stops(door, seen.features, fields))
+    return replace(trial.settled, text=True, stops=_tells_stops(client, trial.features, fields))
 
 
-def _probe_chat(door: Door, features: Features, failures: list[str]) -> Features | None:
+def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> Features | None:
     question = [{"role": "user", "content": f"Go on counting: {COUNTING}"}]
     spread = Sampling(temperature=1.0, max_tokens=NUM_TOKENS)  # some models refuse any other temperature
-    seen = _first_accepted(door, "/chat/completions", features, spread, {"messages": question}, failures)
-    if seen is None:
+    trial = _first_accepted(client, "/chat/completions", features, spread, {"messages": question}, failures)
+    if trial is None:
         return None
-    found = replace(seen.settled, prefill=tuple(state for state in STATES if _goes_on(door, seen, question, state)))
-    stops = bool(found.prefill) and _tells_stops(
-        door, seen.features, {"messages": question} | switch_fields(seen.features, found.prefill[0])
+    chat = replace(trial.settled, prefill=tuple(state for state in STATES if _goes_on(client, trial, question, state)))
+    stops = bool(chat.prefill) and _tells_stops(
+        client, trial.features, {"messages": question} | switch_fields(trial.features, chat.prefill[0])
     )
-    return replace(found, stops=stops)
+    return replace(chat, stops=stops)
 
 
-def _goes_on(door: Door, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
+def _goes_on(client: SyncClient, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
     """Whether a message that was begun is continued as it stood: the prompt grows by just what had been said.
 
     It does not where the continuation is ignored, and not where the template shows a begun message otherwise than it
     had asked for it (without the think block it had opened, say).
     """
     switch = switch_fields(seen.features, state)
-    begun = _ask(door, seen.features, {"messages": question} | switch)
+    begun = _ask(client, seen.features, {"messages": question} | switch)
     if begun is None or not begun.text.strip() or "<" in begun.text:
         return False
-    said = {"role": "assistant", "content": begun.text}
-    longer = _ask(door, seen.features, {"messages": [*question, said]} | switch | PREFILL)
+    beginning = {"role": "assistant", "content": begun.text}
+    longer = _ask(client, seen.features, {"messages": [*question, beginning]} | switch | PREFILL)
     if longer is None:
         return False
     before, after = begun.tail.server, longer.tail.server
@@ -231,22 +235,24 @@ def _goes_on(door: Door, seen: _Seen, question: list[dict[str, str]], state: Thi
     )
 
 
-def _ask(door: Door, features: Features, fields: Mapping[str, Any], sampling: Sampling = _GREEDY) -> _Seen | None:
+def _ask(
+    client: SyncClient, features: Features, fields: Mapping[str, Any], sampling: Sampling = _GREEDY
+) -> _Seen | None:
     """The answer of a chat, or of completions where `fields` hold a prompt; None when the server refuses."""
     path = "/completions" if "prompt" in fields else "/chat/completions"
     try:
-        return _Seen(door.stream(path, shared_fields(sampling, 0, features) | dict(fields)), features)
+        return _Seen(client.stream(path, shared_fields(sampling, 0, features) | dict(fields)), features)
     except Busy:
         raise
     except EngineError:  # what is refused is a feature it has not
         return None
 
 
-def _tells_stops(door: Door, features: Features, fields: Mapping[str, Any]) -> bool:
+def _tells_stops(client: SyncClient, features: Features, fields: Mapping[str, Any]) -> bool:
     """Ask for the same greedy text with its own first sign as stop string: does the answer tell that it was met?"""
-    free = _ask(door, features, fields)
+    free = _ask(client, features, fields)
     sign = "" if free is None else free.text.strip()[:1]
     if not sign:
         return False
-    again = _ask(door, features, fields, replace(_GREEDY, stop=(sign,)))
+    again = _ask(client, features, fields, replace(_GREEDY, stop=(sign,)))
     return again is not None and (again.tail.stop == sign or sign in again.text)

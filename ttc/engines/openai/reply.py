@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ttc.core import FinishReason, Logprobs
 from ttc.engines.openai.client import Chunk
-from ttc.engines.openai.retry import Transient
+from ttc.engines.shared.balance import Transient
 from ttc.errors import EngineError
 from ttc.session.thinking import CLOSE, OPEN
 

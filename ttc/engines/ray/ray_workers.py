@@ -75,10 +75,10 @@ def ray_workers(
     actor = ray.remote(num_cpus=cpus, num_gpus=gpus, max_concurrency=1024)(_Worker)
     actors = [actor.remote(inner, {"dtype": dtype}, supply) for _ in range(workers)]
     try:
-        found = ray.get([each.capabilities.remote() for each in actors])
+        capabilities = ray.get([each.capabilities.remote() for each in actors])
     except ray.exceptions.RayError as exc:
         raise _translated(exc) from exc
-    return RayEngine(ray, actors, Text(folder), found[0], own)
+    return RayEngine(ray, actors, Text(folder), capabilities[0], own)
 
 
 class _Worker:
@@ -89,18 +89,18 @@ class _Worker:
 
     async def capabilities(self) -> Capabilities:
         """Of the engine."""
-        found: Capabilities = self._engine.capabilities
-        return found
+        capabilities: Capabilities = self._engine.capabilities
+        return capabilities
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range) -> tuple[list[Completion], list[Usage]]:
         """The completions, and what they cost."""
-        used: list[Usage] = []
-        return await self._engine.generate(prompt, sampling, draws, used.append), used
+        reports: list[Usage] = []
+        return await self._engine.generate(prompt, sampling, draws, reports.append), reports
 
     async def logprobs(self, ids: tuple[int, ...], start: int) -> tuple[tuple[float, ...], list[Usage]]:
         """The log-probabilities, and what they cost."""
-        used: list[Usage] = []
-        return await self._engine.logprobs(ids, start, used.append), used
+        reports: list[Usage] = []
+        return await self._engine.logprobs(ids, start, reports.append), reports
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """Replace the weights."""
@@ -121,18 +121,18 @@ class RayEngine(TokenEngine):
         self._check(prompt, sampling)
         share = -(-len(draws) // len(self._actors)) or 1
         parts = [draws[start : start + share] for start in range(0, len(draws), share)]
-        done = await gather(self._ask(on_usage, len(part), "generate", prompt, sampling, part) for part in parts)
-        return [completion for completions in done for completion in completions]
+        shares = await gather(self._ask(on_usage, len(part), "generate", prompt, sampling, part) for part in parts)
+        return [completion for completions in shares for completion in completions]
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; every actor is asked, and EngineError says that they hold different weights."""
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
-        chosen = range(len(self._actors))
+        actors = range(len(self._actors))
         ids = tuple(token_ids)
-        told = await gather(self._ask(on_usage, 1, "logprobs", ids, start, actor=actor) for actor in chosen)
-        first: tuple[float, ...] = told[0]
-        for other in told[1:]:
+        columns = await gather(self._ask(on_usage, 1, "logprobs", ids, start, actor=actor) for actor in actors)
+        first: tuple[float, ...] = columns[0]
+        for other in columns[1:]:
             gap = sum(abs(a - b) for a, b in zip(first, other, strict=True)) / max(len(first), 1)
             if not gap <= _SAME:
                 raise EngineError(f"Ray actors hold different weights: they differ by {gap:.4g} nats on average")
@@ -142,8 +142,8 @@ class RayEngine(TokenEngine):
         """See `ttc.core.WeightSync`; raises EngineError while requests run, before any actor has changed."""
         if any(self._load):
             raise EngineError(f"weights can be replaced only while the engine is idle: {sum(self._load)} draws run")
-        stored = self._ray.put({name: tensor.detach().cpu() for name, tensor in state.items()})
-        await gather(self._wait(actor.load_weights.remote(stored)) for actor in self._actors)
+        reference = self._ray.put({name: tensor.detach().cpu() for name, tensor in state.items()})
+        await gather(self._wait(actor.load_weights.remote(reference)) for actor in self._actors)
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`."""
@@ -161,20 +161,20 @@ class RayEngine(TokenEngine):
         """Call `actor`, or the one with the least to do; charge what it used, also when the caller is cancelled."""
         if not self._actors:
             raise EngineError("the engine is closed")
-        chosen = min(range(len(self._actors)), key=self._load.__getitem__) if actor is None else actor
-        self._load[chosen] += weight
-        task = asyncio.ensure_future(self._wait(getattr(self._actors[chosen], what).remote(*args)))
+        number = min(range(len(self._actors)), key=self._load.__getitem__) if actor is None else actor
+        self._load[number] += weight
+        task = asyncio.ensure_future(self._wait(getattr(self._actors[number], what).remote(*args)))
         try:
-            found, used = await asyncio.shield(task)
+            result, reports = await asyncio.shield(task)
         except asyncio.CancelledError:
             await settle([task])
             if not task.exception():
                 self._charge(task.result()[1], on_usage)
             raise
         finally:
-            self._load[chosen] -= weight
-        self._charge(used, on_usage)
-        return found
+            self._load[number] -= weight
+        self._charge(reports, on_usage)
+        return result
 
     async def _wait(self, reference: Any) -> Any:
         """The value of a reference, with Ray's errors translated."""

@@ -1,4 +1,4 @@
-"""The SGLang engine over a `Server` (HTTP or in process): draws with our seeds, stops, ledger and cancellation.
+"""The SGLang engine over a `SGLangServer` (HTTP or in process): draws with our seeds, stops, ledger and cancellation.
 
 One request per draw. The server's own counts are checked against the ids it sent (`wire`), so the ledger is
 ours and equal to its. SGLang looks for a stop string in a window of its newest tokens, as many as its own encoding of
@@ -15,8 +15,7 @@ from typing import Any
 from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, FinishReason, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.sglang.call import Call, Server
-from ttc.engines.sglang.wire import draw_body, ending, score_body
+from ttc.engines.sglang.wire import PendingCall, SGLangServer, draw_body, ending, score_body
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.errors import EngineError, Unsupported
@@ -27,7 +26,7 @@ __all__ = ["SGLangEngine"]
 class SGLangEngine(StreamingTokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync; raises EngineError when the server is gone."""
 
-    def __init__(self, server: Server, text: Text, capabilities: Capabilities) -> None:
+    def __init__(self, server: SGLangServer, text: Text, capabilities: Capabilities) -> None:
         """`text` is the tokenizer of the model that `server` serves."""
         super().__init__(text, capabilities)
         self._server = server
@@ -45,17 +44,17 @@ class SGLangEngine(StreamingTokenEngine):
         self._check_room(len(token_ids), 0)
         if start == len(token_ids):
             return ()
-        call = Call(score_body(token_ids, start), key="")
+        call = PendingCall(score_body(token_ids, start), key="")
         try:
             await self._send(call, len(token_ids))
         finally:
             usage = self._usage(call, len(token_ids), 0)
             self._report(replace(usage, scored=usage.prompt - usage.cached), on_usage)
         values = call.received.input_logprobs[-(len(token_ids) - start) :]
-        found = tuple(value for value in values if value is not None)
-        if len(found) != len(token_ids) - start:
-            raise EngineError(f"sglang gave {len(found)} log-probabilities for {len(token_ids) - start} tokens")
-        return found
+        logprobs = tuple(value for value in values if value is not None)
+        if len(logprobs) != len(token_ids) - start:
+            raise EngineError(f"sglang gave {len(logprobs)} log-probabilities for {len(token_ids) - start} tokens")
+        return logprobs
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
         """See `ttc.core.WeightSync`; raises EngineError while requests run."""
@@ -86,26 +85,26 @@ class SGLangEngine(StreamingTokenEngine):
         ids, path = prompt.token_ids or (), (*prompt.path, draw)
         # The position is not in the key: SGLang mixes the absolute one in, so a continued draw goes on as one.
         body = draw_body(ids, sampling, seeds.derive(sampling.seed or 0, path))
-        call = Call(body, key=prompt.problem_id or str(prompt.path[:1]), on_ids=on_tokens)
-        kept = 0
+        call = PendingCall(body, key=prompt.problem_id or str(prompt.path[:1]), on_ids=on_tokens)
+        length = 0
         try:
             await self._send(call, len(ids))
-            kept, finish, reason = self._end(call, sampling)
+            length, finish, reason = self._end(call, sampling)
         finally:
-            usage = self._usage(call, len(ids), kept)
+            usage = self._usage(call, len(ids), length)
             self._report(usage, on_usage)
-        tokens = tuple(call.received.ids[:kept])
+        tokens = tuple(call.received.ids[:length])
         return Completion(
             path=path,
             text=self.decode(tokens[:-1] if reason == "eos" else tokens),
             token_ids=tokens,
             finish_reason=finish,
             stop_reason=reason,
-            logprobs=tuple(call.received.logprobs[:kept]) if sampling.logprobs else None,
+            logprobs=tuple(call.received.logprobs[:length]) if sampling.logprobs else None,
             usage=usage,
         )
 
-    async def _send(self, call: Call, num_prompt: int) -> None:
+    async def _send(self, call: PendingCall, num_prompt: int) -> None:
         self._live += 1
         try:
             await self._server.send(call)
@@ -113,7 +112,7 @@ class SGLangEngine(StreamingTokenEngine):
         finally:
             self._live -= 1
 
-    def _end(self, call: Call, sampling: Sampling) -> tuple[int, FinishReason, str | int | None]:
+    def _end(self, call: PendingCall, sampling: Sampling) -> tuple[int, FinishReason, str | int | None]:
         """How many ids are kept, and how the draw ended."""
         ids, rule = call.received.ids, self._rule(sampling)
         if sampling.logprobs and len(call.received.logprobs) != len(ids):
@@ -126,7 +125,7 @@ class SGLangEngine(StreamingTokenEngine):
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 
-    def _usage(self, call: Call, num_prompt: int, kept: int) -> Usage:
+    def _usage(self, call: PendingCall, num_prompt: int, kept: int) -> Usage:
         """The report of a request of which `kept` ids are kept; a prompt that was never read costs nothing."""
         received, shape = call.received, self._capabilities.shape
         read = num_prompt if received.prompt is not None else 0

@@ -17,12 +17,11 @@ from typing import Any
 
 from ttc.config.ranges import at_least
 from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
-from ttc.engines.openai.retry import Retry
-from ttc.engines.sglang.call import Server
 from ttc.engines.sglang.engine import SGLangEngine
-from ttc.engines.sglang.http import HttpServers, Wire, environment_key, parse_urls
+from ttc.engines.sglang.http import HttpAccess, HttpServers, environment_key, parse_urls
 from ttc.engines.sglang.local import LocalServer
-from ttc.engines.sglang.wire import Received, draw_body, score_body
+from ttc.engines.sglang.wire import Received, SGLangServer, draw_body, score_body
+from ttc.engines.shared.balance import Retry
 from ttc.engines.shared.folder import resolve
 from ttc.engines.shared.shape import Dims, read_config, supported
 from ttc.engines.shared.text import Text
@@ -118,7 +117,7 @@ def sglang(
         _refuse(remote, {}, "belongs to a server: set engine.base_url as well")
         return _in_process(model, local, deterministic, max_context, max_requests)
     _refuse(local, _DEFAULTS, "is decided where the server at base_url was started")
-    wire = Wire(
+    wire = HttpAccess(
         urls=parse_urls(base_url),
         key=environment_key(api_key_env),
         admin_key=environment_key(admin_key_env),
@@ -163,7 +162,7 @@ def _in_process(
     return _engine(server, text, folder, model, max_context, max_requests)
 
 
-def _over_http(model: str | None, wire: Wire, deterministic: bool, max_context: int | None) -> SGLangEngine:
+def _over_http(model: str | None, wire: HttpAccess, deterministic: bool, max_context: int | None) -> SGLangEngine:
     folders: list[Path] = []
     server = HttpServers(wire, lambda: folders[0])
     if deterministic and not server.info.honours_seeds:
@@ -182,7 +181,7 @@ def _over_http(model: str | None, wire: Wire, deterministic: bool, max_context: 
 
 
 def _engine(
-    server: Server, text: Text, folder: Path, name: str, max_context: int | None, max_requests: int
+    server: SGLangServer, text: Text, folder: Path, name: str, max_context: int | None, max_requests: int
 ) -> SGLangEngine:
     info = server.info
     capabilities = Capabilities(
@@ -215,8 +214,8 @@ def _logprobs_are_raw(send: Callable[[Mapping[str, Json]], Json], text: Text) ->
     At a temperature of 100 the two differ by whole nats; those of a given prompt are always the model's own.
     """
     ids = text.encode("1")
-    drawn, read = Received(), Received()
-    drawn.add(send(draw_body(ids, Sampling(temperature=100.0, max_tokens=4, seed=1, logprobs=True), 1)))
-    read.add(send(score_body((*ids, *drawn.ids), len(ids))))
-    known = read.input_logprobs[-len(drawn.ids) :]
-    return all(b is not None and abs(a - b) < 0.25 for a, b in zip(drawn.logprobs, known, strict=True))
+    draw, read = Received(), Received()
+    draw.add(send(draw_body(ids, Sampling(temperature=100.0, max_tokens=4, seed=1, logprobs=True), 1)))
+    read.add(send(score_body((*ids, *draw.ids), len(ids))))
+    logprobs = read.input_logprobs[-len(draw.ids) :]
+    return all(b is not None and abs(a - b) < 0.25 for a, b in zip(draw.logprobs, logprobs, strict=True))

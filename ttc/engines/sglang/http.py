@@ -3,43 +3,54 @@
 Needs no SGLang here. `POST /generate` is streamed only when somebody listens; else the answer comes whole. A failure
 that may pass (no connection, 408, 429, 5xx) is tried again under a new request id, unless tokens were already handed
 over. New weights are written as a model folder that the servers can read (`/update_weights_from_disk`, then
-`/flush_cache`): SGLang's other ways need shared memory with the server or pickled tensors on the wire.
+`/flush_cache`): SGLang's other ways need shared memory with the server or pickled tensors on the wire. The tensors keep
+their types; the folder is removed when the server has read it.
 Left out: servers of different models, mutual TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import ssl
+import tempfile
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.core import Json
-from ttc.engines.openai.balance import Balancer
-from ttc.engines.openai.retry import Retry, Transient
-from ttc.engines.sglang.call import Call, until_done
-from ttc.engines.sglang.failures import check, check_event, read_json, translated
-from ttc.engines.sglang.weights import handed_over
-from ttc.engines.sglang.wire import UNKNOWN, ServerInfo
-from ttc.errors import ConfigError, EngineError, EngineTimeout, Unsupported
+from ttc.engines.sglang.wire import UNKNOWN, PendingCall, ServerInfo, until_done
+from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s
+from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["HttpServers", "Wire", "environment_key", "parse_urls"]
+__all__ = [
+    "HttpAccess",
+    "HttpServers",
+    "check",
+    "check_event",
+    "environment_key",
+    "handed_over",
+    "parse_urls",
+    "read_json",
+    "translated",
+]
+
 
 START = "sglang serve --model-path MODEL --enable-deterministic-inference"
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class HttpAccess:
     """How servers are reached: URLs, keys (from the environment, never stored elsewhere), times in seconds.
 
     `weights_dir` is a folder that the servers can read as well; None is right when they all run on this machine.
@@ -67,7 +78,7 @@ class Wire:
 class HttpServers:
     """Implements `Server` over HTTP."""
 
-    def __init__(self, wire: Wire, folder: Callable[[], Path]) -> None:
+    def __init__(self, wire: HttpAccess, folder: Callable[[], Path]) -> None:
         """Ask every server who it is. `folder` gives the local model folder, for handing over weights.
 
         Raises:
@@ -77,11 +88,11 @@ class HttpServers:
         self._balancer = Balancer(wire.urls)
         self._closed = False
         self._clients: tuple[asyncio.AbstractEventLoop, _Clients] | None = None
-        found = [self._ask(url) for url in wire.urls]
-        for url, info in zip(wire.urls, found, strict=True):
-            if (info.model, info.honours_seeds) != (found[0].model, found[0].honours_seeds):
-                raise ConfigError(f"sglang: {url} serves {info.model}, {wire.urls[0]} serves {found[0].model}")
-        self._info = replace(found[0], max_input=min(info.max_input for info in found))
+        infos = [self._ask(url) for url in wire.urls]
+        for url, info in zip(wire.urls, infos, strict=True):
+            if (info.model, info.honours_seeds) != (infos[0].model, infos[0].honours_seeds):
+                raise ConfigError(f"sglang: {url} serves {info.model}, {wire.urls[0]} serves {infos[0].model}")
+        self._info = replace(infos[0], max_input=min(info.max_input for info in infos))
 
     @property
     def info(self) -> ServerInfo:
@@ -99,7 +110,7 @@ class HttpServers:
         """See `Server`."""
         return tuple(partial(self._post_now, url) for url in self._wire.urls)
 
-    async def send(self, call: Call) -> None:
+    async def send(self, call: PendingCall) -> None:
         """See `Server`."""
         async with self._here().slots:
             await self._balancer.send(call.key, lambda url: self._attempt(url, call), self._wire.retry)
@@ -127,7 +138,7 @@ class HttpServers:
 
     # -- one attempt -------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, url: str, call: Call) -> None:
+    async def _attempt(self, url: str, call: PendingCall) -> None:
         if self._closed:
             raise EngineError("the engine was closed")
         call.begin()
@@ -145,12 +156,12 @@ class HttpServers:
                 await self._abort(url, body["rid"])
             raise
 
-    async def _whole(self, url: str, body: Mapping[str, Json], call: Call) -> None:
+    async def _whole(self, url: str, body: Mapping[str, Json], call: PendingCall) -> None:
         response = await self._here().work.post(url + "/generate", json=body)
         check(url, response.status_code, response.headers, response.content)
         call.take(read_json(url, response.content))
 
-    async def _streamed(self, url: str, body: Mapping[str, Json], call: Call) -> None:
+    async def _streamed(self, url: str, body: Mapping[str, Json], call: PendingCall) -> None:
         async with self._here().work.stream("POST", url + "/generate", json=body) as response:
             if response.status_code != 200:
                 check(url, response.status_code, response.headers, await response.aread())
@@ -188,9 +199,9 @@ class HttpServers:
 
     def _ask(self, url: str) -> ServerInfo:
         """Learn who answers at `url`, and that requests may be aborted there."""
-        known = self._get(url, "/model_info", "/get_model_info"), self._get(url, "/server_info", "/get_server_info")
+        answers = self._get(url, "/model_info", "/get_model_info"), self._get(url, "/server_info", "/get_server_info")
         self._fetch("POST", url + "/abort_request", {"rid": uuid.uuid4().hex}, admin=True)
-        return ServerInfo.read(*known, url)
+        return ServerInfo.read(*answers, url)
 
     def _get(self, url: str, *routes: str) -> Mapping[str, Json]:
         """The first of `routes` that exists: older servers know only the later ones."""
@@ -227,7 +238,7 @@ class HttpServers:
 class _Clients:
     """Connections of one event loop: one pool for work and one for control, so that an abort never queues."""
 
-    def __init__(self, wire: Wire, tls: ssl.SSLContext | bool) -> None:
+    def __init__(self, wire: HttpAccess, tls: ssl.SSLContext | bool) -> None:
         import httpx2
 
         timeout = httpx2.Timeout(wire.answer_s, connect=wire.connect_s, pool=None)
@@ -274,3 +285,90 @@ def environment_key(name: str | None) -> str | None:
     if not value:
         raise ConfigError(f"the environment variable {name} holds no key")
     return value
+
+
+async def translated(url: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Turn the client library's exceptions into ours."""
+    import httpx2
+
+    try:
+        await work()
+    except httpx2.ReadTimeout as exc:
+        raise EngineTimeout(f"sglang at {url} gave no answer in time: raise engine.answer_s") from exc
+    except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+        raise Transient(EngineError(f"sglang at {url} cannot be reached: {type(exc).__name__}: {exc}")) from exc
+
+
+def check(url: str, status: int, headers: Mapping[str, str], content: bytes) -> None:
+    """Raise for a status that is no success: Transient when it may pass."""
+    if status < 400:
+        return
+    text = _message(content)
+    if status in (401, 403):
+        raise EngineError(
+            f"sglang at {url} refuses the key ({status}): set engine.api_key_env, or engine.admin_key_env "
+            "for a server with an admin key"
+        )
+    if status == 400 and "context length" in text:
+        raise PromptTooLong(f"sglang at {url}: {text}")
+    error = EngineError(f"sglang at {url} answered {status}: {text}")
+    if is_transient(status, headers):
+        raise Transient(error, retry_after_s=retry_after_s(headers))
+    raise error
+
+
+def check_event(url: str, event: Json) -> None:
+    """Raise for an error inside a stream, whose status was long sent."""
+    if isinstance(event, dict) and event.get("error"):
+        code = event["error"].get("code") if isinstance(event["error"], dict) else None
+        check(url, code if isinstance(code, int) else 400, {}, json.dumps(event).encode())
+
+
+def _message(content: bytes) -> str:
+    """The text of an error body: nested, flat, or not JSON at all; shortened."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return content.decode("utf-8", "replace")[:300]
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+
+
+def read_json(url: str, content: bytes | str) -> Json:
+    """The answer of the server at `url`; Transient when it is not JSON."""
+    try:
+        return json.loads(content)
+    except ValueError as exc:
+        raise Transient(EngineError(f"sglang at {url} sent what is not JSON: {content[:200]!r}")) from exc
+
+
+_KEPT = ("*.json", "*.jinja", "*.txt", "*.model")
+
+
+@contextmanager
+def handed_over(state: Mapping[str, Any], source: Path, where: Path | None) -> Iterator[Path]:
+    """Give a model folder under `where` (None: the temporary folder) with `state` and the other files of `source`."""
+    from safetensors.torch import save_file
+
+    with tempfile.TemporaryDirectory(prefix="ttc-weights-", dir=where) as name:
+        folder = Path(name)
+        for pattern in _KEPT:
+            for file in source.glob(pattern):
+                if not file.name.endswith(".index.json"):  # it lists the files of the old weights
+                    shutil.copy(file, folder / file.name)
+        save_file(_apart(state), folder / "model.safetensors", metadata={"format": "pt"})
+        folder.chmod(0o755)  # the server may run as another user
+        yield folder
+
+
+def _apart(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors on the CPU, contiguous, none sharing memory with another (tied heads), as safetensors wants them."""
+    addresses: set[int] = set()
+    apart: dict[str, Any] = {}
+    for name, value in state.items():
+        tensor = value.detach().to("cpu").contiguous()
+        if tensor.data_ptr() in addresses:
+            tensor = tensor.clone()
+        addresses.add(tensor.data_ptr())
+        apart[name] = tensor
+    return apart

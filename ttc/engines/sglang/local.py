@@ -28,8 +28,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ttc.core import Json
-from ttc.engines.sglang.call import Call, until_done
-from ttc.engines.sglang.wire import ServerInfo
+from ttc.engines.sglang.wire import PendingCall, ServerInfo, until_done
 from ttc.errors import ConfigError, EngineError, MissingExtra
 
 __all__ = ["LocalServer"]
@@ -86,7 +85,7 @@ class LocalServer:
         """See `Server`."""
         return (lambda body: self._wait(self._submit(self._engine.async_generate(**body))),)
 
-    async def send(self, call: Call) -> None:
+    async def send(self, call: PendingCall) -> None:
         """See `Server`; nothing is tried again: what fails in this process fails again."""
         if self._dead or self._closed:
             raise EngineError(_DIED if self._dead else _CLOSED)
@@ -216,13 +215,13 @@ def _engine_class() -> Callable[..., Any]:
             raise ConfigError(f"sglang is installed but cannot be imported: {exc}") from exc
         raise MissingExtra("sglang", "sglang") from exc
     try:
-        found: Callable[..., Any] = importlib.import_module("sglang.srt.entrypoints.engine").Engine
+        engine: Callable[..., Any] = importlib.import_module("sglang.srt.entrypoints.engine").Engine
     except (ImportError, OSError, RuntimeError) as exc:
         raise ConfigError(
             f"sglang is installed but cannot be loaded here ({type(exc).__name__}: {exc}); its wheels need an NVIDIA "
             "GPU: start it where there is one and set engine.base_url=http://HOST:30000"
         ) from exc
-    return found
+    return engine
 
 
 def _on_sigquit(died: Callable[[], None]) -> Callable[[], None]:
@@ -286,6 +285,6 @@ def _kill(pids: set[int]) -> None:
 
 
 def _succeed(result: tuple[bool, str]) -> None:
-    done, message = result
-    if not done:
+    success, message = result
+    if not success:
         raise EngineError(f"sglang did not take the new weights: {message}")

@@ -110,6 +110,6 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 def _eos_ids(folder: Path, extra: int | None) -> tuple[int, ...]:
     """End-of-sequence ids that generation_config.json, config.json and the tokenizer name."""
     values = [_read(folder, name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
-    found = {value for value in (*values, extra) if isinstance(value, int)}
-    found.update(i for value in values if isinstance(value, list) for i in value)
-    return tuple(sorted(found))
+    ids = {value for value in (*values, extra) if isinstance(value, int)}
+    ids.update(i for value in values if isinstance(value, list) for i in value)
+    return tuple(sorted(ids))

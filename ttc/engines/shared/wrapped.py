@@ -21,7 +21,7 @@ from ttc.core import (
     UsageSink,
 )
 
-__all__ = ["Display", "Wrapped", "draw_shown"]
+__all__ = ["DrawDisplay", "Wrapped", "draw_shown"]
 
 
 class Wrapped:
@@ -59,7 +59,7 @@ class Wrapped:
         """Leave the engine open: its owner closes it."""
 
 
-class Display(Protocol):
+class DrawDisplay(Protocol):
     """What shows one draw while it is sampled."""
 
     def sync(self, prompt: Prompt) -> None:
@@ -72,7 +72,7 @@ class Display(Protocol):
 
 
 async def draw_shown(
-    engine: Engine, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, display: Display
+    engine: Engine, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, display: DrawDisplay
 ) -> Completion:
     """Run one draw and show its tokens as they come; where the engine cannot stream, all at once when it is done."""
     display.sync(prompt)

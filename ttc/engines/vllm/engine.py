@@ -33,9 +33,17 @@ from ttc.engines.shared.shape import Dims, read_config
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import TokenEngine, check_start
 from ttc.engines.vllm.options import VllmOptions
-from ttc.engines.vllm.params import budget_of, fields_of, salt_of
-from ttc.engines.vllm.replies import completion_of, draw_usage, scoring_usage
-from ttc.engines.vllm.requests import Outbox, Reply, Request
+from ttc.engines.vllm.requests import (
+    LoopCalls,
+    RequestResult,
+    SequenceRequest,
+    budget_of,
+    completion_of,
+    draw_usage,
+    fields_of,
+    salt_of,
+    scoring_usage,
+)
 from ttc.engines.vllm.start import lora_request, sampling_params, start
 from ttc.engines.vllm.thinking_cap import CapReport, check_cap
 from ttc.errors import ConfigError, EngineError, Unsupported
@@ -60,7 +68,7 @@ class VllmEngine(TokenEngine):
         self._driver, self._folder = start(folder, options, think), folder
         self._lora = None if options.lora is None else lora_request(options.lora)
         self._names = itertools.count()
-        self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
+        self._outboxes: dict[asyncio.AbstractEventLoop, LoopCalls] = {}
         self._live, self._total, self._lock = 0, Usage(), threading.Lock()
         capabilities = ExtraCapabilities(
             model=name,
@@ -198,24 +206,27 @@ class VllmEngine(TokenEngine):
         ((reply, _),) = await self._run([self._request(ids, params)], draw_usage, lambda usage: None)
         return reply.token_ids
 
-    def _request(self, ids: Sequence[int], params: Any, salt: str | None = None) -> Request:
+    def _request(self, ids: Sequence[int], params: Any, salt: str | None = None) -> SequenceRequest:
         loop = asyncio.get_running_loop()
         if loop not in self._outboxes:
-            self._outboxes = {known: box for known, box in self._outboxes.items() if not known.is_closed()}
-            self._outboxes[loop] = Outbox(loop)
+            self._outboxes = {loop_of: box for loop_of, box in self._outboxes.items() if not loop_of.is_closed()}
+            self._outboxes[loop] = LoopCalls(loop)
         name, box = f"ttc-{next(self._names)}", self._outboxes[loop]
-        return Request(name, list(ids), params, self._lora, box, loop.create_future(), salt=salt)
+        return SequenceRequest(name, list(ids), params, self._lora, box, loop.create_future(), salt=salt)
 
     async def _run(
-        self, requests: Sequence[Request], price: Callable[[ModelShape | None, int, Reply], Usage], on_usage: UsageSink
-    ) -> list[tuple[Reply, Usage]]:
+        self,
+        requests: Sequence[SequenceRequest],
+        price: Callable[[ModelShape | None, int, RequestResult], Usage],
+        on_usage: UsageSink,
+    ) -> list[tuple[RequestResult, Usage]]:
         """Run requests to their end; each is charged once, when it ends, whatever becomes of the caller."""
         if not requests:
             return []
         usages: dict[str, Usage] = {}
         shape = self._capabilities.shape
 
-        def account(request: Request, future: asyncio.Future[Reply]) -> None:
+        def account(request: SequenceRequest, future: asyncio.Future[RequestResult]) -> None:
             failed = future.exception() is not None
             usage = Usage(calls=1, attempts=1) if failed else price(shape, len(request.ids), future.result())
             usages[request.name] = usage
@@ -240,7 +251,7 @@ class VllmEngine(TokenEngine):
 
     def _feed(
         self,
-        request: Request,
+        request: SequenceRequest,
         on_tokens: Callable[[tuple[int, ...]], None],
         failures: list[Exception],
         ids: tuple[int, ...],
@@ -275,11 +286,11 @@ def _check_names(state: Mapping[str, Any], folder: Path) -> None:
     """Refuse a state that lacks tensors of the model: vLLM would keep the old ones and only warn."""
     from safetensors import safe_open
 
-    wanted: set[str] = set()
+    names: set[str] = set()
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(str(file), framework="pt") as tensors:
-            wanted |= set(tensors.keys())
-    missing = sorted(wanted - state.keys())
+            names |= set(tensors.keys())
+    missing = sorted(names - state.keys())
     if missing:
         raise ConfigError(f"the new weights lack {len(missing)} tensors of the model, the first is {missing[0]!r}")
 

@@ -1,7 +1,13 @@
-"""What a driver is handed and what comes back: one request per draw, one reply, in the caller's event loop.
+"""What vLLM is asked for a draw and what comes back: parameters, requests, replies, and what they cost.
 
 A driver runs in a thread of its own, so everything that reaches a caller goes through the outbox of its loop, which
 wakes the loop once for all that a step of vLLM brings.
+
+`Counts` holds vLLM's own token counts, what the ledger is checked against. It is a stat logger by shape, not by
+inheritance, so that this file needs no vLLM. Prompt tokens are counted at a request's first output, cached ones
+likewise, generated ones at every output; what the core decodes for a request that was already aborted is not counted by
+vLLM, nor by us. Log-probabilities and seeds are asked for only where somebody needs them: each costs vLLM a pass over
+the vocabulary, or a generator of random numbers, for every token.
 """
 
 from __future__ import annotations
@@ -12,15 +18,71 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from ttc.core import FinishReason, Top
-from ttc.engines.vllm.counts import Counts
+from ttc import seeds
+from ttc.core import (
+    PENALTIES,
+    Capabilities,
+    Completion,
+    ExtraCompletion,
+    ExtraSampling,
+    FinishReason,
+    ModelShape,
+    Path,
+    Sampling,
+    Top,
+    Usage,
+)
 from ttc.errors import EngineError
 
-__all__ = ["Driver", "Outbox", "Reply", "Request"]
+__all__ = [
+    "Counts",
+    "Driver",
+    "LoopCalls",
+    "RequestResult",
+    "SequenceRequest",
+    "budget_of",
+    "completion_of",
+    "draw_usage",
+    "fields_of",
+    "salt_of",
+    "scoring_usage",
+]
+
+
+class Counts:
+    """Sums over all requests and all data-parallel ranks; one object serves every rank."""
+
+    def __init__(self) -> None:
+        self.prompt = self.cached = self.generated = 0
+
+    def __call__(self, config: Any, engine_index: int = 0) -> Counts:
+        """Serve as vLLM's factory of stat loggers."""
+        return self
+
+    @property
+    def usage(self) -> Usage:
+        """The sums; `generated` includes what the ledger calls overrun."""
+        return Usage(prompt=self.prompt, cached=self.cached, generated=self.generated)
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, **rest: Any) -> None:
+        """Add one step of the engine."""
+        if iteration_stats is not None:
+            self.prompt += iteration_stats.prompt_token_stats.total
+            self.cached += iteration_stats.prompt_token_stats.cached_tokens
+            self.generated += iteration_stats.num_generation_tokens
+
+    def log(self) -> None:
+        """Write nothing: vLLM asks its loggers to print from time to time."""
+
+    def log_engine_initialized(self) -> None:
+        """Write nothing."""
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None:
+        """Ignore sleep: it has no tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RequestResult:
     """One finished or aborted request. `stop` is vLLM's stop reason; `num_cached` of the prompt were not computed."""
 
     token_ids: tuple[int, ...]
@@ -32,7 +94,7 @@ class Reply:
     tops: tuple[Top, ...] = ()
 
 
-class Outbox:
+class LoopCalls:
     """Calls into one event loop, in order, from any thread; those that wait already are run by one wake-up."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -60,15 +122,15 @@ class Outbox:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SequenceRequest:
     """One sequence to sample; `future` lives in the loop of `outbox`. `params` and `lora` are vLLM's objects."""
 
     name: str
     ids: list[int]
     params: Any
     lora: Any
-    outbox: Outbox
-    future: asyncio.Future[Reply]
+    outbox: LoopCalls
+    future: asyncio.Future[RequestResult]
     on_tokens: Callable[[tuple[int, ...]], None] | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -91,7 +153,7 @@ class Request:
         if new and self.on_tokens is not None:
             self.outbox.post(self.on_tokens, new)
         if output.finished:
-            reply = Reply(
+            reply = RequestResult(
                 token_ids=tuple(self.token_ids),
                 logprobs=tuple(self.logprobs) if self.params.logprobs is not None else None,
                 finish=cast("FinishReason", part.finish_reason),
@@ -123,11 +185,11 @@ class Driver(Protocol):
     max_context: int
     counts: Counts
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[SequenceRequest]) -> None:
         """Start requests; each one's future is resolved exactly once, also when vLLM fails."""
         ...
 
-    def abort(self, requests: Sequence[Request]) -> None:
+    def abort(self, requests: Sequence[SequenceRequest]) -> None:
         """End requests early; each still gets its reply, with what was sampled so far."""
         ...
 
@@ -144,11 +206,112 @@ class Driver(Protocol):
         ...
 
 
-def _resolve(future: asyncio.Future[Reply], reply: Reply) -> None:
+def _resolve(future: asyncio.Future[RequestResult], reply: RequestResult) -> None:
     if not future.done():
         future.set_result(reply)
 
 
-def _reject(future: asyncio.Future[Reply], error: EngineError) -> None:
+def _reject(future: asyncio.Future[RequestResult], error: EngineError) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def fields_of(sampling: Sampling, path: Path, ids: Sequence[int], capabilities: Capabilities) -> dict[str, Any]:
+    """Keyword arguments for the draw at `path` whose prompt is `ids`."""
+    is_random = sampling.seed is not None and sampling.temperature > 0
+    fields: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or 0,
+        "max_tokens": sampling.max_tokens,
+        "seed": seeds.derive(sampling.seed or 0, path, len(ids)) >> 1 if is_random else None,
+        "stop": list(sampling.stop),
+        "stop_token_ids": [*sampling.stop_token_ids, *capabilities.eos_ids],
+        "logprobs": 0 if sampling.logprobs else None,
+        "detokenize": bool(sampling.stop),
+    }
+    if not isinstance(sampling, ExtraSampling):
+        return fields
+    fields |= {name: getattr(sampling, name) for name in PENALTIES}
+    fields["thinking_token_budget"] = budget_of(sampling.thinking_cap, ids, capabilities)
+    if sampling.top_logprobs and sampling.logprobs:
+        fields["logprobs"] = sampling.top_logprobs
+    return fields
+
+
+def budget_of(cap: int | None, ids: Sequence[int], capabilities: Capabilities) -> int | None:
+    """Budget in vLLM's words for `cap` more tokens of thought after `ids`: it counts from the marker in the prompt."""
+    if cap is None:
+        return None
+    marker = capabilities.think_open[-1:]
+    begun = next((at for at, token in enumerate(reversed(ids)) if (token,) == marker), 0)
+    return cap + begun
+
+
+def salt_of(sampling: Sampling) -> str | None:
+    """Draws with another salt share no cached prefix."""
+    return sampling.cache_salt if isinstance(sampling, ExtraSampling) else None
+
+
+def completion_of(
+    path: Path,
+    sampling: Sampling,
+    reply: RequestResult,
+    usage: Usage,
+    eos_ids: Sequence[int],
+    decode: Callable[[Sequence[int]], str],
+) -> Completion:
+    """The draw at `path`; its text leaves the end of sequence out, its ids do not."""
+    ids, reason = reply.token_ids, None
+    if reply.finish == "stop":
+        reason = _stop_reason(ids[-1], sampling, reply.stop, eos_ids)
+    columns: dict[str, Any] = {
+        "path": path,
+        "text": decode(ids[:-1] if reason == "eos" else ids),
+        "token_ids": ids,
+        "finish_reason": reply.finish,
+        "stop_reason": reason,
+        "logprobs": reply.logprobs,
+        "usage": usage,
+    }
+    return ExtraCompletion(**columns, top_logprobs=reply.tops) if reply.tops else Completion(**columns)
+
+
+def _stop_reason(last: int, sampling: Sampling, reported: str | int | None, eos_ids: Sequence[int]) -> str | int | None:
+    """An end of sequence wins over a stop id, and that over a stop string which the same token completes."""
+    if last in eos_ids:
+        return "eos"
+    return last if last in sampling.stop_token_ids else reported
+
+
+def draw_usage(shape: ModelShape | None, length: int, reply: RequestResult) -> Usage:
+    """The ledger's view of one draw after `length` tokens; a prompt counts once its first token is there.
+
+    So it does in vLLM's own counts, which the ledger's columns add up to.
+    """
+    count = len(reply.token_ids)
+    if not count:
+        return Usage(calls=1, attempts=1)
+    complete = reply.finish != "abort"
+    return Usage(
+        prompt=length,
+        cached=reply.num_cached,
+        generated=count if complete else 0,
+        overrun=0 if complete else count,
+        calls=1,
+        attempts=1,
+        flops=_flops(shape, length - reply.num_cached, reply.num_cached) + _flops(shape, count - 1, length),
+    )
+
+
+def scoring_usage(shape: ModelShape | None, length: int, reply: RequestResult) -> Usage:
+    """The ledger's view of a request for log-probabilities: all is computed anew, whatever part was asked for."""
+    count = len(reply.token_ids)
+    if not count:
+        return Usage(calls=1, attempts=1)
+    return Usage(prompt=length, scored=length, overrun=count, calls=1, attempts=1, flops=_flops(shape, length, 0))
+
+
+def _flops(shape: ModelShape | None, new: int, before: int) -> float:
+    """0 for an architecture whose dimensions are not known."""
+    return shape.flops(new, before) if shape is not None and new > 0 else 0.0

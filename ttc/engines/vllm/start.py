@@ -16,11 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ttc.engines.vllm.background import Background
-from ttc.engines.vllm.counts import Counts
-from ttc.engines.vllm.in_process import InProcess
+from ttc.engines.vllm.drivers import Background, InProcess
 from ttc.engines.vllm.options import VllmOptions
-from ttc.engines.vllm.requests import Driver
+from ttc.engines.vllm.requests import Counts, Driver
 from ttc.errors import ConfigError, EngineError, MissingExtra, TTCError
 
 __all__ = ["lora_request", "pooling_params", "sampling_params", "start", "start_offline"]

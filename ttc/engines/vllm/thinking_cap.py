@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from ttc.core import Message, Prompt
+from ttc.engines.shared.tokens import TokenEngine
 from ttc.session.thinking import split
-
-if TYPE_CHECKING:
-    from ttc.engines.vllm.engine import VllmEngine
 
 __all__ = ["CapReport", "check_cap"]
 
@@ -46,15 +44,15 @@ class CapReport:
         return self.num_tests > 0 and not self.failures
 
 
-async def check_cap(engine: VllmEngine, capped: Capped) -> CapReport:
+async def check_cap(engine: TokenEngine, capped: Capped) -> CapReport:
     """Run the tests; a test that this model gives no occasion for is left out."""
     results = [await _cuts(engine, capped, question) for question in (QUESTION, FORGED)]
     results.append(await _natural_end(engine, capped))
-    failures = tuple(failure for _, found in results for failure in found)
+    failures = tuple(failure for _, sentences in results for failure in sentences)
     return CapReport(sum(number for number, _ in results), failures)
 
 
-async def _cuts(engine: VllmEngine, capped: Capped, question: str) -> tuple[int, list[str]]:
+async def _cuts(engine: TokenEngine, capped: Capped, question: str) -> tuple[int, list[str]]:
     """Cut after exactly the budget, with the marker; what the user's words hold does not count."""
     prompt, free = await _free(engine, capped, question)
     if prompt.think_state != "open":
@@ -64,19 +62,20 @@ async def _cuts(engine: VllmEngine, capped: Capped, question: str) -> tuple[int,
     tests = [cap for cap in CAPS if _num_thinking(engine, prompt, free) > cap]
     for cap in tests:
         got = await capped(prompt, cap + len(handover) + AFTER, cap)
-        wanted = free[:cap] + handover
-        if got[: len(wanted)] != wanted:
-            text = engine.decode(got[: len(wanted)])
+        expected = free[:cap] + handover
+        if got[: len(expected)] != expected:
+            text = engine.decode(got[: len(expected)])
             failures.append(f"a cap of {cap} did not cut after {cap} tokens: {text!r}")
     return len(tests), failures
 
 
-async def _natural_end(engine: VllmEngine, capped: Capped) -> tuple[int, list[str]]:
+async def _natural_end(engine: TokenEngine, capped: Capped) -> tuple[int, list[str]]:
     """A thought that ends at the budget or just below must leave the draw as it was."""
     prompt, free = await _free(engine, capped, QUESTION)
     if split(free, prompt.think_state == "open", engine.capabilities).inside:
         return 0, []
     natural, failures = _num_thinking(engine, prompt, free), []
+    # At the length itself and just above it: neither may change a token.
     for cap in (natural, natural + 2):
         got = await capped(prompt, len(free), cap)
         if got != free:
@@ -86,11 +85,11 @@ async def _natural_end(engine: VllmEngine, capped: Capped) -> tuple[int, list[st
     return 2, failures
 
 
-async def _free(engine: VllmEngine, capped: Capped, question: str) -> tuple[Prompt, tuple[int, ...]]:
+async def _free(engine: TokenEngine, capped: Capped, question: str) -> tuple[Prompt, tuple[int, ...]]:
     prompt = engine.render([Message("user", question)], True)
     room = engine.capabilities.max_context - len(prompt.token_ids or ()) - 1
     return prompt, await capped(prompt, min(LONGEST, room), None)
 
 
-def _num_thinking(engine: VllmEngine, prompt: Prompt, ids: tuple[int, ...]) -> int:
+def _num_thinking(engine: TokenEngine, prompt: Prompt, ids: tuple[int, ...]) -> int:
     return len(split(ids, prompt.think_state == "open", engine.capabilities).thinking)

@@ -33,8 +33,8 @@ class WeightLoader:
 def _embedding(model: Any) -> Any:
     """The module of input embeddings on this rank; None where another pipeline stage holds it."""
     inner = getattr(model, "model", model)
-    found = getattr(inner, "embed_tokens", None)
-    return found if hasattr(found, "weight") else None
+    module = getattr(inner, "embed_tokens", None)
+    return module if hasattr(module, "weight") else None
 
 
 def _disagreement(head: Any, weight: Any) -> float:
@@ -45,7 +45,7 @@ def _disagreement(head: Any, weight: Any) -> float:
     with torch.inference_mode():
         generator = torch.Generator().manual_seed(0)
         vectors = torch.randn(4, weight.shape[1], generator=generator).to(weight.device, weight.dtype)
-        wanted = torch.nn.functional.linear(vectors, weight).float()
-        given = head.quant_method.apply(head, vectors).float()
-        scale = wanted.abs().max().clamp_min(1e-30)
-        return float((given[:, : wanted.shape[1]] - wanted).abs().max() / scale)
+        reference = torch.nn.functional.linear(vectors, weight).float()
+        output = head.quant_method.apply(head, vectors).float()
+        scale = reference.abs().max().clamp_min(1e-30)
+        return float((output[:, : reference.shape[1]] - reference).abs().max() / scale)

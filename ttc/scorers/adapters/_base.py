@@ -16,11 +16,11 @@ from ttc.choosing.aggregate import How
 from ttc.core import Message
 from ttc.errors import ConfigError
 
-__all__ = ["Adapter", "Chat", "Render", "Segment", "conversation", "marks_of", "question_of"]
+__all__ = ["Adapter", "ChatTemplate", "Render", "TextSegment", "conversation", "marks_of", "question_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class TextSegment:
     """Text that is tokenised on its own, and the ends (characters, exclusive) of the tokens where scores are read.
 
     `special` lets the tokenizer add its beginning-of-sequence token in front.
@@ -31,7 +31,7 @@ class Segment:
     special: bool = False
 
 
-class Chat(Protocol):
+class ChatTemplate(Protocol):
     """What an adapter may ask of the reward model's tokenizer."""
 
     @property
@@ -47,7 +47,7 @@ class Chat(Protocol):
 class Render(Protocol):
     """Writes a problem and its steps so far; one mark per step, in order."""
 
-    def __call__(self, chat: Chat, messages: Sequence[Message], steps: Sequence[str]) -> list[Segment]:
+    def __call__(self, chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str]) -> list[TextSegment]:
         """`messages` is the problem as the generator got it, `steps` has at least one text."""
         ...
 
@@ -98,7 +98,7 @@ def marks_of(text: str, tag: str, num: int, name: str) -> tuple[int, ...]:
     Raises:
         ConfigError: the chat template dropped or repeated a tag.
     """
-    found = tuple(match.end() for match in re.finditer(re.escape(tag), text))
-    if len(found) != num:
-        raise ConfigError(f"adapter {name}: the chat template shows {len(found)} of {num} step tags {tag!r}")
-    return found
+    ends = tuple(match.end() for match in re.finditer(re.escape(tag), text))
+    if len(ends) != num:
+        raise ConfigError(f"adapter {name}: the chat template shows {len(ends)} of {num} step tags {tag!r}")
+    return ends

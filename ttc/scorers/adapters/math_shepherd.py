@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ttc.core import Message
-from ttc.scorers.adapters._base import Adapter, Chat, Segment, question_of
+from ttc.scorers.adapters._base import Adapter, ChatTemplate, TextSegment, question_of
 
 TAG = "ки"
 
 
-def _render(chat: Chat, messages: Sequence[Message], steps: Sequence[str]) -> list[Segment]:
+def _render(chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str]) -> list[TextSegment]:
     text, marks = question_of(messages) + " ", []
     for number, step in enumerate(steps):
         text += ("\n" if number else "") + f"{step} {TAG}"
         marks.append(len(text))
-    return [Segment(text, tuple(marks), special=True)]
+    return [TextSegment(text, tuple(marks), special=True)]
 
 
 def math_shepherd() -> Adapter:

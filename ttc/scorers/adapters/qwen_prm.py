@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from functools import partial
 
 from ttc.core import Message
-from ttc.scorers.adapters._base import Adapter, Chat, Segment, conversation, marks_of
+from ttc.scorers.adapters._base import Adapter, ChatTemplate, TextSegment, conversation, marks_of
 
 TAG = "<extra_0>"
 SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
 def render(
-    chat: Chat, messages: Sequence[Message], steps: Sequence[str], *, system: str | None, name: str
-) -> list[Segment]:
+    chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str], *, system: str | None, name: str
+) -> list[TextSegment]:
     """Write one answer with a tag after every step, cut behind the last tag."""
     answer = Message("assistant", "".join(step + TAG for step in steps))
     text = chat.apply([*conversation(messages, system), answer])
     marks = marks_of(text, TAG, len(steps), name)
-    return [Segment(text[: marks[-1]], marks)]
+    return [TextSegment(text[: marks[-1]], marks)]
 
 
 def qwen_prm() -> Adapter:

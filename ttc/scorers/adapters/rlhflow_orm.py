@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ttc.core import Message
-from ttc.scorers.adapters._base import Adapter, Chat, Segment, question_of
+from ttc.scorers.adapters._base import Adapter, ChatTemplate, TextSegment, question_of
 
 
-def _render(chat: Chat, messages: Sequence[Message], steps: Sequence[str]) -> list[Segment]:
+def _render(chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str]) -> list[TextSegment]:
     text = chat.apply([Message("user", f"{question_of(messages)} {steps[-1]}")], generation=True)
-    return [Segment(text, (len(text),))]
+    return [TextSegment(text, (len(text),))]
 
 
 def rlhflow_orm() -> Adapter:

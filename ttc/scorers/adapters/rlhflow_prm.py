@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from ttc.core import Message
 from ttc.errors import ConfigError
-from ttc.scorers.adapters._base import Adapter, Chat, Segment, question_of
+from ttc.scorers.adapters._base import Adapter, ChatTemplate, TextSegment, question_of
 
 GOOD = "+"
 
 
-def _render(chat: Chat, messages: Sequence[Message], steps: Sequence[str]) -> list[Segment]:
+def _render(chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str]) -> list[TextSegment]:
     turns: list[Message] = []
     text, marks = "", []
     for number, step in enumerate(steps):
@@ -28,7 +28,7 @@ def _render(chat: Chat, messages: Sequence[Message], steps: Sequence[str]) -> li
         text = opened
         marks.append(len(text))
         turns.append(Message("assistant", GOOD))
-    return [Segment(text, tuple(marks))]
+    return [TextSegment(text, tuple(marks))]
 
 
 def rlhflow_prm() -> Adapter:

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from ttc.core import Message
-from ttc.scorers.adapters._base import Adapter, Chat, Segment, conversation
+from ttc.scorers.adapters._base import Adapter, ChatTemplate, TextSegment, conversation
 
 
-def render(chat: Chat, messages: Sequence[Message], steps: Sequence[str], *, system: str | None) -> list[Segment]:
+def render(
+    chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str], *, system: str | None
+) -> list[TextSegment]:
     """Write the whole conversation; its last token is read."""
     text = chat.apply([*conversation(messages, system), Message("assistant", steps[-1])])
-    return [Segment(text, (len(text),))]
+    return [TextSegment(text, (len(text),))]
 
 
 def sequence_rm() -> Adapter:

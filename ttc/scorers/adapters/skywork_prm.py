@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ttc.core import Message
-from ttc.scorers.adapters._base import Adapter, Chat, Segment, question_of
+from ttc.scorers.adapters._base import Adapter, ChatTemplate, TextSegment, question_of
 
 TAG = "\n"
 
 
-def _render(chat: Chat, messages: Sequence[Message], steps: Sequence[str]) -> list[Segment]:
-    head = Segment(chat.bos + question_of(messages) + "\n", special=True)
-    return [head, *(part for step in steps for part in (Segment(step), Segment(TAG, (len(TAG),))))]
+def _render(chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str]) -> list[TextSegment]:
+    head = TextSegment(chat.bos + question_of(messages) + "\n", special=True)
+    return [head, *(part for step in steps for part in (TextSegment(step), TextSegment(TAG, (len(TAG),))))]
 
 
 def skywork_prm() -> Adapter:

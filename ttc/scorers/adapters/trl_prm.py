@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ttc.core import Message
-from ttc.scorers.adapters._base import Adapter, Chat, Segment, question_of
+from ttc.scorers.adapters._base import Adapter, ChatTemplate, TextSegment, question_of
 
 SEPARATOR = "\n"
 
 
-def _render(chat: Chat, messages: Sequence[Message], steps: Sequence[str]) -> list[Segment]:
-    head = Segment(chat.bos + question_of(messages))
-    return [head, *(part for step in steps for part in (Segment(step), Segment(SEPARATOR, (len(SEPARATOR),))))]
+def _render(chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str]) -> list[TextSegment]:
+    head = TextSegment(chat.bos + question_of(messages))
+    return [head, *(part for step in steps for part in (TextSegment(step), TextSegment(SEPARATOR, (len(SEPARATOR),))))]
 
 
 def trl_prm() -> Adapter:

@@ -27,26 +27,26 @@ def load_adapter(name: str, config: Mapping[str, Any] | None, where: str, *, out
     Raises:
         ConfigError: no such adapter, one for another family, or one that scores whole answers where steps are asked.
     """
-    found = _adapter(name)
-    if found.outcome != outcome:
-        what, use = ("whole answers", "orm") if found.outcome else ("steps", "prm")
+    adapter = _adapter(name)
+    if adapter.outcome != outcome:
+        what, use = ("whole answers", "orm") if adapter.outcome else ("steps", "prm")
         raise ConfigError(f"adapter {name} scores {what}: use --scorer {use}")
     family = None if config is None else config.get("model_type")
-    if family is not None and family not in found.families:
-        raise ConfigError(f"adapter {name} reads {' and '.join(found.families)} models, {where} is {family!r}")
-    return found
+    if family is not None and family not in adapter.families:
+        raise ConfigError(f"adapter {name} reads {' and '.join(adapter.families)} models, {where} is {family!r}")
+    return adapter
 
 
 def recognise(model: str, folder: Path, config: Mapping[str, Any], *, outcome: bool) -> Adapter | None:
     """Return the adapter that knows this model by its name, else by its architecture; None when none does."""
     own_names = _names(model, folder, config)
-    known = [_adapter(name) for name in ADAPTERS.names()]
-    serving = [a for a in known if a.outcome == outcome and config.get("model_type") in a.families]
+    adapters = [_adapter(name) for name in ADAPTERS.names()]
+    serving = [a for a in adapters if a.outcome == outcome and config.get("model_type") in a.families]
     for adapter in serving:
         if any(part in name for part in adapter.names for name in own_names):
             return adapter
-    stated = set(config.get("architectures") or ())
-    return next((adapter for adapter in serving if stated.intersection(adapter.architectures)), None)
+    architectures = set(config.get("architectures") or ())
+    return next((adapter for adapter in serving if architectures.intersection(adapter.architectures)), None)
 
 
 def step_adapters() -> str:
@@ -55,12 +55,12 @@ def step_adapters() -> str:
 
 
 def _adapter(name: str) -> Adapter:
-    made: Adapter = ADAPTERS.create(name, {}, supply={})
-    return made
+    adapter: Adapter = ADAPTERS.create(name, {}, supply={})
+    return adapter
 
 
 def _names(model: str, folder: Path, config: Mapping[str, Any]) -> list[str]:
     """What the model is called: its spec's last part, its folder, and its repository in a hub cache."""
     cached = [part for part in folder.parts if part.startswith("models--")]
-    stated = str(config.get("_name_or_path") or "")
-    return [name.lower() for name in (model.rstrip("/").rpartition("/")[2], folder.name, *cached, stated)]
+    own_name = str(config.get("_name_or_path") or "")
+    return [name.lower() for name in (model.rstrip("/").rpartition("/")[2], folder.name, *cached, own_name)]

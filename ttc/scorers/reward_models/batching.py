@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from ttc.core import Usage, UsageSink
 from ttc.errors import ScorerError, TTCError
 
-__all__ = ["Batcher", "Job", "finish_all"]
+__all__ = ["Batcher", "WorkItem", "finish_all"]
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -44,7 +44,7 @@ class _Call(Generic[R]):
 
 
 @dataclass(slots=True)
-class Job(Generic[Q, R]):
+class WorkItem(Generic[Q, R]):
     """One item of work, and the way back; its methods may be called from the worker thread."""
 
     item: Q
@@ -64,7 +64,7 @@ class Job(Generic[Q, R]):
         self.call.loop.call_soon_threadsafe(self.call.fail, error)
 
 
-def finish_all(ended: Sequence[tuple[Job[Q, R], Usage, R]]) -> None:
+def finish_all(ended: Sequence[tuple[WorkItem[Q, R], Usage, R]]) -> None:
     """Charge and finish several jobs of one batch, waking their event loop once."""
     for job, _, _ in ended[:1]:  # a batch is of one loop
         job.call.loop.call_soon_threadsafe(_finish_here, ended)
@@ -73,10 +73,10 @@ def finish_all(ended: Sequence[tuple[Job[Q, R], Usage, R]]) -> None:
 class Batcher(Generic[Q, R]):
     """Runs `work(jobs)` in a thread of its own; `work` must finish or fail every job, an exception fails all."""
 
-    def __init__(self, name: str, work: Callable[[list[Job[Q, R]]], None]) -> None:
+    def __init__(self, name: str, work: Callable[[list[WorkItem[Q, R]]], None]) -> None:
         """`name` is for errors and the thread."""
         self._name, self._work = name, work
-        self._pending: list[Job[Q, R]] = []
+        self._pending: list[WorkItem[Q, R]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -89,7 +89,7 @@ class Batcher(Generic[Q, R]):
         call: _Call[R] = _Call(len(items), on_usage, loop)
         if loop is not self._loop:  # an earlier loop may have been closed in the middle of a batch
             self._loop, self._running, self._pending = loop, False, []
-        self._pending += [Job(item, at, call) for at, item in enumerate(items)]
+        self._pending += [WorkItem(item, at, call) for at, item in enumerate(items)]
         if not self._running:
             self._running = True
             loop.call_soon(self._launch, loop)
@@ -113,7 +113,7 @@ class Batcher(Generic[Q, R]):
             return
         loop.run_in_executor(self._pool, self._run, batch).add_done_callback(lambda _: self._launch(loop))
 
-    def _run(self, batch: list[Job[Q, R]]) -> None:
+    def _run(self, batch: list[WorkItem[Q, R]]) -> None:
         try:
             self._work(batch)
         except Exception as exc:
@@ -123,7 +123,7 @@ class Batcher(Generic[Q, R]):
                 job.fail(error)
 
 
-def _finish_here(ended: Sequence[tuple[Job[Q, R], Usage, R]]) -> None:
+def _finish_here(ended: Sequence[tuple[WorkItem[Q, R], Usage, R]]) -> None:
     for job, usage, result in ended:
         job.call.on_usage(usage)
         job.call.finish(job.at, result)

@@ -3,7 +3,7 @@
 What every reward model run in process shares: the keys and values of a path are kept per problem, forked with it
 without a copy, and freed by `release`; concurrent calls are batched; each new token is computed once, what all paths of
 a problem share once per problem. What the model reads is a `Layout` (`_layouts.py`), how a score is read from hidden
-states a `Reader` (`_readers.py`). A path continues the ancestor with which it shares the longest prefix of ids.
+states a `ScoreReader` (`_readers.py`). A path continues the ancestor with which it shares the longest prefix of ids.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ttc.choosing.aggregate import How, aggregate
 from ttc.core import ModelShape, Path, Price, Prompt, Score, Usage, UsageSink
 from ttc.errors import PromptTooLong, TTCError
-from ttc.scorers.reward_models.batching import Batcher, Job, finish_all
-from ttc.scorers.reward_models.layouts import Laid, Layout, common
+from ttc.scorers.reward_models.batching import Batcher, WorkItem, finish_all
+from ttc.scorers.reward_models.layouts import Layout, ModelInput, common
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ttc.engines.embedded.cache import Segment
     from ttc.engines.embedded.model import Body
 
-__all__ = ["IncrementalScorer", "KnownPath", "Reader", "Work", "inference"]
+__all__ = ["IncrementalScorer", "KnownPath", "PathUpdate", "ScoreReader", "inference"]
 
 
 @dataclass(slots=True)
@@ -43,11 +43,11 @@ Paths: TypeAlias = dict[Path, KnownPath]
 
 
 @dataclass(slots=True)
-class Work:
+class PathUpdate:
     """New tokens of one path: `start` ids of `base` are kept, `new` are computed, `reads` are read among them."""
 
-    job: Job[Prompt, Score]
-    laid: Laid
+    job: WorkItem[Prompt, Score]
+    model_input: ModelInput
     paths: Paths
     base: KnownPath
     start: int
@@ -60,7 +60,7 @@ class Work:
         return self.job.item
 
 
-class Reader(Protocol):
+class ScoreReader(Protocol):
     """Turns hidden states into scores. A memo is what a path must remember for its continuations."""
 
     remembers: bool
@@ -70,7 +70,7 @@ class Reader(Protocol):
         """Memo of the root, from its hidden states (T, D)."""
         ...
 
-    def read(self, works: Sequence[Work], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
+    def read(self, works: Sequence[PathUpdate], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
         """Per work: the scores at `work.reads`, and the memo of the path that ends with its new tokens.
 
         `hidden` holds one tensor (T, D) per work, of its new tokens.
@@ -84,7 +84,7 @@ class IncrementalScorer:
     def __init__(
         self,
         body: Body,
-        reader: Reader,
+        reader: ScoreReader,
         layout: Layout,
         *,
         shape: ModelShape,
@@ -108,14 +108,14 @@ class IncrementalScorer:
 
     def price(self, prompt: Prompt) -> Price:
         """Exactly what is not yet known of `prompt`, and each new token with its tag."""
-        laid = self._layout.lay(prompt)
-        if not laid.ids:
-            laid = Laid(self._layout.root(prompt), ())
+        model_input = self._layout.lay(prompt)
+        if not model_input.ids:
+            model_input = ModelInput(self._layout.root(prompt), ())
         paths = self._problems.get(prompt.problem_id, {}).get(self._layout.key(prompt), {})
-        known = [path for end in range(len(prompt.path) + 1) if (path := paths.get(prompt.path[:end])) is not None]
-        shared = max((self._shared(path, laid) for path in known), default=0)
+        ancestors = [path for end in range(len(prompt.path) + 1) if (path := paths.get(prompt.path[:end])) is not None]
+        shared = max((self._shared(path, model_input) for path in ancestors), default=0)
         start = max(shared, 0)
-        return Price(len(laid.ids) - start, self._layout.per_token, context=start, shape=self._shape)
+        return Price(len(model_input.ids) - start, self._layout.per_token, context=start, shape=self._shape)
 
     def release(self, problem_id: str) -> None:
         """Free the keys and values of a problem, after the batch in progress."""
@@ -123,17 +123,17 @@ class IncrementalScorer:
 
     # -- worker thread ---------------------------------------------------------------------------------------------
 
-    def _compute(self, batch: list[Job[Prompt, Score]]) -> None:
+    def _compute(self, batch: list[WorkItem[Prompt, Score]]) -> None:
         with inference(self._threads):
             ready = self._lay_out(batch)
             for depth in sorted({len(job.item.path) for job, _ in ready}):  # ancestors before what continues them
-                wave = [(job, laid) for job, laid in ready if len(job.item.path) == depth]
-                self._extend([work for job, laid in wave if (work := self._plan(job, laid)) is not None])
+                wave = [(job, model_input) for job, model_input in ready if len(job.item.path) == depth]
+                self._extend([work for job, model_input in wave if (work := self._plan(job, model_input)) is not None])
 
-    def _lay_out(self, batch: list[Job[Prompt, Score]]) -> list[tuple[Job[Prompt, Score], Laid]]:
+    def _lay_out(self, batch: list[WorkItem[Prompt, Score]]) -> list[tuple[WorkItem[Prompt, Score], ModelInput]]:
         """Lay out every path and compute missing roots, once each; a path that cannot be served fails alone."""
-        ready: list[tuple[Job[Prompt, Score], Laid]] = []
-        missing: dict[tuple[str, Hashable], tuple[Job[Prompt, Score], tuple[int, ...]]] = {}
+        ready: list[tuple[WorkItem[Prompt, Score], ModelInput]] = []
+        missing: dict[tuple[str, Hashable], tuple[WorkItem[Prompt, Score], tuple[int, ...]]] = {}
         for job in batch:
             prompt = job.item
             where = prompt.problem_id, self._layout.key(prompt)
@@ -142,12 +142,12 @@ class IncrementalScorer:
                     root = self._layout.root(prompt)
                     self._check_length(len(root), prompt)
                     missing[where] = job, root
-                laid = self._layout.lay(prompt)
-                self._check_length(len(laid.ids), prompt)
+                model_input = self._layout.lay(prompt)
+                self._check_length(len(model_input.ids), prompt)
             except TTCError as error:
                 job.fail(error)
                 continue
-            ready.append((job, laid))
+            ready.append((job, model_input))
         self._add_roots(missing)
         return ready
 
@@ -158,7 +158,9 @@ class IncrementalScorer:
                 f"{self._body.max_context}: lower --max-tokens or raise scorer.max_context"
             )
 
-    def _add_roots(self, missing: Mapping[tuple[str, Hashable], tuple[Job[Prompt, Score], tuple[int, ...]]]) -> None:
+    def _add_roots(
+        self, missing: Mapping[tuple[str, Hashable], tuple[WorkItem[Prompt, Score], tuple[int, ...]]]
+    ) -> None:
         full = {where: (job, ids) for where, (job, ids) in missing.items() if ids}
         outputs = self._body.extend([(None, ids) for _, ids in full.values()])
         roots = {where: KnownPath((), None, {}, None) for where in missing}
@@ -168,36 +170,36 @@ class IncrementalScorer:
         for (problem_id, key), root in roots.items():
             self._problems.setdefault(problem_id, {})[key] = {(): root}
 
-    def _plan(self, job: Job[Prompt, Score], laid: Laid) -> Work | None:
+    def _plan(self, job: WorkItem[Prompt, Score], model_input: ModelInput) -> PathUpdate | None:
         """Find the known path that goes furthest along this one, and what must be computed after it."""
         prompt = job.item
         paths = self._problems[prompt.problem_id][self._layout.key(prompt)]
         own = paths.get(prompt.path)
-        if own is not None and own.ids == laid.ids and own.score is not None:
+        if own is not None and own.ids == model_input.ids and own.score is not None:
             job.finish(own.score)
             return None
-        if not laid.reads:
+        if not model_input.reads:
             job.finish(Score(None, note="no token generated yet"))
             return None
-        ancestors = [known for end in range(len(prompt.path), -1, -1) if (known := paths.get(prompt.path[:end]))]
-        base, start = max(((known, self._shared(known, laid)) for known in ancestors), key=lambda pair: pair[1])
-        if start == len(laid.ids):
-            score = self._score(laid, base.values)
+        ancestors = [path for end in range(len(prompt.path), -1, -1) if (path := paths.get(prompt.path[:end]))]
+        base, start = max(((path, self._shared(path, model_input)) for path in ancestors), key=lambda pair: pair[1])
+        if start == len(model_input.ids):
+            score = self._score(model_input, base.values)
             handle = _prefix(base.handle, start)
-            paths[prompt.path] = KnownPath(laid.ids, handle, base.values, base.memo, score)
+            paths[prompt.path] = KnownPath(model_input.ids, handle, base.values, base.memo, score)
             job.finish(score)
             return None
-        reads = [read - start for read in laid.reads if read >= start]
-        return Work(job, laid, paths, base, start, list(laid.ids[start:]), reads)
+        reads = [read - start for read in model_input.reads if read >= start]
+        return PathUpdate(job, model_input, paths, base, start, list(model_input.ids[start:]), reads)
 
-    def _shared(self, known: KnownPath, laid: Laid) -> int:
+    def _shared(self, known: KnownPath, model_input: ModelInput) -> int:
         """How many ids of `known` serve this path: those in common, but no further than a score that is missing."""
-        num = common(known.ids, laid.ids)
+        num = common(known.ids, model_input.ids)
         if self._reader.remembers:
             return num if num == len(known.ids) else -1  # the root always serves
-        return next((read for read in laid.reads if read < num and read not in known.values), num)
+        return next((read for read in model_input.reads if read < num and read not in known.values), num)
 
-    def _extend(self, works: list[Work]) -> None:
+    def _extend(self, works: list[PathUpdate]) -> None:
         """Compute a wave: one batch for all paths that do not depend on each other."""
         if not works:
             return
@@ -210,15 +212,15 @@ class IncrementalScorer:
             ended.append((work.job, usage, score))
         finish_all(ended)
 
-    def _keep(self, work: Work, handle: Segment, values: tuple[float, ...], memo: Any) -> Score:
-        known = {at: value for at, value in work.base.values.items() if at < work.start}
-        known.update({work.start + read: value for read, value in zip(work.reads, values, strict=True)})
-        score = self._score(work.laid, known)
-        work.paths[work.prompt.path] = KnownPath(work.laid.ids, handle, known, memo, score)
+    def _keep(self, work: PathUpdate, handle: Segment, values: tuple[float, ...], memo: Any) -> Score:
+        scores = {at: value for at, value in work.base.values.items() if at < work.start}
+        scores.update({work.start + read: value for read, value in zip(work.reads, values, strict=True)})
+        score = self._score(work.model_input, scores)
+        work.paths[work.prompt.path] = KnownPath(work.model_input.ids, handle, scores, memo, score)
         return score
 
-    def _score(self, laid: Laid, values: dict[int, float]) -> Score:
-        steps = tuple(values[read] for read in laid.reads)
+    def _score(self, model_input: ModelInput, values: dict[int, float]) -> Score:
+        steps = tuple(values[read] for read in model_input.reads)
         return Score(aggregate(Score(steps[-1], steps), self._aggregation), steps)
 
 

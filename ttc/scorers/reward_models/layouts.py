@@ -3,6 +3,9 @@
 `SameIds` serves reward models with the generator's own tokenizer: the sampled ids themselves, a tag behind every step.
 `OwnText` serves all others: problem and steps are written in the reward model's format (an `Adapter`) and tokenised by
 its own tokenizer. Both are pure functions of the path, so a longer path shares all ids up to where it grew.
+
+`RewardTokenizer` is the reward model's tokenizer: chat template, ids with their places in the text, single tokens,
+harmless text.
 """
 
 from __future__ import annotations
@@ -10,20 +13,99 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from ttc.core import Message, Prompt
 from ttc.errors import ConfigError
-from ttc.scorers.adapters._base import Adapter
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.adapters._base import Adapter, TextSegment
 
-__all__ = ["Laid", "Layout", "OwnText", "SameIds", "common", "steps_of"]
+__all__ = ["Layout", "ModelInput", "OwnText", "RewardTokenizer", "SameIds", "common", "steps_of"]
+
+
+class RewardTokenizer:
+    """Reads the tokenizer of a model folder. Raises ConfigError naming the folder when it cannot."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
+        except Exception as exc:  # the tokenizers library raises bare exceptions
+            raise ConfigError(f"{folder} holds no tokenizer that transformers can read: {exc}") from exc
+        if not getattr(self._tokenizer, "is_fast", False):
+            raise ConfigError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
+        self._folder = folder
+        self._texts: dict[int, str] = {}
+        added = self._tokenizer.added_tokens_decoder.values()
+        self._markers = [token.content for token in added if token.special or re.fullmatch(r"<.+>", token.content)]
+
+    @property
+    def bos(self) -> str:
+        """Text of the beginning-of-sequence token; empty without one."""
+        return self._tokenizer.bos_token or ""
+
+    def text(self, token: int) -> str:
+        """Text of one id."""
+        if token not in self._texts:
+            self._texts[token] = self._tokenizer.decode([token])
+        return self._texts[token]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def single(self, name: str, text: str) -> int:
+        """The one id of `text`; a text that the tokenizer splits is refused."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        if len(ids) != 1:
+            raise ConfigError(f"prm {name}={text!r} must be one token of {self._folder}, it is {len(ids)}")
+        return int(ids[0])
+
+    def apply(self, messages: Sequence[Message], *, generation: bool = False) -> str:
+        """Apply the chat template. Raises ConfigError when there is none or it refuses the messages."""
+        from jinja2 import TemplateError
+
+        if not self._tokenizer.chat_template:
+            raise ConfigError(f"{self._folder} has no chat template, which this kind of reward model needs")
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generation)
+        except TemplateError as exc:
+            raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
+        return str(text)
+
+    def locate(self, segment: TextSegment, tag: str | None) -> tuple[list[int], list[int]]:
+        """Ids of a segment, and the index of the token that ends at each of its marks.
+
+        Raises:
+            ConfigError: the tokenizer splits a tag, or joins it with its neighbours.
+        """
+        encoding = self._tokenizer(segment.text, add_special_tokens=segment.special, return_offsets_mapping=True)
+        ids, offsets = list(encoding["input_ids"]), encoding["offset_mapping"]
+        ends = {end: (index, start) for index, (start, end) in enumerate(offsets) if end > start}
+        positions = []
+        for mark in segment.marks:
+            index, start = ends.get(mark, (-1, mark))
+            between = segment.text[start : mark - len(tag or "")].strip()
+            if index < 0 or (tag is not None and (start > mark - len(tag) or between)):
+                raise ConfigError(f"{self._folder}: its tokenizer splits or joins the step tag {tag!r}")
+            positions.append(index)
+        return ids, positions
+
+    def harmless(self, text: str, tag: str | None) -> str:
+        """`text` with every marker of the model broken by a space, so that only our own markers count."""
+        own = [tag] if tag is not None and tag.strip() else []
+        for marker in (*self._markers, *own):
+            text = text.replace(marker, f"{marker[0]} {marker[1:]}")
+        return text
+
 
 _THINK = re.compile(r"</?think>")
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class ModelInput:
     """What the model reads for one path: `reads` are the positions of the scores in `ids`, one per step, ascending."""
 
     ids: tuple[int, ...]
@@ -49,7 +131,7 @@ class Layout(Protocol):
         """Ids that all paths of the prompt's problem share."""
         ...
 
-    def lay(self, prompt: Prompt) -> Laid:
+    def lay(self, prompt: Prompt) -> ModelInput:
         """Ids and reads of the path so far; no reads when it has no step yet. `root` has accepted its key before."""
         ...
 
@@ -57,7 +139,7 @@ class Layout(Protocol):
 class SameIds:
     """The generator's ids. A step ends at `delimiter`; the token `tag` is inserted there when the model wants one."""
 
-    def __init__(self, tokens: Tokens, vocab: int, delimiter: str, tag: int | None) -> None:
+    def __init__(self, tokens: RewardTokenizer, vocab: int, delimiter: str, tag: int | None) -> None:
         self._tokens, self._vocab, self._delimiter, self._tag = tokens, vocab, delimiter, tag
         self.per_token = 1 if tag is None else 2
 
@@ -82,7 +164,7 @@ class SameIds:
             )
         return ids
 
-    def lay(self, prompt: Prompt) -> Laid:
+    def lay(self, prompt: Prompt) -> ModelInput:
         """Insert tags; scores are read at them, or at the last token of each step."""
         ids = list((prompt.token_ids or ())[: prompt.rendered_len])
         closed: list[int] = []
@@ -101,7 +183,7 @@ class SameIds:
             if self._tag is not None:
                 ids.append(self._tag)
             closed.append(len(ids) - 1)
-        return Laid(tuple(ids), tuple(closed))
+        return ModelInput(tuple(ids), tuple(closed))
 
 
 class OwnText:
@@ -109,7 +191,7 @@ class OwnText:
 
     per_token = 2
 
-    def __init__(self, adapter: Adapter, tokens: Tokens, delimiter: str) -> None:
+    def __init__(self, adapter: Adapter, tokens: RewardTokenizer, delimiter: str) -> None:
         """Raises ConfigError at once when the tokenizer cannot write this format (a split tag, no chat template)."""
         self._adapter, self._tokens, self._delimiter = adapter, tokens, delimiter
         self._encode((Message("user", "1 + 1?"),), ("It is 2.", "So 2."))
@@ -129,25 +211,25 @@ class OwnText:
         one, other = self._encode(messages, ("0",)), self._encode(messages, ("x",))
         return one.ids[: min(common(one.ids, other.ids), one.reads[0])]
 
-    def lay(self, prompt: Prompt) -> Laid:
+    def lay(self, prompt: Prompt) -> ModelInput:
         """Write the steps so far."""
         texts = steps_of(prompt, None if self._adapter.outcome else self._delimiter)
         steps = [self._tokens.harmless(text, self._adapter.tag) for text in texts]
-        return self._encode(self._messages(prompt), steps) if steps else Laid((), ())
+        return self._encode(self._messages(prompt), steps) if steps else ModelInput((), ())
 
     def _messages(self, prompt: Prompt) -> list[Message]:
         if not prompt.messages:
             raise ConfigError(f"adapter {self._adapter.name} needs the problem's messages, this prompt has none")
         return [Message(m.role, self._tokens.harmless(m.content, self._adapter.tag)) for m in prompt.messages]
 
-    def _encode(self, messages: Sequence[Message], steps: Sequence[str]) -> Laid:
+    def _encode(self, messages: Sequence[Message], steps: Sequence[str]) -> ModelInput:
         ids: list[int] = []
         reads: list[int] = []
         for segment in self._adapter.render(self._tokens, messages, steps):
             new, at = self._tokens.locate(segment, self._adapter.tag)
             reads += [len(ids) + index for index in at]
             ids += new
-        return Laid(tuple(ids), tuple(reads))
+        return ModelInput(tuple(ids), tuple(reads))
 
 
 def steps_of(prompt: Prompt, delimiter: str | None) -> list[str]:

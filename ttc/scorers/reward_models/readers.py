@@ -13,7 +13,7 @@ from ttc.errors import ConfigError
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.model import Body
-    from ttc.scorers.reward_models.incremental import Work
+    from ttc.scorers.reward_models.incremental import PathUpdate
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 """Hidden states (N, D) -> probabilities (N,) that the path is right so far."""
@@ -31,7 +31,7 @@ class HeadReader:
         """Nothing."""
         return None
 
-    def read(self, works: Sequence[Work], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
+    def read(self, works: Sequence[PathUpdate], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
         """One matrix product for all reads of the batch."""
         rows = torch.cat([states[work.reads] for work, states in zip(works, hidden, strict=True)])
         padded = F.pad(rows, (0, 0, 0, -len(rows) % self._body.pad_rows))
@@ -57,22 +57,24 @@ class LikelihoodReader:
         """The last hidden state, which predicts the first token, and a sum of 0."""
         return hidden[-1:], 0.0
 
-    def read(self, works: Sequence[Work], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
+    def read(self, works: Sequence[PathUpdate], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
         """One matrix product for all new tokens of the batch."""
         pairs = list(zip(works, hidden, strict=True))
         before = torch.cat([part for work, states in pairs for part in (work.base.memo[0], states[:-1])])
-        chosen = torch.tensor([token for work in works for token in work.new], device=before.device)
+        token_ids = torch.tensor([token for work in works for token in work.new], device=before.device)
         logits = self._body.logits(before).float()
-        margins = iter((logits.gather(1, chosen[:, None])[:, 0] - logits.amax(-1)).tolist())
+        margins = iter((logits.gather(1, token_ids[:, None])[:, 0] - logits.amax(-1)).tolist())
         return [self._accumulate(work, [next(margins) for _ in work.new], states) for work, states in pairs]
 
-    def _accumulate(self, work: Work, margins: list[float], states: torch.Tensor) -> tuple[tuple[float, ...], Any]:
+    def _accumulate(
+        self, work: PathUpdate, margins: list[float], states: torch.Tensor
+    ) -> tuple[tuple[float, ...], Any]:
         prompt = work.prompt
         start = work.start - prompt.rendered_len
-        known = None if prompt.logprobs is None else prompt.logprobs[start : start + len(work.new)]
+        logprobs = None if prompt.logprobs is None else prompt.logprobs[start : start + len(work.new)]
         total, sums = work.base.memo[1], []
         for at, margin in enumerate(margins):
-            injected = known is not None and known[at] is None
+            injected = logprobs is not None and logprobs[at] is None
             total += 0.0 if injected else self._beta * margin
             sums.append(total)
         return tuple(math.exp(sums[at]) for at in work.reads), (states[-1:], total)
@@ -88,14 +90,14 @@ def label_head(
     """
 
     def part(name: str) -> torch.Tensor | None:
-        found = tensors.get(name)
-        return None if found is None else found.to(device=device, dtype=torch.float32)
+        tensor = tensors.get(name)
+        return None if tensor is None else tensor.to(device=device, dtype=torch.float32)
 
     stacks = (("score",), ("score.0", "score.2"), ("v_head.summary",))
-    found = [names for names in stacks if all(f"{name}.weight" in tensors for name in names)]
-    if not found:
+    stack = [names for names in stacks if all(f"{name}.weight" in tensors for name in names)]
+    if not stack:
         raise ConfigError(f"{where} has no classification head (score.weight): it is not a reward model")
-    layers = [(tensors[f"{name}.weight"].to(device, torch.float32), part(f"{name}.bias")) for name in found[0]]
+    layers = [(tensors[f"{name}.weight"].to(device, torch.float32), part(f"{name}.bias")) for name in stack[0]]
     labels = layers[-1][0].shape[0]
     if labels > 1 and not 0 <= positive_label < labels:
         raise ConfigError(f"prm positive_label={positive_label}, but {where} has {labels} labels")

@@ -1,25 +1,85 @@
 """Scorers whose keys and values live elsewhere (a server, vLLM, transformers): only scores are remembered here.
 
-A path is laid out as ids and the positions of its scores (`_layouts.py`); what an ancestor has already told is not
+A path is laid out as ids and the positions of its scores (`layouts`); what an ancestor has already told is not
 asked again, so a step of a search asks for its own score only. How many tokens that costs is the backend's to say,
 also beforehand, for a token budget: an upper bound as long as its prefix cache forgets nothing of what was read.
+
+Behind vLLM stands a prefix cache of whole blocks (`Blocks`). vLLM finds the longest run of whole blocks that it has
+seen, and always computes at least the last token, so the cost of a request is known from the paths that were sent
+before it. Left out: what other clients have put there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from ttc.choosing.aggregate import How, aggregate
 from ttc.concurrent import gather
 from ttc.core import Path, Price, Prompt, Score, UsageSink
 from ttc.errors import PromptTooLong
-from ttc.scorers.reward_models.blocks import Blocks
-from ttc.scorers.reward_models.layouts import Laid, Layout, common
+from ttc.scorers.reward_models.layouts import Layout, ModelInput, common
 
-__all__ = ["Backend", "RecallScorer"]
+__all__ = ["Backend", "Blocks", "RecallScorer"]
 
-Known: TypeAlias = dict[tuple[Hashable, Path], tuple[Laid, dict[int, float]]]
+
+class Blocks:
+    """The whole blocks of all paths of a problem that were sent; without a `size` nothing is ever cached."""
+
+    def __init__(self, size: int | None) -> None:
+        """`size` is the number of tokens of a block."""
+        self._size = size
+        self._seen: dict[str, set[int]] = {}
+
+    def cached(self, problem_id: str, ids: Sequence[int]) -> int:
+        """Tokens of `ids` that need not be computed."""
+        hashes, cached = self._seen.get(problem_id, ()), 0
+        for end, key in self._keys(ids[:-1]):
+            if key not in hashes:
+                break
+            cached = end
+        return cached
+
+    def send(self, problem_id: str, ids: Sequence[int]) -> int:
+        """Remember `ids`; returns how many of them are computed."""
+        new = len(ids) - self.cached(problem_id, ids)
+        self._seen.setdefault(problem_id, set()).update(key for _, key in self._keys(ids))
+        return new
+
+    def one_by_one(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """Tokens that are computed when every one of `reads` (ascending) is a request that ends there."""
+        total, before = 0, 0
+        for read in reads:
+            cached = self.cached(problem_id, ids[: read + 1])
+            if self._size is not None:
+                cached = max(cached, min(before, read) // self._size * self._size)
+            total, before = total + read + 1 - cached, read + 1
+        return total
+
+    def from_the_end(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
+        """Tokens that are computed when a request tells all of `reads` behind its cached part, the last one first."""
+        total, missing = 0, list(reads)
+        while missing:
+            end = missing[-1] + 1
+            cached = self.cached(problem_id, ids[:end])
+            total, missing = total + end - cached, [read for read in missing if read < cached]
+        return total
+
+    def release(self, problem_id: str) -> None:
+        """Forget a problem."""
+        self._seen.pop(problem_id, None)
+
+    def _keys(self, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """End and key of each whole block; a key stands for all that leads to the block."""
+        if self._size is None:
+            return
+        key = 0
+        for end in range(self._size, len(ids) + 1, self._size):
+            key = hash((key, *ids[end - self._size : end]))
+            yield end, key
+
+
+Known: TypeAlias = dict[tuple[Hashable, Path], tuple[ModelInput, dict[int, float]]]
 """By rendering and path: what was read, and the scores by position."""
 
 
@@ -40,8 +100,10 @@ class Backend(Protocol):
         """Most tokens that `read` may compute."""
         ...
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
-        """Probabilities at the positions `reads` (ascending, some of `laid.reads`) of `laid.ids`."""
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
+        """Probabilities at the positions `reads` (ascending, some of `model_input.reads`) of `model_input.ids`."""
         ...
 
 
@@ -63,16 +125,16 @@ class RecallScorer:
         scores: dict[int, Score] = {}
         for depth in sorted({len(prompt.path) for prompt in prompts}):  # ancestors before what continues them
             wave = [index for index, prompt in enumerate(prompts) if len(prompt.path) == depth]
-            done = await gather(self._score(prompts[index], on_usage) for index in wave)
-            scores.update(zip(wave, done, strict=True))
+            wave_scores = await gather(self._score(prompts[index], on_usage) for index in wave)
+            scores.update(zip(wave, wave_scores, strict=True))
         return [scores[index] for index in range(len(prompts))]
 
     def price(self, prompt: Prompt) -> Price:
         """What the scores of `prompt` that are not known take, and each draw for the part of it that is read again."""
-        laid, problem_id = self._layout.lay(prompt), prompt.problem_id
-        ids = laid.ids or self._layout.root(prompt)
-        values = self._told(self._problems.get(problem_id, {}), self._layout.key(prompt), prompt.path, laid)
-        missing = [read for read in laid.reads if read not in values]
+        model_input, problem_id = self._layout.lay(prompt), prompt.problem_id
+        ids = model_input.ids or self._layout.root(prompt)
+        values = self._told(self._problems.get(problem_id, {}), self._layout.key(prompt), prompt.path, model_input)
+        missing = [read for read in model_input.reads if read not in values]
         fixed = self._backend.cost(problem_id, ids, missing)
         return Price(fixed, self._layout.per_token, len(ids) - self._backend.blocks.cached(problem_id, ids))
 
@@ -82,34 +144,34 @@ class RecallScorer:
         self._backend.blocks.release(problem_id)
 
     async def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
-        known = self._problems.setdefault(prompt.problem_id, {})
+        paths = self._problems.setdefault(prompt.problem_id, {})
         key = self._layout.key(prompt)
-        if (key, ()) not in known:
-            known[key, ()] = Laid(self._layout.root(prompt), ()), {}
-        laid = self._layout.lay(prompt)
-        if not laid.reads:
+        if (key, ()) not in paths:
+            paths[key, ()] = ModelInput(self._layout.root(prompt), ()), {}
+        model_input = self._layout.lay(prompt)
+        if not model_input.reads:
             return Score(None, note="no token generated yet")
         limit = self._backend.max_context
-        if limit is not None and len(laid.ids) > limit:
+        if limit is not None and len(model_input.ids) > limit:
             raise PromptTooLong(
-                f"a path of problem {prompt.problem_id!r} is {len(laid.ids)} tokens for the reward model, whose "
+                f"a path of problem {prompt.problem_id!r} is {len(model_input.ids)} tokens for the reward model, whose "
                 f"context is {limit}: lower --max-tokens"
             )
-        values = self._told(known, key, prompt.path, laid)
-        missing = [read for read in laid.reads if read not in values]
+        values = self._told(paths, key, prompt.path, model_input)
+        missing = [read for read in model_input.reads if read not in values]
         if missing:
-            found = await self._backend.read(prompt.problem_id, laid, missing, on_usage)
-            values |= zip(missing, found, strict=True)
-        known[key, prompt.path] = laid, values
-        steps = tuple(values[read] for read in laid.reads)
+            readings = await self._backend.read(prompt.problem_id, model_input, missing, on_usage)
+            values |= zip(missing, readings, strict=True)
+        paths[key, prompt.path] = model_input, values
+        steps = tuple(values[read] for read in model_input.reads)
         return Score(aggregate(Score(steps[-1], steps), self._aggregation), steps)
 
     @staticmethod
-    def _told(known: Known, key: Hashable, path: Path, laid: Laid) -> dict[int, float]:
-        """Scores of `laid` that the path itself or its ancestors have told, by position."""
+    def _told(known: Known, key: Hashable, path: Path, model_input: ModelInput) -> dict[int, float]:
+        """Scores of `model_input` that the path itself or its ancestors have told, by position."""
         values: dict[int, float] = {}
         for end in range(len(path) + 1):
             if (entry := known.get((key, path[:end]))) is not None:
-                shared = common(entry[0].ids, laid.ids)
+                shared = common(entry[0].ids, model_input.ids)
                 values |= {at: value for at, value in entry[1].items() if at < shared}
         return values

@@ -1,27 +1,33 @@
 """One or more reward servers: JSON out, JSON in, with retries and balancing, and every failure named.
 
 What a server offers is asked of the first one, before the run.
+
+Connections live in an event loop of their own thread (`OwnLoop`): a scorer has no `close` and may serve one event loop
+after another, while a connection dies with the loop that opened it. They are closed when their owner is forgotten, or
+when the program ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import re
+import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from ttc.engines.openai.balance import Balancer
-from ttc.engines.openai.client import Access, Busy, Client, Door, NotFound
-from ttc.engines.openai.retry import Retry
+from ttc.engines.openai.client import Access, Busy, Client, NotFound, SyncClient
+from ttc.engines.shared.balance import Balancer, Retry
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
 from ttc.scorers.reward_models.backends import OverHttp
-from ttc.scorers.reward_models.own_loop import OwnLoop
 
-__all__ = ["Server", "part"]
+__all__ = ["OwnLoop", "RewardServer", "part"]
+
 
 CONNECT_S, SILENCE_S = 10.0, 600.0
 """Seconds to connect, and of silence while connected."""
@@ -29,7 +35,7 @@ CONNECT_S, SILENCE_S = 10.0, 600.0
 _CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.M)
 
 
-class Server:
+class RewardServer:
     """One or more servers of one model; sends JSON, gives JSON back."""
 
     def __init__(self, options: OverHttp) -> None:
@@ -55,8 +61,8 @@ class Server:
             EngineError: nothing answers there.
         """
         if self._model is None:
-            with self._door("/v1") as door:
-                names = [str(entry["id"]) for entry in door.get("/models").get("data", [])]
+            with self._sync_client("/v1") as client:
+                names = [str(entry["id"]) for entry in client.get("/models").get("data", [])]
             if len(names) != 1:
                 raise ConfigError(f"the reward server lists {names}: set scorer.served_model to one of them")
             self._model = names[0]
@@ -69,9 +75,9 @@ class Server:
             EngineError: nothing answers there, or the server is not ready.
             ConfigError: it does not take the key.
         """
-        with self._door("") as door:
+        with self._sync_client("") as client:
             try:
-                return door.post(path, body)
+                return client.post(path, body)
             except Busy:
                 raise
             except (NotFound, EngineError):
@@ -84,16 +90,16 @@ class Server:
                 text = reply.read().decode()
         except OSError:
             return None
-        told = dict(re.findall(r'(\w+)="([^"]*)"', found[1])) if (found := _CACHE.search(text)) else {}
-        return int(told["block_size"]) if told.get("enable_prefix_caching") == "True" else None
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', match[1])) if (match := _CACHE.search(text)) else {}
+        return int(labels["block_size"]) if labels.get("enable_prefix_caching") == "True" else None
 
     @contextlib.contextmanager
-    def _door(self, route: str) -> Iterator[Door]:
-        door = Door(f"{self._urls[0]}{route}", self._access)
+    def _sync_client(self, route: str) -> Iterator[SyncClient]:
+        client = SyncClient(f"{self._urls[0]}{route}", self._access)
         try:
-            yield door
+            yield client
         finally:
-            door.close()
+            client.close()
 
     async def post(self, key: str, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send `body`; requests with one key stay on one server.
@@ -124,11 +130,38 @@ async def _close_all(clients: Mapping[str, Client]) -> None:
 
 def part(reply: Mapping[str, Any], *place: str | int) -> Any:
     """What stands at `place` of a reply. Raises ScorerError, showing the reply, when there is nothing."""
-    found: Any = reply
+    value: Any = reply
     try:
         for key in place:
-            found = found[key]
+            value = value[key]
     except (KeyError, IndexError, TypeError) as exc:
         where = ".".join(map(str, place))
         raise ScorerError(f"the reward server's answer has no {where}: {json.dumps(reply)[:200]}") from exc
-    return found
+    return value
+
+
+T = TypeVar("T")
+
+
+class OwnLoop:
+    """Runs coroutines in its thread; `closing` is awaited there at the end. Belongs to `owner`."""
+
+    def __init__(self, owner: object, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """`closing` must not refer to `owner`, which would then never be forgotten."""
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._loop.run_forever, name="ttc-http", daemon=True)
+        thread.start()
+        weakref.finalize(owner, _stop, self._loop, thread, closing)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` from another loop; cancelling the await cancels it."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+def _stop(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, closing: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    asyncio.run_coroutine_threadsafe(closing(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -14,12 +14,10 @@ from ttc.core import ModelShape, Usage, UsageSink
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.backends import EmbeddedCore
-from ttc.scorers.reward_models.batching import Batcher, Job
-from ttc.scorers.reward_models.blocks import Blocks
+from ttc.scorers.reward_models.batching import Batcher, WorkItem
 from ttc.scorers.reward_models.incremental import inference
-from ttc.scorers.reward_models.layouts import Laid, OwnText
-from ttc.scorers.reward_models.recall import RecallScorer
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer
+from ttc.scorers.reward_models.recall import Blocks, RecallScorer
 
 __all__ = ["transformers_scorer"]
 
@@ -49,11 +47,13 @@ class TransformersBackend:
         """See `Backend`: the whole conversation."""
         return len(ids) if reads else 0
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`."""
-        return await self._batcher.submit([laid.ids], on_usage)
+        return await self._batcher.submit([model_input.ids], on_usage)
 
-    def _compute(self, batch: list[Job[tuple[int, ...], float]]) -> None:
+    def _compute(self, batch: list[WorkItem[tuple[int, ...], float]]) -> None:
         import torch
 
         from ttc.scorers.reward_models.readers import probability
@@ -81,7 +81,7 @@ def transformers_scorer(folder: Path, adapter: Adapter, place: EmbeddedCore) -> 
         raise ConfigError(f"batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model, {folder} is none")
     if adapter.name != "sequence_rm":
         raise ConfigError(f"adapter {adapter.name} needs a model that the embedded core runs, {folder} is none")
-    layout = OwnText(adapter, Tokens(folder), adapter.step_delimiter)
+    layout = OwnText(adapter, RewardTokenizer(folder), adapter.step_delimiter)
     device = pick_device(place.device)
     try:
         model = AutoModelForSequenceClassification.from_pretrained(str(folder), dtype=pick_dtype(place.dtype, device))

@@ -22,17 +22,15 @@ from ttc.engines.vllm.start import pooling_params, sampling_params, start_offlin
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.backends import InVllm
-from ttc.scorers.reward_models.batching import Batcher, Job
-from ttc.scorers.reward_models.blocks import Blocks
-from ttc.scorers.reward_models.layouts import Laid, OwnText
-from ttc.scorers.reward_models.recall import RecallScorer
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.batching import Batcher, WorkItem
+from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer
+from ttc.scorers.reward_models.recall import Blocks, RecallScorer
 
 __all__ = ["vllm_scorer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReadRequest:
     """Read the positions `reads` of `ids`."""
 
     ids: tuple[int, ...]
@@ -40,7 +38,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReadResult:
     """What one request told: scores by position, and how many tokens were in the cache."""
 
     values: dict[int, float]
@@ -50,13 +48,13 @@ class Told:
 class VllmBackend:
     """One `LLM` of vLLM, stepped by one worker thread."""
 
-    def __init__(self, folder: Path, adapter: Adapter, options: VllmOptions, tokens: Tokens) -> None:
+    def __init__(self, folder: Path, adapter: Adapter, options: VllmOptions, tokens: RewardTokenizer) -> None:
         self._adapter = adapter
         label = adapter.kind == "label"
         dims = Dims.from_config(read_config(folder))
         self._shape = dims.model_shape(2 if label else dims.vocab)
         self._pair = () if label else (tokens.single("good", adapter.good), tokens.single("bad", adapter.bad))
-        self._batcher: Batcher[Question, list[float]] = Batcher("prm", self._compute)
+        self._batcher: Batcher[ReadRequest, list[float]] = Batcher("prm", self._compute)
         self._llm: Any = self._batcher.now(lambda: start_offline(folder, options, pooling=label))
         self.blocks = Blocks(int(self._llm.llm_engine.vllm_config.cache_config.block_size))
 
@@ -71,55 +69,59 @@ class VllmBackend:
         count = self.blocks.one_by_one if self._pair else self.blocks.from_the_end
         return count(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`."""
-        values = (await self._batcher.submit([Question(laid.ids, tuple(reads))], on_usage))[0]
-        self.blocks.send(problem_id, laid.ids[: reads[-1] + 1])
+        values = (await self._batcher.submit([ReadRequest(model_input.ids, tuple(reads))], on_usage))[0]
+        self.blocks.send(problem_id, model_input.ids[: reads[-1] + 1])
         return values
 
-    def _compute(self, batch: list[Job[Question, list[float]]]) -> None:
-        told: list[dict[int, float]] = [{} for _ in batch]
-        while waiting := [(at, wanted) for at, job in enumerate(batch) if (wanted := self._next(job.item, told[at]))]:
-            asked = [(at, batch[at].item.ids[: end + 1]) for at, ends in waiting for end in ends]
-            answers = self._ask([ids for _, ids in asked])
-            for (at, ids), answer in zip(asked, answers, strict=True):
+    def _compute(self, batch: list[WorkItem[ReadRequest, list[float]]]) -> None:
+        values_of: list[dict[int, float]] = [{} for _ in batch]
+        while waiting := [
+            (at, ends_of) for at, job in enumerate(batch) if (ends_of := self._next(job.item, values_of[at]))
+        ]:
+            requests = [(at, batch[at].item.ids[: end + 1]) for at, ends in waiting for end in ends]
+            answers = self._ask([ids for _, ids in requests])
+            for (at, ids), answer in zip(requests, answers, strict=True):
                 new = len(ids) - answer.cached
                 batch[at].report(Usage(scored=new, flops=self._shape.flops(new, answer.cached)))
-                told[at].update(answer.values)
-        for job, values in zip(batch, told, strict=True):
+                values_of[at].update(answer.values)
+        for job, values in zip(batch, values_of, strict=True):
             job.finish([values[read] for read in job.item.reads])
 
-    def _next(self, question: Question, told: dict[int, float]) -> list[int]:
+    def _next(self, question: ReadRequest, told: dict[int, float]) -> list[int]:
         """Ends of the requests to send: a pooled request tells all steps behind the cached part, others one step."""
         missing = [read for read in question.reads if read not in told]
         return missing if self._pair else missing[-1:]
 
-    def _ask(self, prompts: Sequence[tuple[int, ...]]) -> list[Told]:
+    def _ask(self, prompts: Sequence[tuple[int, ...]]) -> list[ReadResult]:
         inputs = [{"prompt_token_ids": list(ids)} for ids in prompts]
         return self._ask_tokens(inputs) if self._pair else self._ask_labels(inputs)
 
-    def _ask_tokens(self, inputs: Sequence[dict[str, list[int]]]) -> list[Told]:
+    def _ask_tokens(self, inputs: Sequence[dict[str, list[int]]]) -> list[ReadResult]:
         fields = {"max_tokens": 1, "temperature": 0.0, "detokenize": False}
         params = [sampling_params(False, logprob_token_ids=list(self._pair), **fields) for _ in inputs]
         outputs = self._llm.generate(inputs, params, use_tqdm=False)
-        found = []
-        for asked, output in zip(inputs, outputs, strict=True):
+        results = []
+        for request, output in zip(inputs, outputs, strict=True):
             good, bad = (output.outputs[0].logprobs[0][token].logprob for token in self._pair)
-            end = len(asked["prompt_token_ids"]) - 1
-            found.append(Told({end: 1 / (1 + exp(bad - good))}, output.num_cached_tokens))
-        return found
+            end = len(request["prompt_token_ids"]) - 1
+            results.append(ReadResult({end: 1 / (1 + exp(bad - good))}, output.num_cached_tokens))
+        return results
 
-    def _ask_labels(self, inputs: Sequence[dict[str, list[int]]]) -> list[Told]:
+    def _ask_labels(self, inputs: Sequence[dict[str, list[int]]]) -> list[ReadResult]:
         from ttc.scorers.reward_models.readers import probability
 
         params = [pooling_params(skip_reading_prefix_cache=False, use_activation=False) for _ in inputs]
         outputs = self._llm.encode(inputs, params, pooling_task="token_classify", use_tqdm=False)
-        found = []
-        for asked, output in zip(inputs, outputs, strict=True):
+        results = []
+        for request, output in zip(inputs, outputs, strict=True):
             values = probability(output.outputs.data.float(), self._adapter.positive_label, self._adapter.activation)
-            start = len(asked["prompt_token_ids"]) - len(values)
-            found.append(Told(dict(enumerate(values.tolist(), start)), output.num_cached_tokens))
-        return found
+            start = len(request["prompt_token_ids"]) - len(values)
+            results.append(ReadResult(dict(enumerate(values.tolist(), start)), output.num_cached_tokens))
+        return results
 
 
 def vllm_scorer(
@@ -137,7 +139,7 @@ def vllm_scorer(
     """
     if adapter.vllm is None:
         raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded")
-    tokens = Tokens(folder)
+    tokens = RewardTokenizer(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
     options = VllmOptions(
         dtype=place.dtype,

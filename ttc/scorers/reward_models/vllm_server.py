@@ -1,5 +1,6 @@
-"""The ways to ask a vLLM server for the scores of a path, and how a server of each kind of model is started.
+"""Reward models on a server: a vLLM server of the model, or any program that speaks plain JSON.
 
+On vLLM (`protocol=vllm`) ids are made here with the model's own tokenizer, so its folder or hub id is needed as well.
 Token models at `/v1/completions`, one token at the end of each new step, out of the prefix cache:
 
     vllm serve MODEL --enable-prompt-tokens-details      (else what was cached is not told, and counts as computed)
@@ -16,26 +17,35 @@ what was cached. `last` pools the end of a step, one request for each new one; i
 classifiers, not for Qwen's process reward models, whose code in vLLM has no such pooling. Its reply does not tell what
 was cached: that is computed from what was sent before and the server's block size (`/metrics`), right as long as the
 cache forgets nothing. `tokens` reads no cache, so every call costs the whole path.
+
+Without vLLM (`protocol=steps`), one request a path: `POST base_url/score` with
+`{"problem_id": str, "messages": [{"role": str, "content": str}], "steps": [str], "model": str | null}`, answered by
+`{"scores": [float, one per step], "scored_tokens": int, newly computed}`; scores are probabilities, higher is better.
+
+Transient failures are tried again (`ttc.engines.shared.balance`); several servers share the work, each problem stays on
+one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from math import exp, tanh
 from pathlib import Path
 from typing import Any
 
-from ttc.core import Usage, UsageSink
+from ttc.choosing.aggregate import aggregate
+from ttc.concurrent import gather
+from ttc.core import Prompt, Score, Usage, UsageSink
 from ttc.engines.shared.shape import Dims, read_config
-from ttc.errors import ScorerError
+from ttc.errors import ConfigError, ScorerError
 from ttc.scorers.adapters._base import Adapter
-from ttc.scorers.reward_models.blocks import Blocks
-from ttc.scorers.reward_models.layouts import Laid
-from ttc.scorers.reward_models.recall import Backend
-from ttc.scorers.reward_models.server import Server, part
-from ttc.scorers.reward_models.tokens import Tokens
+from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer, steps_of
+from ttc.scorers.reward_models.recall import Backend, Blocks, RecallScorer
+from ttc.scorers.reward_models.server import RewardServer, part
 
-__all__ = ["PLUGIN_TASK", "vllm_backend"]
+__all__ = ["PLUGIN_TASK", "StepsScorer", "token_scorer", "vllm_backend"]
+
 
 PLUGIN_TASK = "plugin"
 """VLLM's name for the task that an IO processor of the server decides on."""
@@ -46,7 +56,7 @@ class CompletionBackend:
 
     max_context = None
 
-    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
+    def __init__(self, server: RewardServer, adapter: Adapter, tokens: RewardTokenizer, folder: Path) -> None:
         self._server = server
         self._pair = tokens.single("good", adapter.good), tokens.single("bad", adapter.bad)
         dims = Dims.from_config(read_config(folder))
@@ -57,9 +67,11 @@ class CompletionBackend:
         """See `Backend`."""
         return self.blocks.one_by_one(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`; one after another, so that each finds the one before in the cache."""
-        return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
+        return [await self._read(problem_id, list(model_input.ids[: read + 1]), on_usage) for read in reads]
 
     async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> float:
         body = {
@@ -76,9 +88,9 @@ class CompletionBackend:
         details = part(reply, "usage").get("prompt_tokens_details") or {}
         cached = int(details.get("cached_tokens") or 0)
         on_usage(Usage(scored=len(ids) - cached, flops=self._shape.flops(len(ids) - cached, cached)))
-        told = part(reply, "choices", 0, "logprobs", "top_logprobs", 0)
+        top_logprobs = part(reply, "choices", 0, "logprobs", "top_logprobs", 0)
         try:
-            good, bad = (told[f"token_id:{token}"] for token in self._pair)
+            good, bad = (top_logprobs[f"token_id:{token}"] for token in self._pair)
         except KeyError as exc:
             raise ScorerError(f"the reward server did not tell the log-probability of {exc}: it is no vLLM") from exc
         return _sigmoid(good - bad)
@@ -89,13 +101,13 @@ class SpansBackend:
 
     max_context = None
 
-    def __init__(self, server: Server, adapter: Adapter, folder: Path) -> None:
+    def __init__(self, server: RewardServer, adapter: Adapter, folder: Path) -> None:
         self._server, self._adapter = server, adapter
         self._shape = Dims.from_config(read_config(folder)).model_shape(2)
         self.blocks = Blocks(server.block_size())
 
     @staticmethod
-    def offered(server: Server, token: int) -> bool:
+    def offered(server: RewardServer, token: int) -> bool:
         """Whether the server has the plugin."""
         reply = server.offers("/pooling", _spans_body(server, [token]))
         return isinstance(reply, dict) and isinstance(data := reply.get("data"), dict) and "cached" in data
@@ -104,12 +116,14 @@ class SpansBackend:
         """See `Backend`."""
         return self.blocks.from_the_end(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`; the last one first, whose reply tells all that were not cached."""
-        told: dict[int, float] = {}
-        while missing := [read for read in reads if read not in told]:
-            told |= await self._read(problem_id, list(laid.ids[: missing[-1] + 1]), on_usage)
-        return [told[read] for read in reads]
+        values: dict[int, float] = {}
+        while missing := [read for read in reads if read not in values]:
+            values |= await self._read(problem_id, list(model_input.ids[: missing[-1] + 1]), on_usage)
+        return [values[read] for read in reads]
 
     async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> dict[int, float]:
         reply = await self._server.post(problem_id, "/pooling", _spans_body(self._server, ids))
@@ -126,13 +140,13 @@ class LastBackend:
 
     max_context = None
 
-    def __init__(self, server: Server, adapter: Adapter, folder: Path) -> None:
+    def __init__(self, server: RewardServer, adapter: Adapter, folder: Path) -> None:
         self._server, self._adapter = server, adapter
         self._shape = Dims.from_config(read_config(folder)).model_shape(1 if adapter.outcome else 2)
         self.blocks = Blocks(server.block_size())
 
     @staticmethod
-    def offered(server: Server, token: int) -> bool:
+    def offered(server: RewardServer, token: int) -> bool:
         """Whether the server pools the last token."""
         reply = server.offers("/classify", _last_body(server, [token]))
         return reply is not None and isinstance(reply.get("data"), list)
@@ -141,9 +155,11 @@ class LastBackend:
         """See `Backend`."""
         return self.blocks.one_by_one(problem_id, ids, reads)
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`; one after another, so that each finds the one before in the cache."""
-        return [await self._read(problem_id, list(laid.ids[: read + 1]), on_usage) for read in reads]
+        return [await self._read(problem_id, list(model_input.ids[: read + 1]), on_usage) for read in reads]
 
     async def _read(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> float:
         new = self.blocks.send(problem_id, ids)  # siblings sent meanwhile find it: vLLM caches what it has scheduled
@@ -157,7 +173,7 @@ class TokensBackend:
 
     max_context = None
 
-    def __init__(self, server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> None:
+    def __init__(self, server: RewardServer, adapter: Adapter, tokens: RewardTokenizer, folder: Path) -> None:
         self._server, self._adapter = server, adapter
         self._tag = None if adapter.tag is None else tokens.single("step tag", adapter.tag)
         self._shape = Dims.from_config(read_config(folder)).model_shape(2)
@@ -167,9 +183,11 @@ class TokensBackend:
         """See `Backend`: the whole path."""
         return reads[-1] + 1 if reads else 0
 
-    async def read(self, problem_id: str, laid: Laid, reads: Sequence[int], on_usage: UsageSink) -> list[float]:
+    async def read(
+        self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
+    ) -> list[float]:
         """See `Backend`."""
-        ids = list(laid.ids[: reads[-1] + 1])
+        ids = list(model_input.ids[: reads[-1] + 1])
         body = {"model": self._server.model(), "input": ids, "task": "token_classify"}
         reply = await self._server.post(problem_id, "/pooling", {**body, "use_activation": False})
         on_usage(Usage(scored=len(ids), flops=self._shape.flops(len(ids), 0)))
@@ -184,7 +202,7 @@ class TokensBackend:
         return [_probability(by_position[read], self._adapter) for read in reads]
 
 
-def vllm_backend(server: Server, adapter: Adapter, tokens: Tokens, folder: Path) -> Backend:
+def vllm_backend(server: RewardServer, adapter: Adapter, tokens: RewardTokenizer, folder: Path) -> Backend:
     """The cheapest way to read this model that the server offers."""
     if adapter.kind == "token":
         return CompletionBackend(server, adapter, tokens, folder)
@@ -197,11 +215,11 @@ def vllm_backend(server: Server, adapter: Adapter, tokens: Tokens, folder: Path)
     return TokensBackend(server, adapter, tokens, folder)
 
 
-def _spans_body(server: Server, ids: list[int]) -> dict[str, Any]:
+def _spans_body(server: RewardServer, ids: list[int]) -> dict[str, Any]:
     return {"model": server.model(), "task": PLUGIN_TASK, "data": {"ids": ids}}
 
 
-def _last_body(server: Server, ids: list[int]) -> dict[str, Any]:
+def _last_body(server: RewardServer, ids: list[int]) -> dict[str, Any]:
     return {"model": server.model(), "input": ids, "use_activation": False}
 
 
@@ -221,3 +239,49 @@ def _probability(logits: Sequence[float], adapter: Adapter) -> float:
     highest = max(logits)
     weights = [exp(logit - highest) for logit in logits]
     return weights[label] / sum(weights)
+
+
+def token_scorer(server: RewardServer, folder: Path, adapter: Adapter, step_delimiter: str | None) -> RecallScorer:
+    """A reward model on a vLLM server, which is asked now for the model's name and for what it offers."""
+    if adapter.vllm is None:
+        raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded or protocol=steps")
+    tokens = RewardTokenizer(folder)
+    layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
+    server.model()
+    return RecallScorer(vllm_backend(server, adapter, tokens, folder), layout, aggregation=adapter.aggregation)
+
+
+class StepsScorer:
+    """A server that takes messages and steps; a path whose steps are known is not asked again."""
+
+    def __init__(self, server: RewardServer, delimiter: str, served_model: str | None) -> None:
+        self._server, self._delimiter, self._model = server, delimiter, served_model
+        self._known: dict[str, dict[tuple[str, ...], Score]] = {}
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        """Score every step of each prompt; `value` is the last one's."""
+        return await gather(self._score(prompt, on_usage) for prompt in prompts)
+
+    def release(self, problem_id: str) -> None:
+        """Forget the scores of a problem."""
+        self._known.pop(problem_id, None)
+
+    async def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
+        steps = tuple(steps_of(prompt, self._delimiter))
+        if not steps:
+            return Score(None, note="no token generated yet")
+        by_steps = self._known.setdefault(prompt.problem_id, {})
+        if steps not in by_steps:
+            messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+            body = {"problem_id": prompt.problem_id, "messages": messages, "steps": steps, "model": self._model}
+            reply = await self._server.post(prompt.problem_id, "/score", body)
+            scores, scored = reply.get("scores"), reply.get("scored_tokens")
+            if not isinstance(scores, list) or len(scores) != len(steps) or not isinstance(scored, int):
+                answer = json.dumps(reply)[:200]
+                raise ScorerError(
+                    f"the reward server must give {len(steps)} scores and scored_tokens, it gave {answer}"
+                )
+            on_usage(Usage(scored=scored))
+            values = tuple(float(score) for score in scores)
+            by_steps[steps] = Score(aggregate(Score(values[-1], values)), values)
+        return by_steps[steps]

@@ -36,7 +36,7 @@ MAX_MATCHED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class EqualityPolicy:
     """What counts as equal; see the module."""
 
     percent: Percent = "either"
@@ -61,7 +61,7 @@ class Decide:
 class Comparison:
     """One policy and one way to decide; `same` compares two shapes."""
 
-    def __init__(self, policy: Policy, decide: Decide) -> None:
+    def __init__(self, policy: EqualityPolicy, decide: Decide) -> None:
         self.policy, self.decide = policy, decide
 
     def same(self, left: Term, right: Term) -> Ternary:
@@ -104,8 +104,8 @@ class Comparison:
         first, second = exact(left), exact(right)
         if first is not None and second is not None:
             return first == second or abs(first - second) <= self._slack(left, right, first, second)
-        known = first if first is not None else second
-        return self.decide.equal(left, right, self._slack(left, right, known, known))
+        digits = first if first is not None else second
+        return self.decide.equal(left, right, self._slack(left, right, digits, digits))
 
     def _slack(self, left: Term, right: Term, first: Fraction | None, second: Fraction | None) -> Fraction:
         scale = max((abs(value) for value in (first, second) if value is not None), default=Fraction(0))

@@ -1,19 +1,34 @@
-"""Judge two mathematical answers with numbers and, where the grammar ends, with `math-verify`; runs in the worker."""
+"""Judge two mathematical answers with numbers and, where the grammar ends, with `math-verify`; runs in the worker.
+
+Numbers: two expressions are equal when they agree at every sample point where both are defined on the real line.
+Agreement is judged by how the difference behaves as the precision grows: a true zero shrinks with it, a tiny difference
+(1/2^99 against 1/2^98, e^-300 against e^-400) does not. Expressions with variables need at least two such points. Left
+out: proofs. A difference below 10^-100 in relative terms would pass for zero.
+
+`math-verify` is the last resort, for sums, integrals, limits, vectors. Its alarms are off, the worker has its own
+limits. Guards against its measured faults: a parse that lost a number or a letter of the source is refused, sequences
+with dots are refused, and equality must hold in both directions. latex2sympy is a grammar: it runs no text as code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import random
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from typing import Any
+
+from mpmath import mp  # type: ignore[import-untyped]
 
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term
-from ttc.answers.numeric import TooCostly
+from ttc.answers.numeric import TooCostly, Undefined, approximate
 from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import Unparsed
-from ttc.verifiers.maths.comparing import Comparison, Policy
-from ttc.verifiers.maths.deciding import Digits
-from ttc.verifiers.maths.symbolic import math_verify_equal
+from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Ternary
 
 
 def judge(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,7 +41,7 @@ def judge(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         left, right = read(gold), read(answer)
         if left is not None and right is not None:
-            equal = Comparison(Policy(**request["policy"]), Digits()).same(left, right)
+            equal = Comparison(EqualityPolicy(**request["policy"]), Digits()).same(left, right)
             return {"equal": equal, "reason": "numeric" if equal is not None else "undecided"}
         return {"equal": math_verify_equal(gold, answer), "reason": "math_verify"}
     except TooCostly as exc:
@@ -41,3 +56,145 @@ def read(text: str) -> Term | None:
         return shape(parse(text))
     except (Unparsed, RecursionError):
         return None
+
+
+_ATOM = re.compile(r"\d+(?:\.\d+)?|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
+_DOTS = re.compile(r"\.\.|\\(?:[lcvd]?dots|dotsc|dotsb)")
+_UNITS = re.compile(r"\\(?:text|mathrm|mbox)\s*\{")
+
+
+def math_verify_equal(gold: str, answer: str) -> Ternary:
+    """Whether `math-verify` finds the two plain answers equal in both directions; raises Unparsed when it cannot."""
+    from math_verify import verify
+
+    left, right = _parse(gold), _parse(answer)
+    if left == right:
+        return True
+    options = {"timeout_seconds": None, "numeric_precision": 50, "raise_on_error": True}
+    try:
+        return bool(verify([left], [right], **options) and verify([right], [left], **options))
+    except Exception as exc:
+        # sympy fails in many ways on odd expressions; each means that there is no verdict.
+        raise Unparsed(f"math-verify: {type(exc).__name__}") from exc
+
+
+def _parse(text: str) -> Any:
+    from latex2sympy2_extended import latex2sympy
+
+    if _DOTS.search(text) or _UNITS.search(text):
+        raise Unparsed("dots or words")
+    try:
+        parsed = latex2sympy(text, is_real=True, convert_degrees=False, normalization_config=None)
+    except Exception as exc:
+        # The generated parser fails in many ways on text outside its grammar; each means the same here.
+        raise Unparsed(f"math-verify: {type(exc).__name__}") from exc
+    if parsed is None:
+        raise Unparsed("math-verify: nothing parsed")
+    lost = set(_ATOM.findall(text)) - set(_ATOM.findall(str(parsed)))
+    if lost:
+        raise Unparsed(f"math-verify lost {sorted(lost)[0]!r}")
+    return parsed
+
+
+_POINTS = 8
+_NEEDED = 2
+_LOW, _HIGH = 60, 130
+_SHRINK = Fraction(1, 10**40)
+
+
+class Digits(Decide):
+    """Decides with 60 and 130 digits."""
+
+    def equal(self, left: Term, right: Term, slack: Fraction) -> Ternary:
+        """Whether two expressions have the same value, to within `slack`."""
+        names = sorted(left.symbols() | right.symbols())
+        answers = [_agree(left, right, point, slack) for point in _points(names)]
+        decisions = [answer for answer in answers if answer is not None]
+        # One point apart is a proof of difference; agreement at one point may be chance, so expressions need two.
+        if False in decisions:
+            return False
+        return True if len(decisions) >= (_NEEDED if names else 1) else None
+
+    def proportional(self, left: Term, right: Term, positive: bool) -> Ternary:
+        """Whether left = c * right for one constant c (of positive sign): left(p) right(q) = left(q) right(p)."""
+        names = sorted(left.symbols() | right.symbols())
+        points = [point for point in _points(names) if _defined(left, right, point)]
+        if len(points) < _NEEDED + 1:
+            return None
+        base = points[0]
+        if not all(_vanishes(functools.partial(_cross, left, right, base, other)) for other in points[1:]):
+            return False
+        signs = {_sign(left, base) * _sign(right, base)}
+        if 0 in signs:
+            return None
+        return signs == {1} if positive else True
+
+
+def _points(names: list[str]) -> Iterator[dict[str, Any]]:
+    """Sample points: positive ones first, then mixed signs; the same in every process."""
+    if not names:
+        yield {}
+        return
+    for turn in range(_POINTS):
+        rng = random.Random(zlib.crc32(f"{turn}/{','.join(names)}".encode()))
+        signs = (1,) if turn < _POINTS // 2 else (-1, 1)
+        yield {name: Fraction(rng.choice(signs) * rng.randrange(200_003, 2_500_007), 1_000_003) for name in names}
+
+
+def _value(node: Term, point: dict[str, Any]) -> Any:
+    exact_point = {name: mp.mpf(value.numerator) / value.denominator for name, value in point.items()}
+    return approximate(node, exact_point, mp)
+
+
+def _defined(left: Term, right: Term, point: dict[str, Any]) -> bool:
+    try:
+        with mp.workdps(20):
+            _value(left, point)
+            _value(right, point)
+    except (ArithmeticError, ValueError):
+        return False
+    return True
+
+
+def _agree(left: Term, right: Term, point: dict[str, Any], slack: Fraction) -> Ternary:
+    try:
+        if _vanishes(lambda: _value(left, point) - _value(right, point)):
+            return True
+        if not slack:
+            return False
+        with mp.workdps(_HIGH):
+            return bool(abs(_value(left, point) - _value(right, point)) <= mp.mpf(slack.numerator) / slack.denominator)
+    except Undefined:
+        return _agree_undefined(left, right, point)
+    except TooCostly:
+        raise
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _agree_undefined(left: Term, right: Term, point: dict[str, Any]) -> Ternary:
+    """Where one side has no value: nothing is learnt. A constant without a value equals nothing."""
+    return None if point else False
+
+
+def _vanishes(difference: Callable[[], Any]) -> bool:
+    def to(digits: int) -> Any:
+        with mp.workdps(digits):
+            return difference()
+
+    # A true zero is rounding noise, so 70 more digits make it smaller by far more than 40; a small difference stays.
+    rough, fine = to(_LOW), to(_HIGH)
+    if fine == 0:
+        return True
+    if rough == 0:
+        rough, fine = fine, to(2 * _HIGH)
+    return bool(abs(fine) <= abs(rough) * mp.mpf(_SHRINK.numerator) / _SHRINK.denominator)
+
+
+def _cross(left: Term, right: Term, base: dict[str, Any], other: dict[str, Any]) -> Any:
+    return _value(left, base) * _value(right, other) - _value(left, other) * _value(right, base)
+
+
+def _sign(node: Term, point: dict[str, Any]) -> int:
+    value = _value(node, point)
+    return 0 if value == 0 else 1 if value > 0 else -1

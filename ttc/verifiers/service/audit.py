@@ -45,10 +45,10 @@ def digest(target: Target, submission: Submission) -> str:
         ConfigError: the target is not JSON data, or nested too deeply.
     """
     try:
-        given = json.dumps([target, submission.text, submission.thinking, submission.finish_reason], sort_keys=True)
+        row = json.dumps([target, submission.text, submission.thinking, submission.finish_reason], sort_keys=True)
     except (TypeError, ValueError, RecursionError) as exc:
         raise ConfigError(f"target is not JSON data: {exc}") from exc
-    return hashlib.blake2b(given.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(row.encode(), digest_size=16).hexdigest()
 
 
 class Audit:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ttc.core import Verdict
 
-__all__ = ["Meter", "Metrics", "Quantiles"]
+__all__ = ["Metrics", "Quantiles", "VerdictCounter"]
 
 KEPT = 10_000
 
@@ -42,7 +42,7 @@ class Metrics:
     work_s: Quantiles
 
 
-class Meter:
+class VerdictCounter:
     """Counts verdicts; may be used from any thread."""
 
     def __init__(self) -> None:

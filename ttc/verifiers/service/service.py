@@ -30,8 +30,8 @@ from ttc.config.ranges import above, at_least
 from ttc.core import Json, Submission, Target, Verdict, Verifier
 from ttc.errors import PluginError, VerifierError
 from ttc.verifiers.service.audit import Audit, Entry, digest
-from ttc.verifiers.service.lane import Lane
-from ttc.verifiers.service.metrics import Meter, Metrics
+from ttc.verifiers.service.loop_thread import LoopThread
+from ttc.verifiers.service.metrics import Metrics, VerdictCounter
 from ttc.verifiers.shared.contract import Canary, Card, card_of
 
 __all__ = ["Service"]
@@ -85,8 +85,8 @@ class Service:
         self._verifier, self._audit = verifier, audit
         self._memory: OrderedDict[str, Verdict] = OrderedDict()
         self._memory_size, self._wall_s = memory, wall_s
-        self._lane: Lane[Verdict] = Lane(wall_s, self._too_late)
-        self._meter = Meter()
+        self._lane: LoopThread[Verdict] = LoopThread(wall_s, self._too_late)
+        self._meter = VerdictCounter()
         self._lock = threading.Lock()
         self._free, self._waiting = concurrency, deque[_Job]()
         self._closed = False
@@ -103,8 +103,8 @@ class Service:
             VerifierError: one got another verdict than is known; names it.
         """
         canaries = self.card.canaries if self.card else ()
-        asked = [self._lane.submit(partial(self._ask, canary.target, canary.submission)) for canary in canaries]
-        for canary, future in zip(canaries, asked, strict=True):
+        futures = [self._lane.submit(partial(self._ask, canary.target, canary.submission)) for canary in canaries]
+        for canary, future in zip(canaries, futures, strict=True):
             self._check(canary, future.result())
 
     def submit(self, target: Target, submission: Submission, label: Json = None) -> Future[Verdict]:
@@ -115,11 +115,11 @@ class Service:
         """
         job = _Job(target, submission, digest(target, submission), label, time.perf_counter(), Future())
         job.answer.set_running_or_notify_cancel()
-        known = self._recall(job.key)
-        if known is None:
+        verdict = self._recall(job.key)
+        if verdict is None:
             self._enqueue(job)
         else:
-            self._answer(job, known, remembered=True)
+            self._answer(job, verdict, remembered=True)
         return job.answer
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:

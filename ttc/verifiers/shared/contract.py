@@ -17,6 +17,7 @@ Left out: a schema of targets; `check_gold` checks one.
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -25,6 +26,7 @@ from ttc.core import FinishReason, Status, Submission, Target, Verifier
 from ttc.errors import ConfigError
 
 __all__ = ["ALL_OR_NOTHING", "Canary", "Card", "Declared", "card_of"]
+
 
 ALL_OR_NOTHING = "none: the score is 1 when correct, 0 when incorrect, absent without a verdict"
 """The partial-credit rule of a verifier that gives none."""
@@ -97,3 +99,11 @@ class Declared(Protocol):
 def card_of(verifier: Verifier) -> Card | None:
     """The verifier's card; None for a verifier from elsewhere that declares none."""
     return verifier.card if isinstance(verifier, Declared) else None
+
+
+def library(name: str) -> str:
+    """`name-1.2.3`, or `no-name` where it is not installed."""
+    try:
+        return f"{name}-{importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"no-{name}"

@@ -1,4 +1,4 @@
-"""What all verifiers share: reading targets and the final answers of submissions.
+"""What all verifiers share: reading targets, final answers, and the part of a submission that is judged as a whole.
 
 The policy on endings: a text that was cut (`finish_reason` length or abort) is not finished, so it has no answer
 (`no_answer`, reason `truncated` or `aborted`), unless the verifier was made with `allow_truncated`, and then its
@@ -8,16 +8,20 @@ answer counts like any other.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ttc.answers import Extraction, extract
-from ttc.answers.extract import MAX_FINAL
+from ttc.answers.extract import MAX_FINAL, answer_start
+from ttc.config.values import nearest
 from ttc.core import Submission, Target, Verdict
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
 from ttc.verifiers.maths.comparing import Reading
 
 MAX_TEXT = 1_000_000
@@ -102,8 +106,8 @@ def without_answer(extraction: Extraction) -> Verdict:
 
 def read_answer(submission: Submission, kind: str, allow_truncated: bool) -> Extraction | Verdict:
     """The final answer of a submission, or the verdict that there is none."""
-    if cut := unfinished(submission, allow_truncated):
-        return Verdict("no_answer", reason=cut)
+    if reason := unfinished(submission, allow_truncated):
+        return Verdict("no_answer", reason=reason)
     if len(submission.text) > MAX_TEXT:
         return Verdict("limit", reason="text_too_long")
     extraction = extract(submission.text, kind)
@@ -125,3 +129,94 @@ class Clock:
     def stamp(self, verdict: Verdict, version: str, waited: float = 0.0) -> Verdict:
         """Add version and seconds, less the time spent `waited` in a queue."""
         return dataclasses.replace(verdict, version=version, seconds=time.perf_counter() - self._start - waited)
+
+
+MAX_ERROR = 300
+
+
+@contextmanager
+def naming(item: str) -> Iterator[None]:
+    """Put `item` before the message of a ConfigError; a missing package is no fault of the item."""
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except ConfigError as exc:
+        raise ConfigError(f"{item}: {exc}" if item else str(exc)) from exc
+
+
+def jsonable(name: str, value: object) -> None:
+    """Raise ConfigError when a field of a target cannot be sent to a worker as JSON."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ConfigError(f"target.{name} is not JSON: {exc}"[:MAX_ERROR]) from exc
+
+
+def known_fields(target: Mapping[str, Any], fields: Sequence[str]) -> None:
+    """Raise ConfigError for the first field of `target` that is not one of `fields`."""
+    for name in target:
+        if name not in fields:
+            raise ConfigError(
+                f"target.{name}: no such field{nearest(str(name), fields)} (known: {', '.join(fields)})"[:MAX_ERROR]
+            )
+
+
+def answer_part(submission: Submission, allow_truncated: bool, max_chars: int) -> str | Verdict:
+    """The text after the thinking, or the verdict where there is none: cut, still thinking, blank or too long.
+
+    A text without thinking is returned as it is, with its white space.
+    """
+    if reason := unfinished(submission, allow_truncated):
+        return Verdict("no_answer", reason=reason)
+    start = answer_start(submission.text)
+    if start is None:
+        return Verdict("no_answer", reason="unclosed_thinking")
+    body = submission.text[start:].strip() if start else submission.text
+    if len(body) > max_chars:
+        return Verdict("limit", reason=f"more than {max_chars} characters")
+    return body if body.strip() else Verdict("no_answer", reason="empty")
+
+
+class AnswerVerifier(ABC):
+    """Holds one final answer to a `Gold`; a subclass says when the two are equal.
+
+    Args:
+        kind: what to extract (`ttc.answers.extract`).
+        allow_truncated: whether a text that was cut may have an answer.
+    """
+
+    name: str
+    version: str
+
+    def __init__(self, kind: str, allow_truncated: bool) -> None:
+        self._kind, self._allow_truncated = kind, allow_truncated
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
+        clock = Clock()
+        try:
+            gold = read_gold(target)
+        except ConfigError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+        extraction = read_answer(submission, self._kind, self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return clock.stamp(extraction, self.version)
+        equal = self.matches(extraction, gold.answers)
+        return clock.stamp(decided(equal, extraction, "same" if equal else "different"), self.version)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when the target does not verify against itself."""
+        with naming(item):
+            self.check_answers(read_gold(target).answers)
+
+    async def close(self) -> None:  # noqa: B027  # most have nothing to stop
+        """Nothing to stop."""
+
+    @abstractmethod
+    def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
+        """Whether the final answer is one of `answers`."""
+
+    @abstractmethod
+    def check_answers(self, answers: tuple[str, ...]) -> None:
+        """Raise ConfigError when `answers` do not verify against themselves."""

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from ttc.config.ranges import above, at_least
+from ttc.core import Status, Verdict
 from ttc.errors import VerifierError
 from ttc.verifiers.workers.worker import MAX_FRAME, PREFIX, write_frame
 
@@ -44,7 +45,7 @@ _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "D
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class WorkerReply:
     """What came back: `status` ok, timeout, limit or error, the worker's `data`, `seconds` of work, `waited` before."""
 
     status: str
@@ -81,7 +82,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, _kill_all, self._ready)
         self.num_started = 0
 
-    def submit(self, request: Mapping[str, Any]) -> Future[Reply]:
+    def submit(self, request: Mapping[str, Any]) -> Future[WorkerReply]:
         """Queue a request; the future is done within `timeout_s` of the moment a worker takes it up."""
         with self._lock:
             if self._closed:
@@ -92,7 +93,7 @@ class Pool:
             threads = self._threads
         return threads.submit(self._serve, dict(request), time.perf_counter())
 
-    async def run(self, request: Mapping[str, Any]) -> Reply:
+    async def run(self, request: Mapping[str, Any]) -> WorkerReply:
         """Run a request from a coroutine; cancelling gives up the place in the queue."""
         return await asyncio.wrap_future(self.submit(request))
 
@@ -105,7 +106,7 @@ class Pool:
             threads.shutdown(wait=True, cancel_futures=True)
         self._finalizer()
 
-    def _serve(self, request: dict[str, Any], queued: float) -> Reply:
+    def _serve(self, request: dict[str, Any], queued: float) -> WorkerReply:
         worker = self._take()
         began = time.perf_counter()
         limits = {"soft_s": SOFT * self.timeout_s, "cpu_s": math.ceil(self.timeout_s) + 1}
@@ -115,7 +116,7 @@ class Pool:
             self._replace(worker)
         else:
             self._give(worker)
-        return Reply(str(data.pop("status")), data, seconds, began - queued)
+        return WorkerReply(str(data.pop("status")), data, seconds, began - queued)
 
     def _take(self) -> _Worker:
         """A ready worker; prefers one that has finished its start."""
@@ -250,6 +251,21 @@ class _Worker:
 
 def _environment() -> dict[str, str]:
     """What a worker needs to start, and nothing else: secrets in the parent's environment stay there."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
     path = os.pathsep.join(os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path)
-    return {**kept, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    return {**variables, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+
+
+MEMORY_MB = 512
+_STATUSES: Mapping[str, Status] = {"timeout": "timeout", "limit": "limit"}
+
+
+def text_pool(workers: int, timeout_s: float) -> Pool:
+    """A pool of that worker; nothing starts before the first request."""
+    program = ("-m", "ttc.verifiers.workers.text_worker")
+    return Pool(workers=workers, timeout_s=timeout_s, memory_mb=MEMORY_MB, program=program)
+
+
+def without_reply(reply: WorkerReply) -> Verdict:
+    """The verdict where a worker gave no result: a limit, a timeout or an error, with its reason."""
+    return Verdict(_STATUSES.get(reply.status, "error"), reason=str(reply.data.get("reason") or reply.status))

@@ -72,8 +72,8 @@ def serve(calls: Mapping[str, Call], memory_mb: int) -> None:
 
 def answer(calls: Mapping[str, Call], request: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out one request under its limits; every outcome is a reply."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + request["cpu_s"]))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, math.ceil(usage.ru_utime + usage.ru_stime + request["cpu_s"]))
     try:
         signal.setitimer(signal.ITIMER_REAL, request["soft_s"])
         try:

@@ -1,0 +1,233 @@
+"""Several servers of one model: least outstanding requests, prefix affinity, a rest for those that fail, retries.
+
+All requests with one key (a problem) go to one server, which then has their common prefix in its cache; the key moves
+only when that server is resting. A server that fails rests for a back-off that doubles with every further failure;
+afterwards one request tries it before the others follow. When all are resting, the one that rests least is asked.
+Which server answers is no part of the randomness of a draw. Cost: a table of the latest keys.
+
+Trying again (`Retry`): transient failures only, bounded in attempts and in seconds, with exponential back-off and full
+jitter (Brooker 2015, "Exponential Backoff And Jitter", AWS Architecture Blog). The jitter comes from the operating
+system's entropy: it moves only when a request is sent, never what is sampled. A server's own wish (`Retry-After`,
+`retry-after-ms`) is honoured up to a cap. What cannot pass by waiting (a bad request, a missing key, a prompt beyond
+the context) is never sent again. Cost: the tokens that a killed attempt had decoded, charged as `overrun`.
+
+Left out: weights of unequal servers, moving a key for the sake of balance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+from ttc.errors import ConfigError, EngineError
+
+__all__ = ["Balancer", "Retry", "ServerState", "Transient", "is_transient", "retry_after_s", "retrying"]
+
+
+T = TypeVar("T")
+
+_ENTROPY = random.SystemRandom()
+_STATUSES = frozenset({408, 409, 429})
+
+
+class Transient(Exception):
+    """A failure that may pass. Never leaves this package: `retrying` turns it into `error` when it does not pass."""
+
+    def __init__(self, error: EngineError, *, retry_after_s: float | None = None, status: int | None = None) -> None:
+        """`error` is what the caller sees in the end; `retry_after_s` is how long the server asks to wait, in seconds.
+
+        `status` is the HTTP status, None where there was no answer.
+        """
+        super().__init__(str(error))
+        self.error, self.retry_after_s, self.status = error, retry_after_s, status
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How long to insist. `max_attempts` counts the first one; the others are seconds.
+
+    No attempt starts later than `max_total_s` after the first failure. The pause before attempt k + 1 is uniform in
+    [0, min(max_pause_s, base_s * 2**(k - 1))], or what the server asks for, at most `max_wish_s`, and a little more.
+    """
+
+    max_attempts: int = 6
+    max_total_s: float = 60.0
+    base_s: float = 0.5
+    max_pause_s: float = 15.0
+    max_wish_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Refuse limits that allow no attempt and negative times."""
+        if self.max_attempts < 1:
+            raise ConfigError(f"retry.max_attempts must be >= 1, got {self.max_attempts}")
+        for spec in fields(self)[1:]:
+            if not getattr(self, spec.name) >= 0:
+                raise ConfigError(f"retry.{spec.name} must be >= 0, got {getattr(self, spec.name)!r}")
+
+    def pause_s(self, failures: int, retry_after_s: float | None) -> float:
+        """Seconds to wait after so many failures."""
+        jitter = _ENTROPY.uniform(0.0, min(self.max_pause_s, self.base_s * 2.0 ** (failures - 1)))
+        if retry_after_s is None:
+            return jitter
+        return min(retry_after_s, self.max_wish_s) + min(jitter, self.base_s)
+
+
+async def retrying(attempt: Callable[[], Awaitable[T]], policy: Retry) -> T:
+    """Await `attempt()` until it succeeds, fails for good, or `policy` is used up.
+
+    Raises:
+        EngineError: the last transient failure, with the number of attempts; any other exception passes through.
+    """
+    failures, first = 0, 0.0
+    while True:
+        try:
+            return await attempt()
+        except Transient as failure:
+            failures += 1
+            now = time.monotonic()
+            first = now if failures == 1 else first
+            pause = policy.pause_s(failures, failure.retry_after_s)
+            if failures >= policy.max_attempts or now + pause - first > policy.max_total_s:
+                raise _final(failure.error, failures) from failure.__cause__
+        await asyncio.sleep(pause)
+
+
+def _final(error: EngineError, attempts: int) -> EngineError:
+    tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    return type(error)(f"{error} (gave up after {tries})")
+
+
+def is_transient(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether an HTTP status may pass by waiting: 408, 409, 429 and 5xx, unless `x-should-retry` says otherwise.
+
+    `headers` maps names in lower case (or ignores case, as HTTP clients' own types do).
+
+    501 (not implemented) and 505 (version) are properties of the server and never pass.
+    """
+    advice = headers.get("x-should-retry", "").lower()
+    if advice in ("true", "false"):
+        return advice == "true"
+    return status in _STATUSES or (500 <= status < 600 and status not in (501, 505))
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds that `retry-after-ms` or `Retry-After` (seconds or a date) ask for; None without a readable one."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            return max(float(value) * unit, 0.0)
+        except ValueError:
+            parsed = email.utils.parsedate_tz(value)
+            if parsed is not None:
+                return max(email.utils.mktime_tz(parsed) - time.time(), 0.0)
+    return None
+
+
+MAX_KEYS = 1 << 16
+
+
+@dataclass(slots=True)
+class ServerState:
+    """One server: requests under way, keys that were given to it, failures in a row, when its rest ends (monotonic)."""
+
+    url: str
+    outstanding: int = 0
+    keys: int = 0
+    failures: int = 0
+    rests_until: float = 0.0
+
+    def available(self, now: float) -> bool:
+        """Whether it may be asked: in good health, or rested and not yet being tried."""
+        return not self.failures or (now >= self.rests_until and not self.outstanding)
+
+
+class Balancer:
+    """Chooses a server for each request; to be used from one thread."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        rest_s: float = 1.0,
+        max_rest_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`rest_s` is the first rest of a failing server in seconds; it doubles up to `max_rest_s`.
+
+        Raises:
+            ConfigError: no URL, or one given twice.
+        """
+        if not urls or len(set(urls)) < len(urls):
+            raise ConfigError(f"base_url needs one or more different URLs, got {', '.join(urls) or 'none'}")
+        self._servers = [ServerState(url) for url in urls]
+        self._rest_s, self._max_rest_s, self._clock = rest_s, max_rest_s, clock
+        self._home: OrderedDict[str, ServerState] = OrderedDict()
+
+    @property
+    def servers(self) -> tuple[ServerState, ...]:
+        """A copy of the state of every server."""
+        return tuple(replace(server) for server in self._servers)
+
+    async def send(self, key: str, attempt: Callable[[str], Awaitable[T]], retry: Retry) -> T:
+        """Await `attempt(url)` on the server of `key`, again elsewhere or later when it raises `Transient`."""
+
+        async def once() -> T:
+            with self.lease(key) as url:
+                return await attempt(url)
+
+        return await retrying(once, retry)
+
+    @contextmanager
+    def lease(self, key: str) -> Iterator[str]:
+        """Give the URL of the server for `key` and count the request; a `Transient` inside sends the server to rest."""
+        server = self._choose(key)
+        server.outstanding += 1
+        try:
+            yield server.url
+        except Transient as failure:
+            self._fail(server, failure.retry_after_s)
+            raise
+        else:
+            server.failures = 0
+        finally:
+            server.outstanding -= 1
+
+    def _choose(self, key: str) -> ServerState:
+        now, home = self._clock(), self._home.get(key)
+        if home is not None and home.available(now):
+            self._home.move_to_end(key)
+            return home
+        healthy = [server for server in self._servers if server.available(now)]
+        if healthy:
+            server_state = min(healthy, key=lambda server: (server.outstanding, server.keys))
+        else:
+            server_state = min(self._servers, key=lambda server: server.rests_until)
+        self._bind(key, server_state)
+        return server_state
+
+    def _bind(self, key: str, server: ServerState) -> None:
+        old = self._home.pop(key, None)
+        if old is not None:
+            old.keys -= 1
+        self._home[key] = server
+        server.keys += 1
+        if len(self._home) > MAX_KEYS:
+            self._home.popitem(last=False)[1].keys -= 1
+
+    def _fail(self, server: ServerState, retry_after_s: float | None) -> None:
+        """Send a server to rest; requests that were under way when it failed do not lengthen the rest."""
+        now = self._clock()
+        if server.failures and now < server.rests_until:
+            return
+        server.failures += 1
+        rest = min(self._rest_s * 2.0 ** (server.failures - 1), self._max_rest_s)
+        server.rests_until = now + max(rest, min(retry_after_s or 0.0, self._max_rest_s))

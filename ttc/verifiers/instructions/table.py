@@ -1,0 +1,353 @@
+"""The 25 kinds of verifiable instructions of IFEval (Zhou et al. 2023, arXiv:2311.07911).
+
+`INSTRUCTIONS` maps an id to a function that reads the parameters and returns the check: text -> followed or not. Each
+check is linear in the text. Where the published checkers differ, the docstring of the check says so.
+
+Keywords are literal text and their case does not matter. (IFEval reads them as regular expressions; none of its prompts
+has one that would differ.) A response without enough letters to tell its language passes a check of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from ttc.config.values import nearest
+from ttc.errors import ConfigError
+from ttc.verifiers.instructions.counting import count_capital_words, count_sentences, count_words
+from ttc.verifiers.shared.languages import check_code, detect
+
+__all__ = ["INSTRUCTIONS", "Arguments", "Check", "Make"]
+
+
+Check: TypeAlias = Callable[[str], bool]
+"""Whether a response follows one instruction."""
+Make: TypeAlias = Callable[["Arguments"], Check]
+"""Build a check from the parameters of an instruction; raises ConfigError when they cannot be used."""
+
+_RELATIONS: Mapping[str, Callable[[int, int], bool]] = {"at least": int.__ge__, "less than": int.__lt__}
+
+
+class Arguments:
+    """The `kwargs` of one instruction; `where` names them in errors. A field that is None counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values = {name: value for name, value in values.items() if value is not None}
+        self._where = where
+        self._read: set[str] = set()
+
+    def text(self, name: str) -> str:
+        """A string that is not blank."""
+        value = self._get(name, "a string")
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigError(f"{self._where}.{name} must be a string that is not blank, got {value!r}"[:300])
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A non-empty list of strings that are not blank."""
+        value = self._get(name, "a list of strings")
+        listed = isinstance(value, (list, tuple)) and value
+        if not listed or not all(isinstance(item, str) and item.strip() for item in value):
+            raise ConfigError(f"{self._where}.{name} must be a list of strings that are not blank, got {value!r}"[:300])
+        return tuple(value)
+
+    def count(self, name: str) -> int:
+        """A whole number >= 0; one written as a float counts."""
+        value = self._get(name, "a whole number")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value != int(value) or value < 0:
+            raise ConfigError(f"{self._where}.{name} must be a whole number >= 0, got {value!r}"[:300])
+        return int(value)
+
+    def compared(self, relation: str, threshold: str) -> Callable[[int], bool]:
+        """How a count is judged: by the fields `relation` ("at least" or "less than") and `threshold`."""
+        limit, name = self.count(threshold), self._get(relation, "a relation")
+        compare = _RELATIONS.get(name) if isinstance(name, str) else None
+        if compare is None:
+            relations = " or ".join(map(repr, _RELATIONS))
+            raise ConfigError(f"{self._where}.{relation} must be {relations}, got {name!r}"[:300])
+        return lambda number: compare(number, limit)
+
+    def finish(self) -> None:
+        """Refuse fields that the instruction did not read."""
+        for name in self._values:
+            if name not in self._read:
+                names = ", ".join(sorted(self._read)) or "none"
+                hint = nearest(str(name), sorted(self._read))
+                raise ConfigError(f"{self._where}.{name}: no such parameter{hint} (known: {names})")
+
+    def _get(self, name: str, what: str) -> Any:
+        self._read.add(name)
+        if name not in self._values:
+            raise ConfigError(f"{self._where}.{name} is missing: {what} is needed")
+        return self._values[name]
+
+
+def existence(arguments: Arguments) -> Check:
+    """Every keyword occurs, also inside other words."""
+    patterns = [_anywhere(word) for word in arguments.texts("keywords")]
+    return lambda text: all(pattern.search(text) for pattern in patterns)
+
+
+def frequency(arguments: Arguments) -> Check:
+    """The keyword occurs at least, or less than, so many times."""
+    pattern = _anywhere(arguments.text("keyword"))
+    enough = arguments.compared("relation", "frequency")
+    return lambda text: enough(sum(1 for _ in pattern.finditer(text)))
+
+
+def forbidden_words(arguments: Arguments) -> Check:
+    """None of the words occurs as a word of its own."""
+    patterns = [re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE) for word in arguments.texts("forbidden_words")]
+    return lambda text: not any(pattern.search(text) for pattern in patterns)
+
+
+def letter_frequency(arguments: Arguments) -> Check:
+    """The letter, or any other character, occurs at least, or less than, so many times."""
+    letter = arguments.text("letter").strip().lower()
+    enough = arguments.compared("let_relation", "let_frequency")
+    return lambda text: enough(text.lower().count(letter))
+
+
+def _anywhere(word: str) -> re.Pattern[str]:
+    return re.compile(re.escape(word.strip()), re.IGNORECASE)
+
+
+def response_language(arguments: Arguments) -> Check:
+    """The response is in the language with that code (ISO 639-1)."""
+    code = check_code(arguments.text("language"))
+    return lambda text: is_in(text, code)
+
+
+def is_in(text: str, language: str) -> bool:
+    """Whether `text` is in `language`, or has too few letters to tell."""
+    return detect(text) in (language, None)
+
+
+_PARAGRAPHS = re.compile(r"\s?\*\*\*\s?")
+_ENDS_WORD = re.compile(r"[.,?!'\"]")
+
+
+def number_words(arguments: Arguments) -> Check:
+    """At least, or less than, so many words."""
+    enough = arguments.compared("relation", "num_words")
+    return lambda text: enough(count_words(text))
+
+
+def number_sentences(arguments: Arguments) -> Check:
+    """At least, or less than, so many sentences (see `sentences`)."""
+    enough = arguments.compared("relation", "num_sentences")
+    return lambda text: enough(count_sentences(text))
+
+
+def number_paragraphs(arguments: Arguments) -> Check:
+    """Exactly so many paragraphs between dividers `***`; an empty one counts as broken, except first and last."""
+    number = arguments.count("num_paragraphs")
+
+    def check(text: str) -> bool:
+        blank = [not part.strip() for part in _PARAGRAPHS.split(text)]
+        return not any(blank[1:-1]) and len(blank) - blank[0] - (len(blank) > 1 and blank[-1]) == number
+
+    return check
+
+
+def nth_paragraph_first_word(arguments: Arguments) -> Check:
+    """So many paragraphs between empty lines, one of which begins with the word."""
+    num_paragraphs, nth = arguments.count("num_paragraphs"), arguments.count("nth_paragraph")
+    first = arguments.text("first_word").strip().lower()
+
+    def check(text: str) -> bool:
+        paragraphs = text.split("\n\n")
+        number = sum(1 for paragraph in paragraphs if paragraph.strip())
+        if not 1 <= nth <= number or not paragraphs[nth - 1].strip():
+            return False
+        word = paragraphs[nth - 1].split(maxsplit=1)[0].lstrip("'").lstrip('"')
+        return number == num_paragraphs and _ENDS_WORD.split(word, maxsplit=1)[0].lower() == first
+
+    return check
+
+
+_ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+_FENCES = ("```json", "```Json", "```JSON", "```")
+_SINGLE = re.compile(r"\*([^\n*]*)\*")
+_DOUBLE = re.compile(r"\*\*([^\n*]*)\*\*")
+_DASH_LINE = re.compile(r"^[^\S\n]*-", re.MULTILINE)
+
+
+def number_bullet_lists(arguments: Arguments) -> Check:
+    """Exactly so many lines that begin with `*` or `-`."""
+    number = arguments.count("num_bullets")
+    return lambda text: _star_lines(text) + sum(1 for _ in _DASH_LINE.finditer(text)) == number
+
+
+def _star_lines(text: str) -> int:
+    """Lines that begin with one star; a star alone on its line takes the next line with it, as in IFEval."""
+    lines = text.split("\n")
+    count, continuation = 0, -1
+    for i, line in enumerate(lines):
+        bare = line.lstrip()
+        if i == continuation or not bare.startswith("*") or bare.startswith("**"):
+            continue
+        if bare != "*":
+            count += 1
+        elif i + 1 < len(lines):
+            count, continuation = count + 1, i + 1
+    return count
+
+
+def number_highlighted_sections(arguments: Arguments) -> Check:
+    """At least so many `*highlights*` with something in them, on one line each; a double star counts like a single."""
+    number = arguments.count("num_highlights")
+    return lambda text: sum(_filled(pattern, text) for pattern in (_SINGLE, _DOUBLE)) >= number
+
+
+def _filled(pattern: re.Pattern[str], text: str) -> int:
+    return sum(1 for match in pattern.finditer(text) if match[1].strip())
+
+
+def multiple_sections(arguments: Arguments) -> Check:
+    """At least so many headings: the word and a number, `Section 2`."""
+    heading = re.compile(rf"{re.escape(arguments.text('section_spliter').strip())}\s?\d+")
+    number = arguments.count("num_sections")
+    return lambda text: sum(1 for _ in heading.finditer(text)) >= number
+
+
+def title(_arguments: Arguments) -> Check:
+    """A line with a title in double angles that is not blank: <<Ode to Joy>>."""
+    return lambda text: any(map(_has_title, text.split("\n")))
+
+
+def _has_title(line: str) -> bool:
+    start, end = line.find("<<"), line.rfind(">>")
+    return start >= 0 and end >= start + 3 and bool(line[start:end].lstrip("<").rstrip(">").strip())
+
+
+def json_format(_arguments: Arguments) -> Check:
+    """The whole response is JSON, perhaps in a fence."""
+
+    def check(text: str) -> bool:
+        body = text.strip()
+        for fence in _FENCES:
+            body = body.removeprefix(fence)
+        try:
+            json.loads(body.removesuffix("```").strip())
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+    return check
+
+
+def constrained_response(_arguments: Arguments) -> Check:
+    """One of the three sentences "My answer is yes / no / maybe." occurs."""
+    return lambda text: any(answer in text for answer in _ANSWERS)
+
+
+_MARKERS = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
+"""The two markers of IFEval, which may be written with spaces; any other one is literal."""
+
+
+def number_placeholders(arguments: Arguments) -> Check:
+    """At least so many [placeholders], each on one line."""
+    number = arguments.count("num_placeholders")
+    return lambda text: sum(map(_placeholders, text.split("\n"))) >= number
+
+
+def _placeholders(line: str) -> int:
+    count, at = 0, line.find("[")
+    while at >= 0 and (end := line.find("]", at)) >= 0:
+        count, at = count + 1, line.find("[", end)
+    return count
+
+
+def postscript(arguments: Arguments) -> Check:
+    """The marker of a postscript occurs, whatever its case."""
+    marker = arguments.text("postscript_marker").strip()
+    pattern = re.compile(_MARKERS.get(marker, re.escape(marker.lower())))
+    return lambda text: pattern.search(text.lower()) is not None
+
+
+_DIVIDER = "******"
+
+
+def two_responses(_arguments: Arguments) -> Check:
+    """Exactly two different responses with six stars between them; only the first and last part may be empty."""
+
+    def check(text: str) -> bool:
+        parts = [part.strip() for part in text.split(_DIVIDER)]
+        filled = [part for part in parts if part]
+        return all(parts[1:-1]) and len(filled) == 2 and filled[0] != filled[1]
+
+    return check
+
+
+def repeat_prompt(arguments: Arguments) -> Check:
+    """The response begins with the request, word for word, whatever the case."""
+    prompt = arguments.text("prompt_to_repeat").strip().lower()
+    return lambda text: text.strip().lower().startswith(prompt)
+
+
+def end_checker(arguments: Arguments) -> Check:
+    """The response ends with the phrase, whatever the case; quotation marks around the whole are dropped."""
+    phrase = arguments.text("end_phrase").strip().lower()
+    return lambda text: text.strip().strip('"').lower().endswith(phrase)
+
+
+def quotation(_arguments: Arguments) -> Check:
+    """The whole response stands in double quotation marks."""
+    return lambda text: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"'
+
+
+def english_capital(_arguments: Arguments) -> Check:
+    """English without a small letter."""
+    check_code("en")
+    return lambda text: text.isupper() and is_in(text, "en")
+
+
+def english_lowercase(_arguments: Arguments) -> Check:
+    """English without a capital."""
+    check_code("en")
+    return lambda text: text.islower() and is_in(text, "en")
+
+
+def capital_word_frequency(arguments: Arguments) -> Check:
+    """At least, or less than, so many words in capitals."""
+    enough = arguments.compared("capital_relation", "capital_frequency")
+    return lambda text: enough(count_capital_words(text))
+
+
+def no_comma(_arguments: Arguments) -> Check:
+    """No comma occurs."""
+    return lambda text: "," not in text
+
+
+INSTRUCTIONS: Mapping[str, Make] = {
+    "keywords:existence": existence,
+    "keywords:frequency": frequency,
+    "keywords:forbidden_words": forbidden_words,
+    "keywords:letter_frequency": letter_frequency,
+    "language:response_language": response_language,
+    "length_constraints:number_sentences": number_sentences,
+    "length_constraints:number_paragraphs": number_paragraphs,
+    "length_constraints:number_words": number_words,
+    "length_constraints:nth_paragraph_first_word": nth_paragraph_first_word,
+    "detectable_content:number_placeholders": number_placeholders,
+    "detectable_content:postscript": postscript,
+    "detectable_format:number_bullet_lists": number_bullet_lists,
+    "detectable_format:constrained_response": constrained_response,
+    "detectable_format:number_highlighted_sections": number_highlighted_sections,
+    "detectable_format:multiple_sections": multiple_sections,
+    "detectable_format:json_format": json_format,
+    "detectable_format:title": title,
+    "combination:two_responses": two_responses,
+    "combination:repeat_prompt": repeat_prompt,
+    "startend:end_checker": end_checker,
+    "startend:quotation": quotation,
+    "change_case:capital_word_frequency": capital_word_frequency,
+    "change_case:english_capital": english_capital,
+    "change_case:english_lowercase": english_lowercase,
+    "punctuation:no_comma": no_comma,
+}
