@@ -50,14 +50,14 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the models, then serve until a signal comes."""
+    for package in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, "serve")
     from serve.http.server import serve
     from serve.operator.config import load_config
     from serve.operator.defaults import from_options
     from serve.running.catalogue import Catalogue
 
-    for package in ("fastapi", "uvicorn"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtra(package, "serve")
     if not 0 <= args.port <= 65535:
         raise ConfigError(f"--port must lie in 0..65535, got {args.port}")
     if args.config is not None:

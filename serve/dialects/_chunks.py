@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from pydantic import BaseModel
 
 from serve.dialects.sse import DONE, Frame, data, openai_failure
-from serve.requests.fields import stream_options
-from serve.requests.schema import Schema
+from serve.requests.fields import ChoiceFields, stream_options
 from serve.running.events import (
     AnswerDelta,
     Counts,
@@ -21,14 +23,17 @@ from serve.running.events import (
     ThinkingDelta,
 )
 
-__all__ = ["USAGE", "ChunkStream", "body_of"]
+__all__ = ["ChoiceUsage", "ChunkStream", "Count", "body_of"]
 
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-USAGE: Schema = {
-    "type": "object",
-    "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
-    "properties": {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
-}
+Count = Annotated[int, Ge(0)]
+
+
+class ChoiceUsage(BaseModel):
+    """OpenAI's usage of a reply with choices."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
 
 
 def _usage_of(counts: Counts) -> dict[str, Any]:
@@ -52,9 +57,9 @@ def body_of(outcome: Outcome, head: Mapping[str, Any], choices: list[dict[str, A
 class ChunkStream:
     """Events to chunks, in the order in which clients expect them; a dialect says how a choice looks."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        """`body` is the checked request."""
-        self._num_choices, self._usage = body.get("n") or 1, stream_options(body)
+    def __init__(self, body: ChoiceFields) -> None:
+        """`body` is the request."""
+        self._num_choices, self._usage = body.n or 1, stream_options(body, body.stream_options)
         self._head: Mapping[str, Any] = {}
         self._last: Finish | None = None
         self._frames: dict[tuple[int, bool], Frame] = {}

@@ -10,190 +10,151 @@ Anthropic's prompt cache has no effect: prefixes are cached here anyway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import MaxLen, MinLen
+from pydantic import Field
+
+from serve.requests.body import FIRST_FAULT, Body, with_reason
 from serve.requests.errors import ApiError, invalid
-from serve.requests.fields import SHARED, text_of
+from serve.requests.fields import CommonFields, StopText, TokenCount, text_of
 from serve.requests.request import SamplingWish, ServeRequest, ThinkingWish
-from serve.requests.schema import Schema, described, nullable
 from serve.requests.search import read_search
-from serve.requests.thinking import EFFORTS, read_thinking
-from serve.requests.thinking import FIELDS as THINKING
+from serve.requests.thinking import Effort, ThinkingMode, read_thinking
 from ttc.core import Message
 
-__all__ = ["parse", "schema"]
-
-_TEXT: Schema = {"type": "string"}
-_CACHE: Schema = described(nullable({"type": "object"}), "No effect.")
-_BLOCK: Schema = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["type"],
-    "properties": {
-        "type": {
-            "type": "string",
-            "enum": ["text", "thinking", "redacted_thinking"],
-            "x-reason": "this server reads text only",
-        },
-        "text": _TEXT,
-        "cache_control": _CACHE,
-        "citations": described({"type": ["array", "null"], "maxItems": 0}, "None."),
-        "thinking": described(_TEXT, "No effect: thought of earlier turns is not read again."),
-        "signature": described(_TEXT, "No effect, like thinking."),
-        "data": described(_TEXT, "No effect, like thinking."),
-    },
-}
-_BLOCKS: Schema = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _BLOCK}]}
-_OWN: Mapping[str, Schema] = MappingProxyType(
-    {
-        "thinking": nullable(
-            {
-                "type": "object",
-                "required": ["type"],
-                "additionalProperties": False,
-                "properties": {
-                    "type": {"type": "string", "enum": ["enabled", "disabled", "adaptive"]},
-                    "budget_tokens": nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31}),
-                    "display": described(
-                        nullable({"type": "string", "enum": ["summarized", "omitted"]}),
-                        "omitted hides the thought; nothing here summarises it.",
-                    ),
-                },
-            }
-        ),
-        "output_config": nullable(
-            {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    "effort": nullable({"type": "string", "enum": list(EFFORTS)}),
-                    "format": {"type": "null", "x-reason": "formats go with /v1/chat/completions only"},
-                },
-            }
-        ),
-    }
-)
+__all__ = ["MessagesRequest", "parse"]
 
 
-def schema(ttc: Schema) -> dict[str, Any]:
-    """The schema of a request; `ttc` is that of the search object."""
-    message = {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["role", "content"],
-        "properties": {"role": {"type": "string", "enum": ["user", "assistant", "system"]}, "content": _BLOCKS},
-    }
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["model", "messages", "max_tokens"],
-        "properties": {
-            "messages": {"type": "array", "minItems": 1, "maxItems": 4096, "items": message},
-            "system": {"anyOf": [*_BLOCKS["anyOf"], {"type": "null"}]},
-            "max_tokens": described(
-                {"type": "integer", "minimum": 1, "maximum": 1 << 31}, "Most tokens, thought included."
-            ),
-            "model": SHARED["model"],
-            "temperature": SHARED["temperature"],
-            "top_p": SHARED["top_p"],
-            "top_k": SHARED["top_k"],
-            "stop_sequences": nullable(
-                {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 256}}
-            ),
-            "stream": nullable({"type": "boolean"}),
-            **THINKING,
-            **_OWN,
-            "metadata": described(nullable({"type": "object"}), "No effect."),
-            "service_tier": described(nullable({"type": "string"}), "No effect."),
-            "cache_control": _CACHE,
-            "tools": nullable({"type": "array", "maxItems": 0, "x-reason": "tools go with /v1/chat/completions only"}),
-            "tool_choice": {"type": "null", "x-reason": "there are no tools"},
-            "container": {"type": "null", "x-reason": "nothing runs code here"},
-            "mcp_servers": nullable({"type": "array", "maxItems": 0, "x-reason": "there are no tools"}),
-            "context_management": {"type": "null", "x-reason": "nothing is cut off a conversation"},
-            "ttc": nullable(ttc),
-        },
-    }
+class ContentBlock(Body):
+    """A block of a message's content."""
+
+    type: Literal["text", "thinking", "redacted_thinking"] = with_reason("this server reads text only", ...)
+    text: str | None = None
+    cache_control: dict[str, Any] | None = Field(None, description="No effect.")
+    citations: Annotated[list[Any], MaxLen(0)] | None = Field(None, description="None.")
+    thinking: str | None = Field(None, description="No effect: thought of earlier turns is not read again.")
+    signature: str | None = Field(None, description="No effect, like thinking.")
+    data: str | None = Field(None, description="No effect, like thinking.")
 
 
-def parse(body: Mapping[str, Any]) -> ServeRequest:
-    """Translate a checked body.
+_Content = str | Annotated[list[ContentBlock], FIRST_FAULT, MinLen(1)]
+
+
+class MessageTurn(Body):
+    """One turn of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: _Content
+
+
+class MessagesThinking(ThinkingMode):
+    """`thinking` as Anthropic has it."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: TokenCount | None = None
+    display: Literal["summarized", "omitted"] | None = Field(
+        None, description="omitted hides the thought; nothing here summarises it."
+    )
+
+
+class OutputConfig(Body):
+    """`output_config`: the effort of a reply."""
+
+    effort: Effort | None = None
+    format: None = with_reason("formats go with /v1/chat/completions only")
+
+
+class MessagesRequest(CommonFields):
+    """The body of a Messages request."""
+
+    messages: Annotated[list[MessageTurn], FIRST_FAULT, MinLen(1), MaxLen(4096)]
+    system: _Content | None = None
+    max_tokens: TokenCount = Field(description="Most tokens, thought included.")
+    stop_sequences: Annotated[list[StopText], MaxLen(4)] | None = None
+    thinking: MessagesThinking | None = None
+    output_config: OutputConfig | None = None
+    metadata: dict[str, Any] | None = Field(None, description="No effect.")
+    service_tier: str | None = Field(None, description="No effect.")
+    cache_control: dict[str, Any] | None = Field(None, description="No effect.")
+    tools: Annotated[list[Any], MaxLen(0)] | None = with_reason("tools go with /v1/chat/completions only")
+    tool_choice: None = with_reason("there are no tools")
+    container: None = with_reason("nothing runs code here")
+    mcp_servers: Annotated[list[Any], MaxLen(0)] | None = with_reason("there are no tools")
+    context_management: None = with_reason("nothing is cut off a conversation")
+
+
+def parse(body: MessagesRequest) -> ServeRequest:
+    """Translate a request.
 
     Raises:
         ApiError: a message that cannot be continued from, or fields that contradict each other.
     """
-    top_k = body.get("top_k")
     return ServeRequest(
-        model=body["model"],
+        model=body.model,
         messages=_messages(body),
-        stream=bool(body.get("stream")),
+        stream=bool(body.stream),
         sampling=SamplingWish(
-            temperature=body.get("temperature"),
-            top_p=body.get("top_p"),
-            top_k=top_k if top_k is not None and top_k > 0 else None,
-            max_tokens=body["max_tokens"],
-            stop=tuple(body.get("stop_sequences") or ()),
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
+            max_tokens=body.max_tokens,
+            stop=tuple(body.stop_sequences or ()),
         ),
         thinking=_thinking(body),
-        search=read_search(body.get("ttc"), None),
+        search=read_search(body.ttc, None),
     )
 
 
-def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    if body["messages"][-1]["role"] != "user":
-        last = f"messages[{len(body['messages']) - 1}].role"
+def _messages(body: MessagesRequest) -> tuple[Message, ...]:
+    if body.messages[-1].role != "user":
+        last = f"messages[{len(body.messages) - 1}].role"
         raise invalid(last, f"{last}: the last message must be the user's; an answer cannot be begun for the model")
-    system = _text(body.get("system"), "system")
-    turns = [
-        Message(message["role"], _text(message["content"], f"messages[{i}].content"))
-        for i, message in enumerate(body["messages"])
-    ]
+    system = _text(body.system, "system")
+    turns = [Message(turn.role, _text(turn.content, f"messages[{i}].content")) for i, turn in enumerate(body.messages)]
     return (*([Message("system", system)] if system else []), *turns)
 
 
-def _text(content: Any, where: str) -> str:
+def _text(content: str | list[ContentBlock] | None, where: str) -> str:
     """The text of a content; thought of earlier turns is left out."""
     if not isinstance(content, list):
         return text_of(content)
     for i, block in enumerate(content):
-        if block["type"] == "text" and "text" not in block:
+        if block.type == "text" and block.text is None:
             raise invalid(f"{where}[{i}].text", f"{where}[{i}].text is required", "missing_required_parameter")
-    return "".join(block["text"] for block in content if block["type"] == "text")
+    return "".join(block.text or "" for block in content if block.type == "text")
 
 
-def _thinking(body: Mapping[str, Any]) -> ThinkingWish:
+def _thinking(body: MessagesRequest) -> ThinkingWish:
     """Thinking by Anthropic's names, and by the others that every dialect takes."""
-    own = dict(body.get("thinking") or {})
-    kind, display, budget = own.get("type"), own.pop("display", None), own.get("budget_tokens")
-    if kind == "enabled" and budget is None:
+    mode = body.thinking
+    budget = None if mode is None else mode.budget_tokens
+    if mode is not None and mode.type == "enabled" and budget is None:
         name = "thinking.budget_tokens"
         raise invalid(name, f"{name} is required where thinking.type is enabled", "missing_required_parameter")
-    if kind == "adaptive" and budget is not None:
+    if mode is not None and mode.type == "adaptive" and budget is not None:
         raise invalid("thinking.budget_tokens", "thinking.budget_tokens goes with thinking.type enabled")
-    if budget is not None and budget >= body["max_tokens"]:
+    if budget is not None and budget >= body.max_tokens:
         raise invalid(
             "thinking.budget_tokens",
-            f"thinking.budget_tokens = {budget} must be less than max_tokens = {body['max_tokens']}",
+            f"thinking.budget_tokens = {budget} must be less than max_tokens = {body.max_tokens}",
             "budget_exceeds_max_tokens",
         )
-    effort = (body.get("output_config") or {}).get("effort")
-    said = body.get("reasoning_effort")
-    if effort is not None and said not in (None, effort):
+    effort, other = None if body.output_config is None else body.output_config.effort, body.reasoning_effort
+    if effort is not None and other not in (None, effort):
         raise invalid(
             "output_config.effort",
-            f"reasoning_effort = {said!r} and output_config.effort = {effort!r} contradict each other: send one",
+            f"reasoning_effort = {other!r} and output_config.effort = {effort!r} contradict each other: send one",
             "conflicting_thinking",
         )
     try:
-        wish = read_thinking({**body, "thinking": own, "reasoning_effort": effort or said})
+        wish = read_thinking(body.model_copy(update={"reasoning_effort": effort or other}))
     except ApiError as error:
         raise error if effort is None else _renamed(error) from error
     if effort is not None:
         wish = replace(wish, effort_field="output_config.effort")
-    return replace(wish, show=wish.show and display != "omitted")
+    return replace(wish, show=wish.show and (mode is None or mode.display != "omitted"))
 
 
 def _renamed(error: ApiError) -> ApiError:

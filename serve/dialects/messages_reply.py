@@ -11,14 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import MinLen
+from pydantic import BaseModel
+
+from serve.dialects._chunks import Count
+from serve.dialects.messages import MessagesRequest
 from serve.dialects.sse import named
 from serve.requests.errors import ApiError
-from serve.requests.schema import Schema
 from serve.running import events
 
-__all__ = ["PING", "REFUSAL", "RESULT", "STATUSES", "Stream", "refusal", "reply"]
+__all__ = ["PING", "STATUSES", "MessagesEncoder", "MessagesError", "MessagesReply", "refusal", "reply"]
 
 PING = named("ping", {"type": "ping"})
 STATUSES: Mapping[int, int] = MappingProxyType({503: 529})
@@ -32,56 +36,60 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-RESULT: Schema = {
-    "type": "object",
-    "required": ["id", "type", "role", "content", "model", "stop_reason", "stop_sequence", "usage", "ttc"],
-    "properties": {
-        "type": {"const": "message"},
-        "role": {"const": "assistant"},
-        "content": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["type"],
-                "properties": {"type": {"enum": ["thinking", "text"]}},
-            },
-        },
-        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence"]},
-        "usage": {
-            "type": "object",
-            "required": ["input_tokens", "output_tokens"],
-            "properties": {"input_tokens": _COUNT, "output_tokens": _COUNT},
-        },
-        "ttc": {"type": "object"},
-    },
-}
-"""What a reply is sure to have."""
-REFUSAL: Schema = {
-    "type": "object",
-    "required": ["type", "error"],
-    "properties": {
-        "type": {"const": "error"},
-        "error": {
-            "type": "object",
-            "required": ["type", "message", "code", "param"],
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}, "code": {"type": "string"}},
-        },
-    },
-}
-"""What an error looks like."""
+
+
+class ReplyBlock(BaseModel):
+    """A block of a reply."""
+
+    type: Literal["thinking", "text"]
+
+
+class MessagesUsage(BaseModel):
+    """Anthropic's usage."""
+
+    input_tokens: Count
+    output_tokens: Count
+
+
+class MessagesReply(BaseModel):
+    """A reply that is not streamed: what it is sure to have."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    content: Annotated[list[ReplyBlock], MinLen(1)]
+    model: str
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"]
+    stop_sequence: str | None
+    usage: MessagesUsage
+    ttc: dict[str, Any]
+
+
+class MessagesErrorDetail(BaseModel):
+    """What went wrong; `code` and `param` are those of the other dialects."""
+
+    type: str
+    message: str
+    code: str
+    param: str | None
+
+
+class MessagesError(BaseModel):
+    """What an error looks like."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetail
 
 
 def refusal(error: ApiError) -> dict[str, Any]:
     """Anthropic's error object; `code` and `param` are those of the other dialects."""
     kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    told = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
-    return {"type": "error", "error": told}
+    detail = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
+    return {"type": "error", "error": detail}
 
 
-def reply(request: Mapping[str, Any], outcome: events.Outcome) -> dict[str, Any]:
-    """The message of a request that is not streamed; nothing of the checked `request` is repeated in it."""
+def reply(body: MessagesRequest, outcome: events.Outcome) -> dict[str, Any]:
+    """The message of a request that is not streamed; nothing of the request is repeated in it."""
     finish = outcome.choices[0]
     blocks = [_thought(finish.thinking, _signature(finish.thinking))] if finish.thinking else []
     if finish.answer or not blocks:
@@ -130,11 +138,11 @@ def _usage(counts: events.Counts) -> dict[str, Any]:
     }
 
 
-class Stream:
+class MessagesEncoder:
     """Events in Anthropic's order: message_start, blocks with their deltas, message_delta, message_stop."""
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
-        """Nothing of the checked `request` is repeated."""
+    def __init__(self, body: MessagesRequest) -> None:
+        """Nothing of the request is repeated."""
         self._index = -1
         self._open: str | None = None
         self._thinking: list[str] = []

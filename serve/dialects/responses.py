@@ -11,180 +11,132 @@ formats, templates of prompts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import Field
+
+from serve.requests.body import FIRST_FAULT, WHOLE, Body, OpenBody, read, with_reason
 from serve.requests.errors import ApiError, invalid
-from serve.requests.fields import IGNORED, SHARED, max_tokens_of, sampling_of, stream_options, text_of
+from serve.requests.fields import (
+    OpenAIFields,
+    StreamOptions,
+    TokenCount,
+    max_tokens_of,
+    sampling_of,
+    stream_options,
+    text_of,
+)
 from serve.requests.request import ServeRequest
-from serve.requests.schema import Schema, described, nullable, read
 from serve.requests.search import read_search
-from serve.requests.thinking import FIELDS as THINKING
 from serve.requests.thinking import read_thinking
 from ttc.core import Message
 
-__all__ = ["parse", "schema"]
+__all__ = ["ResponsesRequest", "parse"]
 
-ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 STATELESS = "this server keeps nothing between requests: send the whole conversation as input"
 MAX_METADATA = 16
-_TAKEN = ("model", "temperature", "top_p", "top_k", "seed", "stop", "stream", "frequency_penalty", "presence_penalty")
-_STATUS: Schema = nullable({"type": "string", "enum": ["in_progress", "completed", "incomplete"]})
-_TEXT_PART: Schema = {
-    "type": "object",
-    "required": ["type", "text"],
-    "additionalProperties": False,
-    "properties": {
-        "type": {
-            "type": "string",
-            "enum": ["input_text", "output_text", "text"],
-            "x-reason": "this server reads text only",
-        },
-        "text": {"type": "string"},
-        "annotations": nullable({"type": "array"}),
-        "logprobs": nullable({"type": "array"}),
-    },
-}
-_ITEM: Schema = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "type": {
-            "type": "string",
-            "enum": ["message", "reasoning"],
-            "x-reason": "of the kinds of items only messages are read, and reasoning is accepted",
-        },
-        "role": {"type": "string", "enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"}]},
-        "id": nullable({"type": "string"}),
-        "status": _STATUS,
-        "phase": described(nullable({"type": "string"}), "No effect."),
-        "summary": described({"type": "array"}, "Of a reasoning item; not read again."),
-        "encrypted_content": described(nullable({"type": "string"}), "Of a reasoning item; not read again."),
-    },
-}
 
 
-def _absent(reason: str) -> dict[str, Any]:
-    return {"type": "null", "x-reason": reason}
+class InputPart(Body):
+    """A part of a message's content."""
+
+    type: Literal["input_text", "output_text", "text"] = with_reason("this server reads text only", ...)
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
 
 
-def schema(ttc: Schema) -> dict[str, Any]:
-    """The schema of a request; `ttc` is that of the search object."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["model", "input"],
-        "properties": {
-            "input": {
-                "anyOf": [
-                    {"type": "string", "minLength": 1},
-                    {"type": "array", "minItems": 1, "maxItems": 4096, "items": _ITEM},
-                ]
-            },
-            "instructions": nullable({"type": "string"}),
-            **{name: SHARED[name] for name in _TAKEN},
-            "max_output_tokens": described(
-                nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31}), "Most tokens, thought included."
-            ),
-            "stream_options": nullable(
-                {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {"include_obfuscation": nullable({"type": "boolean"})},
-                }
-            ),
-            **THINKING,
-            **IGNORED,
-            "text": nullable(
-                {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {
-                        "format": nullable(
-                            {
-                                "type": "object",
-                                "required": ["type"],
-                                "properties": {
-                                    "type": {
-                                        "type": "string",
-                                        "enum": ["text"],
-                                        "x-reason": "formats go with /v1/chat/completions only",
-                                    }
-                                },
-                            }
-                        ),
-                        "verbosity": IGNORED["verbosity"],
-                    },
-                }
-            ),
-            "store": nullable({"type": "boolean", "enum": [False], "x-reason": STATELESS}),
-            "background": nullable({"type": "boolean", "enum": [False], "x-reason": STATELESS}),
-            "previous_response_id": _absent(STATELESS),
-            "conversation": _absent(STATELESS),
-            "context_management": _absent(STATELESS),
-            "prompt": _absent("templates of prompts are not kept here"),
-            "moderation": _absent("there is no moderation here"),
-            "image": _absent("images are not made here"),
-            "include": nullable({"type": "array", "maxItems": 0, "x-reason": "nothing further can be included"}),
-            "tools": nullable({"type": "array", "maxItems": 0, "x-reason": "tools go with /v1/chat/completions only"}),
-            "tool_choice": nullable({"type": "string", "enum": ["auto", "none"], "x-reason": "there are no tools"}),
-            "parallel_tool_calls": nullable({"type": "boolean"}),
-            "max_tool_calls": nullable({"type": "integer"}),
-            "top_logprobs": nullable(
-                {"type": "integer", "minimum": 0, "maximum": 0, "x-reason": "log-probabilities go with chat only"}
-            ),
-            "truncation": nullable(
-                {"type": "string", "enum": ["disabled"], "x-reason": "nothing is cut off a conversation"}
-            ),
-            "ttc": nullable(ttc),
-        },
-    }
+class InputItem(Body):
+    """An item of the input: a message, or the reasoning of an earlier reply."""
+
+    type: Literal["message", "reasoning"] = with_reason(
+        "of the kinds of items only messages are read, and reasoning is accepted", "message"
+    )
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    phase: str | None = Field(None, description="No effect.")
+    summary: list[Any] | None = Field(None, description="Of a reasoning item; not read again.")
+    encrypted_content: str | None = Field(None, description="Of a reasoning item; not read again.")
 
 
-def parse(body: Mapping[str, Any]) -> ServeRequest:
-    """Translate a checked body.
+class TextFormat(OpenBody):
+    """`text.format`."""
+
+    type: Literal["text"] = with_reason("formats go with /v1/chat/completions only", ...)
+
+
+class TextOptions(Body):
+    """`text`: the form of an answer."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ResponsesRequest(OpenAIFields):
+    """The body of a Responses request."""
+
+    input: Annotated[str, MinLen(1)] | Annotated[list[InputItem], FIRST_FAULT, MinLen(1), MaxLen(4096)]
+    instructions: str | None = None
+    max_output_tokens: TokenCount | None = Field(None, description="Most tokens, thought included.")
+    stream_options: StreamOptions | None = None
+    text: TextOptions | None = None
+    store: Literal[False] | None = with_reason(STATELESS)
+    background: Literal[False] | None = with_reason(STATELESS)
+    previous_response_id: None = with_reason(STATELESS)
+    conversation: None = with_reason(STATELESS)
+    context_management: None = with_reason(STATELESS)
+    prompt: None = with_reason("templates of prompts are not kept here")
+    moderation: None = with_reason("there is no moderation here")
+    image: None = with_reason("images are not made here")
+    include: Annotated[list[Any], MaxLen(0)] | None = with_reason("nothing further can be included")
+    tools: Annotated[list[Any], MaxLen(0)] | None = with_reason("tools go with /v1/chat/completions only")
+    tool_choice: Literal["auto", "none"] | None = with_reason("there are no tools")
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, WHOLE] | None = None
+    top_logprobs: Annotated[int, Ge(0), Le(0), WHOLE] | None = with_reason("log-probabilities go with chat only")
+    truncation: Literal["disabled"] | None = with_reason("nothing is cut off a conversation")
+
+
+def parse(body: ResponsesRequest) -> ServeRequest:
+    """Translate a request.
 
     Raises:
         ApiError: an item that cannot be read, or fields that contradict each other.
     """
-    stream_options(body)
-    _check_metadata(body.get("metadata") or {})
-    seed = body.get("seed")
+    stream_options(body, body.stream_options)
+    _check_metadata(body.metadata or {})
     max_tokens, name = max_tokens_of(body, ("max_output_tokens",))
     return ServeRequest(
-        model=body["model"],
+        model=body.model,
         messages=_messages(body),
-        stream=bool(body.get("stream")),
+        stream=bool(body.stream),
         sampling=sampling_of(body, max_tokens, name),
         thinking=read_thinking(body),
-        search=read_search(body.get("ttc"), None if seed is None else abs(seed)),
+        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
     )
 
 
-def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    given, instructions = body["input"], body.get("instructions")
-    head = [Message("system", instructions)] if instructions else []
-    if isinstance(given, str):
-        return (*head, Message("user", given))
-    messages = [_message(item, f"input[{i}]") for i, item in enumerate(given) if item.get("type") != "reasoning"]
+def _messages(body: ResponsesRequest) -> tuple[Message, ...]:
+    head = [Message("system", body.instructions)] if body.instructions else []
+    if isinstance(body.input, str):
+        return (*head, Message("user", body.input))
+    messages = [_message(item, f"input[{i}]") for i, item in enumerate(body.input) if item.type != "reasoning"]
     if not messages:
         raise invalid("input", "input holds no message")
     return (*head, *messages)
 
 
-def _message(item: Mapping[str, Any], where: str) -> Message:
-    for key in ("role", "content"):
-        if item.get(key) is None:
-            raise invalid(f"{where}.{key}", f"{where}.{key} is required", "missing_required_parameter")
-    content = item["content"]
-    if isinstance(content, list):
-        _check_parts(content, f"{where}.content")
-    return Message(ROLES[item["role"]], text_of(content))
-
-
-def _check_parts(parts: list[Any], where: str) -> None:
-    """Content of reasoning items looks different, so the parts of messages are checked here."""
-    read(parts, {"type": "array", "items": _TEXT_PART}, where)
+def _message(item: InputItem, where: str) -> Message:
+    if item.role is None or item.content is None:
+        missing = f"{where}.role" if item.role is None else f"{where}.content"
+        raise invalid(missing, f"{missing} is required", "missing_required_parameter")
+    content: Any = item.content
+    if isinstance(content, list):  # of reasoning items it looks different, so parts are checked here
+        content = [read(InputPart, part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+    return Message("system" if item.role == "developer" else item.role, text_of(content))
 
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:

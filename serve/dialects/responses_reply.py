@@ -9,70 +9,84 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import MinLen
+from pydantic import BaseModel
+
+from serve.dialects._chunks import Count
+from serve.dialects.responses import ResponsesRequest
 from serve.dialects.sse import named
 from serve.requests.errors import ApiError
-from serve.requests.schema import Schema
+from serve.requests.thinking import ReasoningOptions
 from serve.running import events
 from ttc.core import Sampling
 
-__all__ = ["RESULT", "Stream", "refusal", "reply"]
+__all__ = ["ResponsesEncoder", "ResponsesReply", "refusal", "reply"]
 
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-RESULT: Schema = {
-    "type": "object",
-    "required": [
-        *("id", "object", "created_at", "status", "error", "incomplete_details", "instructions", "metadata", "model"),
-        *("output", "parallel_tool_calls", "temperature", "tool_choice", "tools", "top_p", "usage", "ttc"),
-    ],
-    "properties": {
-        "object": {"const": "response"},
-        "status": {"enum": ["completed", "incomplete"]},
-        "output": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["id", "type", "status"],
-                "properties": {"type": {"enum": ["reasoning", "message"]}},
-            },
-        },
-        "usage": {
-            "type": "object",
-            "required": [
-                *("input_tokens", "input_tokens_details", "output_tokens", "output_tokens_details", "total_tokens"),
-            ],
-            "properties": {"input_tokens": _COUNT, "output_tokens": _COUNT, "total_tokens": _COUNT},
-        },
-        "ttc": {"type": "object"},
-    },
-}
-"""What a reply is sure to have."""
+
+class OutputItem(BaseModel):
+    """An item of a reply's output."""
+
+    id: str
+    type: Literal["reasoning", "message"]
+    status: str
+
+
+class ResponsesUsage(BaseModel):
+    """The usage of a response."""
+
+    input_tokens: Count
+    input_tokens_details: dict[str, Any]
+    output_tokens: Count
+    output_tokens_details: dict[str, Any]
+    total_tokens: Count
+
+
+class ResponsesReply(BaseModel):
+    """A reply that is not streamed: what it is sure to have."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    error: None
+    incomplete_details: dict[str, Any] | None
+    instructions: str | None
+    metadata: dict[str, Any]
+    model: str
+    output: Annotated[list[OutputItem], MinLen(1)]
+    parallel_tool_calls: bool
+    temperature: float
+    tool_choice: str
+    tools: list[Any]
+    top_p: float
+    usage: ResponsesUsage
+    ttc: dict[str, Any]
 
 
 def refusal(error: ApiError) -> dict[str, Any]:
     """OpenAI's error object; what the server calls the messages is called input here."""
-    told: dict[str, Any] = error.to_json()["error"]
+    detail: dict[str, Any] = error.to_json()["error"]
     if error.param == "messages":
-        told |= {"param": "input", "message": told["message"].replace("messages", "input", 1)}
-    return {"error": told}
+        detail |= {"param": "input", "message": detail["message"].replace("messages", "input", 1)}
+    return {"error": detail}
 
 
-def reply(request: Mapping[str, Any], outcome: events.Outcome) -> dict[str, Any]:
+def reply(body: ResponsesRequest, outcome: events.Outcome) -> dict[str, Any]:
     """The response object of a request that is not streamed."""
     finish = outcome.choices[0]
-    items = _Items(request, outcome.started.id)
+    items = _Items(body, outcome.started.id)
     output = [items.reasoning(finish.thinking)] if finish.thinking else []
-    return _final(request, outcome.started, finish, outcome.done, [*output, items.message(finish)])
+    return _final(body, outcome.started, finish, outcome.done, [*output, items.message(finish)])
 
 
 class _Items:
     """The output items of one reply; `summarised` says which of its two places the thought goes to."""
 
-    def __init__(self, request: Mapping[str, Any], name: str) -> None:
+    def __init__(self, body: ResponsesRequest, name: str) -> None:
         self.reasoning_id, self.message_id = f"rs_{name}", f"msg_{name}"
-        self.summarised = (request.get("reasoning") or {}).get("summary") is not None
+        self.summarised = body.reasoning is not None and body.reasoning.summary is not None
 
     def thought(self, text: str) -> dict[str, Any]:
         """The part that holds the thought."""
@@ -110,9 +124,9 @@ def _status(finish: events.Finish) -> str:
     return "incomplete" if finish.reason == "length" else "completed"
 
 
-def _response(request: Mapping[str, Any], started: events.Started, status: str) -> dict[str, Any]:
+def _response(body: ResponsesRequest, started: events.Started, status: str) -> dict[str, Any]:
     """A response without output, with what the client asked for."""
-    default, reasoning = Sampling(), request.get("reasoning") or {}
+    default, reasoning = Sampling(), body.reasoning or ReasoningOptions()
     return {
         "id": f"resp_{started.id}",
         "object": "response",
@@ -121,34 +135,34 @@ def _response(request: Mapping[str, Any], started: events.Started, status: str) 
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": request.get("instructions"),
-        "max_output_tokens": request.get("max_output_tokens"),
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": None,
-        "metadata": request.get("metadata") or {},
+        "metadata": body.metadata or {},
         "model": started.model,
         "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": None,
         "reasoning": {
-            "effort": reasoning.get("effort") or request.get("reasoning_effort"),
-            "summary": reasoning.get("summary"),
+            "effort": reasoning.effort or body.reasoning_effort,
+            "summary": reasoning.summary,
         },
         "service_tier": "default",
         "store": False,
-        "temperature": default.temperature if request.get("temperature") is None else request["temperature"],
+        "temperature": default.temperature if body.temperature is None else body.temperature,
         "text": {"format": {"type": "text"}},
         "tool_choice": "auto",
         "tools": [],
         "top_logprobs": 0,
-        "top_p": default.top_p if request.get("top_p") is None else request["top_p"],
+        "top_p": default.top_p if body.top_p is None else body.top_p,
         "truncation": "disabled",
         "usage": None,
-        "user": request.get("user"),
+        "user": body.user,
     }
 
 
 def _final(
-    request: Mapping[str, Any],
+    body: ResponsesRequest,
     started: events.Started,
     finish: events.Finish,
     done: events.Done,
@@ -157,7 +171,7 @@ def _final(
     """The response once it is complete."""
     incomplete = {"reason": "max_output_tokens"} if finish.reason == "length" else None
     return {
-        **_response(request, started, _status(finish)),
+        **_response(body, started, _status(finish)),
         "completed_at": None if incomplete else int(time.time()),
         "incomplete_details": incomplete,
         "output": output,
@@ -176,14 +190,14 @@ def _usage(counts: events.Counts) -> dict[str, Any]:
     }
 
 
-class Stream:
+class ResponsesEncoder:
     """Events in the order of OpenAI's own: created, items with their parts and deltas, then completed or incomplete."""
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
-        """`request` is the checked body."""
-        self._request, self._number = request, 0
+    def __init__(self, body: ResponsesRequest) -> None:
+        """`body` is the request."""
+        self._body, self._number = body, 0
         self._started = events.Started("", "", 0)
-        self._items = _Items(request, "")
+        self._items = _Items(body, "")
         self._output: list[dict[str, Any]] = []
         self._thinking: list[str] | None = None
         self._answering = False
@@ -213,8 +227,8 @@ class Stream:
         return named(kind, {"type": kind, "sequence_number": number, **fields})
 
     def _begin(self, event: events.Started) -> list[bytes]:
-        self._started, self._items = event, _Items(self._request, event.id)
-        response = _response(self._request, event, "in_progress")
+        self._started, self._items = event, _Items(self._body, event.id)
+        response = _response(self._body, event, "in_progress")
         return [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
 
     def _item(self, kind: str, item: Mapping[str, Any]) -> bytes:
@@ -287,10 +301,10 @@ class Stream:
     def _done(self, event: events.Done) -> list[bytes]:
         if self._finish is None:
             return []
-        response = _final(self._request, self._started, self._finish, event, self._output)
+        response = _final(self._body, self._started, self._finish, event, self._output)
         return [self._event(f"response.{response['status']}", response=response)]
 
     def _failed(self, error: ApiError) -> bytes:
-        response = _response(self._request, self._started, "failed")
+        response = _response(self._body, self._started, "failed")
         told = {"code": error.code, "message": error.message}
         return self._event("response.failed", response={**response, "output": self._output, "error": told})

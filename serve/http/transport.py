@@ -17,7 +17,18 @@ from serve.requests.errors import ApiError
 from serve.running.events import Done, Failed, Finish, Outcome, Started
 from serve.running.service import Job
 
-__all__ = ["ASGIApp", "Receive", "Scope", "Send", "read_body", "send_json", "stream_job", "unless_gone", "whole_reply"]
+__all__ = [
+    "ASGIApp",
+    "Receive",
+    "Scope",
+    "Send",
+    "json_bytes",
+    "read_body",
+    "send_json",
+    "stream_job",
+    "unless_gone",
+    "whole_reply",
+]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -91,9 +102,14 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
+def json_bytes(body: Any) -> bytes:
+    """The JSON text of a reply."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+
+
 async def send_json(send: Send, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
     """Send a whole JSON reply."""
-    raw = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+    raw = json_bytes(body)
     head = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
     head += [(name.encode(), value.encode("latin-1", "replace")) for name, value in (headers or {}).items()]
     await send({"type": "http.response.start", "status": status, "headers": head})

@@ -1,6 +1,6 @@
 """Thinking parameters: every spelling that clients use, one meaning, and what this server makes of it.
 
-`FIELDS` describes the spellings, `read_thinking` brings them together and refuses contradictions by name, `settle`
+`ThinkingFields` holds the spellings, `read_thinking` brings them together and refuses contradictions by name, `settle`
 applies the server's table of efforts, its ceiling and the reserve of tokens for the answer. Enforcement is not here:
 `ttc.session.thinking` counts token ids. A number beats an effort; effort "none", a budget of 0 and a switch that is off
 are the same thing, and contradict anything that asks for thought.
@@ -14,62 +14,89 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
+from annotated_types import Ge, Le
+from pydantic import Field
+
+from serve.requests.body import WHOLE, Body
 from serve.requests.errors import invalid
 from serve.requests.request import ThinkingWish
-from serve.requests.schema import Schema, described, nullable, without_nulls
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, Thinking
 
-__all__ = ["BUDGETS", "EFFORTS", "FIELDS", "UNLIMITED", "Settled", "ThinkingPolicy", "read_thinking", "settle"]
+__all__ = [
+    "BUDGETS",
+    "EFFORTS",
+    "UNLIMITED",
+    "Effort",
+    "ReasoningOptions",
+    "Settled",
+    "ThinkingFields",
+    "ThinkingMode",
+    "ThinkingPolicy",
+    "read_thinking",
+    "settle",
+]
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")
 UNLIMITED = -1
-_MOST = 1 << 31
-
-_BUDGET: Schema = nullable({"type": "integer", "minimum": UNLIMITED, "maximum": _MOST})
-_EFFORT: Schema = nullable({"type": "string", "enum": list(EFFORTS)})
-_SWITCH: Schema = nullable({"type": "boolean"})
-
-
-def _object(properties: Mapping[str, Schema]) -> dict[str, Any]:
-    return nullable({"type": "object", "additionalProperties": False, "properties": dict(properties)})
-
-
-FIELDS: Mapping[str, Schema] = MappingProxyType(
-    {
-        "reasoning_effort": described(_EFFORT, "How much to think; none is the no-think mode."),
-        "thinking_budget": described(_BUDGET, "Most tokens of thought; 0 closes it at once, -1 is unlimited."),
-        **{name: described(_BUDGET, "The same as thinking_budget.") for name in BUDGETS[1:]},
-        "min_thinking_tokens": nullable({"type": "integer", "minimum": 0, "maximum": _MOST}),
-        "enable_thinking": _SWITCH,
-        "include_reasoning": described(_SWITCH, "false hides the thought, its ids and log-probabilities."),
-        "chat_template_kwargs": _object({"enable_thinking": _SWITCH, "thinking": _SWITCH}),
-        "thinking": _object(
-            {
-                "type": nullable({"type": "string", "enum": ["enabled", "disabled", "adaptive"]}),
-                "budget_tokens": _BUDGET,
-            }
-        ),
-        "thinking_config": _object({"thinking_budget": _BUDGET, "include_thoughts": _SWITCH}),
-        "reasoning": _object(
-            {
-                "effort": _EFFORT,
-                "max_tokens": _BUDGET,
-                "enabled": _SWITCH,
-                "exclude": _SWITCH,
-                "summary": nullable({"type": "string", "enum": ["auto", "concise", "detailed"]}),
-            }
-        ),
-    }
-)
-"""The fields that steer thinking, by every name; for the schemas of the dialects."""
-
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORTS: tuple[str, ...] = get_args(Effort)
+ThoughtTokens = Annotated[int, Ge(UNLIMITED), Le(1 << 31), WHOLE]
 _TYPES = {"enabled": True, "disabled": False}
+_SAME = "The same as thinking_budget."
+
+
+class TemplateOptions(Body):
+    """`chat_template_kwargs`: the switch by its names in chat templates."""
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+
+
+class ThinkingMode(Body):
+    """`thinking`, as Anthropic spells it."""
+
+    type: Literal["enabled", "disabled", "adaptive"] | None = None
+    budget_tokens: ThoughtTokens | None = None
+
+
+class ThinkingConfig(Body):
+    """`thinking_config`, as Google spells it."""
+
+    thinking_budget: ThoughtTokens | None = None
+    include_thoughts: bool | None = None
+
+
+class ReasoningOptions(Body):
+    """`reasoning`, as OpenAI and OpenRouter spell it."""
+
+    effort: Effort | None = None
+    max_tokens: ThoughtTokens | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ThinkingFields(Body):
+    """The fields that steer thinking, by every name."""
+
+    reasoning_effort: Effort | None = Field(None, description="How much to think; none is the no-think mode.")
+    thinking_budget: ThoughtTokens | None = Field(
+        None, description="Most tokens of thought; 0 closes it at once, -1 is unlimited."
+    )
+    thinking_token_budget: ThoughtTokens | None = Field(None, description=_SAME)
+    thinking_budget_tokens: ThoughtTokens | None = Field(None, description=_SAME)
+    max_thinking_tokens: ThoughtTokens | None = Field(None, description=_SAME)
+    min_thinking_tokens: Annotated[int, Ge(0), Le(1 << 31), WHOLE] | None = None
+    enable_thinking: bool | None = None
+    include_reasoning: bool | None = Field(None, description="false hides the thought, its ids and log-probabilities.")
+    chat_template_kwargs: TemplateOptions | None = None
+    thinking: ThinkingMode | None = None
+    thinking_config: ThinkingConfig | None = None
+    reasoning: ReasoningOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,34 +151,33 @@ class ThinkingPolicy:
         return round(max_tokens * self.reserve_share)
 
 
-def read_thinking(body: Mapping[str, Any]) -> ThinkingWish:
-    """Bring the spellings of `body` (checked against FIELDS) together.
+def read_thinking(body: ThinkingFields) -> ThinkingWish:
+    """Bring the spellings of `body` together.
 
     Raises:
         ApiError: two of them contradict each other; names both.
     """
-    inner = {name: without_nulls(body.get(name) or {}) for name in _NESTED}
-    budgets = {name: body[name] for name in BUDGETS if body.get(name) is not None}
-    budgets |= _nested(inner, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget")
-    efforts = {"reasoning_effort": body["reasoning_effort"]} if body.get("reasoning_effort") is not None else {}
-    efforts |= _nested(inner, "reasoning.effort")
-    switches = {"enable_thinking": body["enable_thinking"]} if body.get("enable_thinking") is not None else {}
-    switches |= _nested(
-        inner, "chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking", "reasoning.enabled"
+    budgets = _spelled(
+        body, *BUDGETS, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget"
     )
-    if inner["thinking"].get("type") in _TYPES:
-        switches["thinking.type"] = _TYPES[inner["thinking"]["type"]]
-    hidden = {"include_reasoning": not body["include_reasoning"]} if body.get("include_reasoning") is not None else {}
-    hidden |= _nested(inner, "reasoning.exclude")
-    hidden |= {key: not shown for key, shown in _nested(inner, "thinking_config.include_thoughts").items()}
-    for group in (budgets, efforts, switches, hidden):
+    efforts = _spelled(body, "reasoning_effort", "reasoning.effort")
+    switches = _spelled(
+        body,
+        *("enable_thinking", "chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking"),
+        "reasoning.enabled",
+    )
+    kinds = _spelled(body, "thinking.type")
+    switches |= {name: _TYPES[kind] for name, kind in kinds.items() if kind in _TYPES}
+    shows = _spelled(body, "include_reasoning", "thinking_config.include_thoughts")
+    hides = {name: not value for name, value in shows.items()} | _spelled(body, "reasoning.exclude")
+    for group in (budgets, efforts, switches, hides):
         _agree(group)
     wish = ThinkingWish(
         enabled=next(iter(switches.values()), None),
         effort=next(iter(efforts.values()), None),
         budget=next(iter(budgets.values()), None),
-        min_tokens=body.get("min_thinking_tokens") or 0,
-        show=not next(iter(hidden.values()), False),
+        min_tokens=body.min_thinking_tokens or 0,
+        show=not next(iter(hides.values()), False),
         budget_field=next(iter(budgets), "thinking_budget"),
         effort_field=next(iter(efforts), "reasoning_effort"),
     )
@@ -159,16 +185,16 @@ def read_thinking(body: Mapping[str, Any]) -> ThinkingWish:
     return wish
 
 
-_NESTED = ("reasoning", "thinking", "thinking_config", "chat_template_kwargs")
-
-
-def _nested(inner: Mapping[str, Mapping[str, Any]], *paths: str) -> dict[str, Any]:
-    found = {}
+def _spelled(body: ThinkingFields, *paths: str) -> dict[str, Any]:
+    """What the client said at these paths, by path."""
+    values = {}
     for path in paths:
-        name, _, key = path.partition(".")
-        if key in inner[name]:
-            found[path] = inner[name][key]
-    return found
+        value: Any = body
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        if value is not None:
+            values[path] = value
+    return values
 
 
 def _agree(values: Mapping[str, Any]) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from serve.operator.config import PresetSpec, ServeConfig
+from serve.requests.body import shown
 from serve.requests.errors import from_error, invalid
 from serve.requests.extras import with_extras
 from serve.requests.keys import Key
 from serve.requests.request import Progress, SamplingWish, ServeRequest
-from serve.requests.schema import shown
 from serve.requests.search import Offers
 from serve.requests.thinking import Settled, settle
 from serve.running.catalogue import Catalogue, ServedModel
@@ -79,7 +79,7 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
     scorer = _scorer(request, model, preset, offer.takes_scorer, offer.needs_scorer, strategy)
     arguments = offer.bind(params, scorer)
     width = _width(request, offer.function, arguments)
-    _check_support(request, strategy, offer.parameters, width)
+    _check_support(request, strategy, offer.parameters.model_fields, width)
     if request.num_choices > config.limits.max_choices:
         asked = shown(request.num_choices)
         raise invalid("n", f"n must be at most {config.limits.max_choices}, this server's limit, got {asked}")
