@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from serve.dialects._chunks import ChoiceUsage, ChunkStream, body_of
+from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of
 from serve.requests.body import FIRST_FAULT, WHOLE, Body, OpenBody, with_reason
 from serve.requests.errors import invalid
 from serve.requests.fields import ChoiceFields, TokenCount, max_tokens_of, sampling_of, text_of
 from serve.requests.request import ServeRequest
 from serve.requests.search import read_search
 from serve.requests.thinking import read_thinking
-from serve.running.events import Finish, Outcome, Started, TokenLogprob
+from serve.running.events import Finish, Started, TokenLogprob, WholeReply
 from ttc.core import Message
 
 __all__ = ["ChatEncoder", "ChatReply", "ChatRequest", "parse", "reply"]
@@ -180,7 +180,7 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def reply(body: ChatRequest, outcome: Outcome) -> dict[str, Any]:
+def reply(body: ChatRequest, outcome: WholeReply) -> dict[str, Any]:
     """The body of a reply that is not streamed; nothing of the request is repeated in it."""
     head = _head(outcome.started, "chat.completion")
     return body_of(outcome, head, [_choice(finish) for finish in outcome.choices])

@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel
 
-from serve.dialects._chunks import ChoiceUsage, ChunkStream, body_of
+from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of
 from serve.requests.body import WHOLE, with_reason
 from serve.requests.errors import invalid
 from serve.requests.fields import ChoiceFields, TokenCount, max_tokens_of, sampling_of
 from serve.requests.request import ServeRequest
 from serve.requests.search import read_search
 from serve.requests.thinking import read_thinking
-from serve.running.events import Finish, Outcome, Started
+from serve.running.events import Finish, Started, WholeReply
 from ttc.core import Message
 
 __all__ = ["CompletionEncoder", "CompletionReply", "CompletionRequest", "parse", "reply"]
@@ -84,7 +84,7 @@ def parse(body: CompletionRequest) -> ServeRequest:
     )
 
 
-def reply(body: CompletionRequest, outcome: Outcome) -> dict[str, Any]:
+def reply(body: CompletionRequest, outcome: WholeReply) -> dict[str, Any]:
     """The body of a reply that is not streamed; nothing of the request is repeated in it."""
     choices = [_choice(finish, finish.answer, finish.thinking) for finish in outcome.choices]
     return body_of(outcome, _head(outcome.started), choices)

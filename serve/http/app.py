@@ -1,4 +1,9 @@
-"""The application: the dialects' POST routes, what a server says of itself, the playground, and the guard in front."""
+"""The application: the dialects' POST routes, what a server says of itself, the playground, and the guard in front.
+
+The playground's files need no key, since they hold nothing; what the page then asks for does. Everything comes from
+this server, no file is built, nothing is loaded from elsewhere, and text cannot become markup
+(`require-trusted-types-for`).
+"""
 
 from __future__ import annotations
 
@@ -8,22 +13,24 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from serve.dialects import chat, completions, messages, messages_reply, responses, responses_reply
-from serve.http.guard import NOTES, Guard
-from serve.http.pages import HEADERS, Page, read_pages
+from serve.dialects import chat, completions, messages, responses
+from serve.http.guard import NOTES, AccessGuard
 from serve.http.posts import ApiDialect, ErrorReply, add_posts
 from serve.http.transport import ASGIApp, json_bytes
 from serve.operator.config import ServeConfig
 from serve.requests.errors import ApiError
 from serve.running.catalogue import Catalogue
-from serve.running.service import Service
+from serve.running.service import InferenceService
 from ttc import __version__
 from ttc.errors import MissingExtra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
+import importlib.resources
+from dataclasses import dataclass
 
-__all__ = ["DIALECTS", "create_app"]
+__all__ = ["DIALECTS", "HEADERS", "Page", "create_app", "read_pages"]
+
 
 DIALECTS = (
     ApiDialect(
@@ -46,28 +53,28 @@ DIALECTS = (
         "/v1/responses",
         responses.ResponsesRequest,
         responses.parse,
-        responses_reply.reply,
-        responses_reply.ResponsesEncoder,
-        responses_reply.ResponsesReply,
-        responses_reply.refusal,
+        responses.reply,
+        responses.ResponsesEncoder,
+        responses.ResponsesReply,
+        responses.refusal,
     ),
     ApiDialect(
         "/v1/messages",
         messages.MessagesRequest,
         messages.parse,
-        messages_reply.reply,
-        messages_reply.MessagesEncoder,
-        messages_reply.MessagesReply,
-        messages_reply.refusal,
-        messages_reply.MessagesError,
-        messages_reply.STATUSES,
-        messages_reply.PING,
+        messages.reply,
+        messages.MessagesEncoder,
+        messages.MessagesReply,
+        messages.refusal,
+        messages.MessagesError,
+        messages.STATUSES,
+        messages.PING,
     ),
 )
 _BY_PATH = MappingProxyType({dialect.path: dialect for dialect in DIALECTS})
 
 
-def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | None = None) -> ASGIApp:
+def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceService | None = None) -> ASGIApp:
     """Return the ASGI application that serves the loaded models of `catalogue`.
 
     Raises:
@@ -84,7 +91,7 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | Non
         await catalogue.close()
 
     app = FastAPI(title="ttc serve", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    service = service or Service(config, catalogue)
+    service = service or InferenceService(config, catalogue)
     add_posts(app, service, DIALECTS)
     pages = read_pages()
     _add_pages(app, pages)
@@ -92,7 +99,7 @@ def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | Non
     _add_state(app, service)
     _add_refusals(app, service)
     refusals = {dialect.path: dialect.refuse for dialect in DIALECTS}
-    return Guard(app, config.keys, frozenset(page.path.encode() for page in pages), refusals)
+    return AccessGuard(app, config.keys, frozenset(page.path.encode() for page in pages), refusals)
 
 
 def _add_pages(app: FastAPI, pages: Sequence[Page]) -> None:
@@ -134,7 +141,7 @@ def _add_models(app: FastAPI, catalogue: Catalogue) -> None:
         return catalogue.row(name)
 
 
-def _add_state(app: FastAPI, service: Service) -> None:
+def _add_state(app: FastAPI, service: InferenceService) -> None:
     """How the server is."""
     from fastapi import Response
     from fastapi.responses import PlainTextResponse
@@ -166,7 +173,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         }
 
 
-def _add_refusals(app: FastAPI, service: Service) -> None:
+def _add_refusals(app: FastAPI, service: InferenceService) -> None:
     """Errors in the form of the path they were asked on; elsewhere in OpenAI's."""
     from fastapi import Response
     from starlette.exceptions import HTTPException
@@ -193,3 +200,50 @@ def _add_refusals(app: FastAPI, service: Service) -> None:
         fix = f"send {allowed}" if allowed else "GET /openapi.json lists what there is"
         text = f"{request.method} {request.url.path[:200]}: {exc.detail}; {fix}"
         return refused(request, ApiError(exc.status_code, code, text), exc.headers or {})
+
+
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        ".html": "text/html; charset=utf-8",
+        ".js": "text/javascript; charset=utf-8",
+        ".css": "text/css; charset=utf-8",
+    }
+)
+HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'",
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cache-control": "no-cache",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One file and where it is served."""
+
+    path: str
+    media_type: str
+    content: bytes
+
+
+def read_pages() -> tuple[Page, ...]:
+    """Read the files of the playground; `index.html` is served at `/`, the others below `/playground/`."""
+    folder = importlib.resources.files("serve") / "playground"
+    files = [file for file in folder.iterdir() if _suffix(file.name) in TYPES]
+    return tuple(
+        Page(
+            "/" if file.name == "index.html" else f"/playground/{file.name}",
+            TYPES[_suffix(file.name)],
+            file.read_bytes(),
+        )
+        for file in sorted(files, key=lambda file: file.name)
+    )
+
+
+def _suffix(name: str) -> str:
+    return "." + name.rpartition(".")[2]

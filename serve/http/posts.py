@@ -26,8 +26,8 @@ from serve.http.transport import (
 from serve.requests.body import parse_json, refusal
 from serve.requests.errors import ApiError
 from serve.requests.request import ServeRequest
-from serve.running.events import Outcome, ServeEvent
-from serve.running.service import Job, Service
+from serve.running.events import ServeEvent, WholeReply
+from serve.running.service import ActiveRequest, InferenceService
 from ttc.config.config import dump
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ApiDialect:
     path: str
     request: type[Any]
     parse: Callable[[Any], ServeRequest]
-    reply: Callable[[Any, Outcome], Any]
+    reply: Callable[[Any, WholeReply], Any]
     encoder: Callable[[Any], Encoder]
     result: type[BaseModel]
     refuse: Callable[[ApiError], Any] = ApiError.to_json
@@ -96,7 +96,7 @@ _REFUSALS: Mapping[int, str] = {
 }
 
 
-def add_posts(app: FastAPI, service: Service, dialects: Sequence[ApiDialect]) -> None:
+def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDialect]) -> None:
     """One POST route for each dialect."""
     from fastapi import APIRouter, Request, Response, Security
     from fastapi.exceptions import RequestValidationError
@@ -154,7 +154,7 @@ def add_posts(app: FastAPI, service: Service, dialects: Sequence[ApiDialect]) ->
                 if service.config.log_prompts:
                     scope[NOTES]["messages"] = [dump(message) for message in self._request.messages]
 
-        async def _send(self, job: Job, send: Send) -> None:
+        async def _send(self, job: ActiveRequest, send: Send) -> None:
             if job.plan.request.stream:
                 encode, heartbeat = self._encoder.encode, self._dialect.heartbeat
                 await stream_job(job, send, encode, limits.heartbeat_s, limits.stall_s, heartbeat)
@@ -200,7 +200,7 @@ def _for_server(model: type[BaseModel], names: Sequence[str], search: type[BaseM
     return create_model(model.__name__, __base__=model, **fields)
 
 
-def _note(scope: Scope, job: Job) -> None:
+def _note(scope: Scope, job: ActiveRequest) -> None:
     """What the access log says of a request; no text of it, unless the operator asked for that."""
     plan = job.plan
     scope[NOTES].update(

@@ -162,7 +162,7 @@ class _Place:
             elif isinstance(self.value, dict) and (item in self.value or _is_field(models, item)):
                 self.path = f"{self.path}.{item}" if self.path else str(item)
                 self.value = self.value.get(item)
-                fields = {name: field for known in models for name, field in known.model_fields.items()}
+                fields = {name: field for candidate in models for name, field in candidate.model_fields.items()}
                 self.known = list(fields)
                 if item in fields:
                     extra = fields[str(item)].json_schema_extra

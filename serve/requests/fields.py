@@ -15,7 +15,7 @@ from pydantic import Field
 
 from serve.requests.body import WHOLE, Body, with_reason
 from serve.requests.errors import invalid
-from serve.requests.request import SamplingWish
+from serve.requests.request import SamplingRequest
 from serve.requests.search import MAX_SEED, SearchFields
 from serve.requests.thinking import ThinkingFields
 
@@ -100,11 +100,11 @@ class ChoiceFields(OpenAIFields):
     best_of: None = with_reason("best-of-n is ttc: {strategy: 'best_of_n', n: ...}")
 
 
-def sampling_of(body: OpenAIFields, max_tokens: int | None, max_tokens_field: str) -> SamplingWish:
+def sampling_of(body: OpenAIFields, max_tokens: int | None, max_tokens_field: str) -> SamplingRequest:
     """The sampling fields of a body."""
     stop = body.stop or ()
     penalties = {name: getattr(body, name, None) for name in _NEUTRAL}
-    return SamplingWish(
+    return SamplingRequest(
         temperature=body.temperature,
         top_p=body.top_p,
         top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,

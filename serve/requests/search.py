@@ -22,14 +22,14 @@ from pydantic import Field, create_model
 
 from serve.requests.body import WHOLE, Body, read
 from serve.requests.errors import ApiError, invalid
-from serve.requests.request import Progress, SearchWish
+from serve.requests.request import ProgressLevel, SearchRequest
 from ttc.answers import KINDS
 from ttc.config.registry import POLICIES, STRATEGIES
 from ttc.config.signatures import bind, describe
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, MissingExtra
 
-__all__ = ["Offer", "Offers", "SearchFields", "read_search"]
+__all__ = ["SearchFields", "ServedStrategies", "ServedStrategy", "read_search"]
 
 NOT_SERVED = frozenset({"auto", "budget_forcing"})
 MAX_TEXT = 200
@@ -37,7 +37,7 @@ MAX_SEED = (1 << 63) - 1
 
 
 class SearchFields(Body):
-    """The `ttc` object without the parameters of strategies, which `Offers.model` adds."""
+    """The `ttc` object without the parameters of strategies, which `ServedStrategies.model` adds."""
 
     strategy: str | None = None
     scorer: str | None = Field(None, description="One of the scorers this server has.")
@@ -48,12 +48,12 @@ class SearchFields(Body):
     answer_kind: Literal[tuple(sorted(KINDS))] | None = Field(  # type: ignore[valid-type]
         None, description="How final answers are read and compared in votes."
     )
-    progress: Progress | None = Field(None, description="Progress chunks while a search runs.")
+    progress: ProgressLevel | None = Field(None, description="Progress chunks while a search runs.")
     return_candidates: bool | None = Field(None, description="Return the text of every candidate.")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ServedStrategy:
     """A strategy this server runs: its function, and a model of the parameters that a request may set."""
 
     name: str
@@ -72,11 +72,11 @@ class Offer:
         fields = self.parameters.model_fields
         for key in params:
             if key not in fields:
-                known = list(fields)
+                names = list(fields)
                 raise invalid(
                     f"ttc.{key}",
-                    f"ttc.{key}: strategy {self.name} has no such parameter{nearest(key, known)} "
-                    f"(it takes: {', '.join(known) or 'none'}; ttc.strategy chooses another)",
+                    f"ttc.{key}: strategy {self.name} has no such parameter{nearest(key, names)} "
+                    f"(it takes: {', '.join(names) or 'none'}; ttc.strategy chooses another)",
                     "unknown_parameter",
                 )
         values = read(self.parameters, dict(params), "ttc").model_dump(exclude_unset=True)
@@ -97,7 +97,7 @@ class Offer:
         }
 
 
-class Offers:
+class ServedStrategies:
     """The strategies of this server, by name; made once at the start."""
 
     def __init__(self, names: Iterable[str] | None, scorers: Iterable[str], max_width: int) -> None:
@@ -106,7 +106,7 @@ class Offers:
         Raises:
             ConfigError: a name that is not installed.
         """
-        self._offers: dict[str, Offer] = {}
+        self._offers: dict[str, ServedStrategy] = {}
         for name in STRATEGIES.names() if names is None else names:
             if name in NOT_SERVED:
                 continue
@@ -118,7 +118,7 @@ class Offers:
         self._scorers = sorted(scorers)
         self.names = tuple(sorted(self._offers))
 
-    def __getitem__(self, name: str) -> Offer:
+    def __getitem__(self, name: str) -> ServedStrategy:
         return self._offers[name]
 
     def __contains__(self, name: str) -> bool:
@@ -145,13 +145,13 @@ class Offers:
         return [self[name].to_json() for name in self.names]
 
 
-def read_search(body: SearchFields | None, seed: int | None) -> SearchWish:
+def read_search(body: SearchFields | None, seed: int | None) -> SearchRequest:
     """Return the wish of a `ttc` object; `seed` is the request's own top-level one."""
     values = {} if body is None else body.model_dump(exclude_none=True)
     inner = values.pop("seed", None)
     if seed is not None and inner is not None and seed != inner:
         raise invalid("ttc.seed", f"seed = {seed} and ttc.seed = {inner} contradict each other: send one")
-    return SearchWish(
+    return SearchRequest(
         strategy=values.pop("strategy", None),
         max_total_tokens=values.pop("max_total_tokens", None),
         scorer=values.pop("scorer", None),
@@ -163,7 +163,7 @@ def read_search(body: SearchFields | None, seed: int | None) -> SearchWish:
     )
 
 
-def _offer(name: str, function: Callable[..., Any], max_width: int) -> Offer:
+def _offer(name: str, function: Callable[..., Any], max_width: int) -> ServedStrategy:
     """Read what a strategy takes off its signature."""
     signature = inspect.signature(function)
     hints = typing.get_type_hints(function)
@@ -186,7 +186,7 @@ def _offer(name: str, function: Callable[..., Any], max_width: int) -> Offer:
         required = default is item.empty
         fields[item.name] = (kind, Field(... if required else default, description=texts[item.name]))
     scorer = signature.parameters.get("scorer")
-    return Offer(
+    return ServedStrategy(
         name=name,
         doc=description.doc,
         function=function,

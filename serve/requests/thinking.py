@@ -21,7 +21,7 @@ from pydantic import Field
 
 from serve.requests.body import WHOLE, Body
 from serve.requests.errors import invalid
-from serve.requests.request import ThinkingWish
+from serve.requests.request import ThinkingRequest
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, Thinking
@@ -32,9 +32,9 @@ __all__ = [
     "UNLIMITED",
     "Effort",
     "ReasoningOptions",
-    "Settled",
     "ThinkingFields",
     "ThinkingMode",
+    "ThinkingPlan",
     "ThinkingPolicy",
     "read_thinking",
     "settle",
@@ -127,9 +127,9 @@ class ThinkingPolicy:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        wanted = set(EFFORTS) - {"none"}
-        if set(self.efforts) != wanted:
-            raise ConfigError(f"thinking.efforts must name {', '.join(sorted(wanted))}, got {sorted(self.efforts)}")
+        names = set(EFFORTS) - {"none"}
+        if set(self.efforts) != names:
+            raise ConfigError(f"thinking.efforts must name {', '.join(sorted(names))}, got {sorted(self.efforts)}")
         for name, value in self.efforts.items():
             if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != UNLIMITED):
                 raise ConfigError(f"thinking.efforts.{name} must be a number of tokens >= 1, or -1, got {value!r}")
@@ -151,7 +151,7 @@ class ThinkingPolicy:
         return round(max_tokens * self.reserve_share)
 
 
-def read_thinking(body: ThinkingFields) -> ThinkingWish:
+def read_thinking(body: ThinkingFields) -> ThinkingRequest:
     """Bring the spellings of `body` together.
 
     Raises:
@@ -172,7 +172,7 @@ def read_thinking(body: ThinkingFields) -> ThinkingWish:
     hides = {name: not value for name, value in shows.items()} | _spelled(body, "reasoning.exclude")
     for group in (budgets, efforts, switches, hides):
         _agree(group)
-    wish = ThinkingWish(
+    wish = ThinkingRequest(
         enabled=next(iter(switches.values()), None),
         effort=next(iter(efforts.values()), None),
         budget=next(iter(budgets.values()), None),
@@ -208,7 +208,7 @@ def _agree(values: Mapping[str, Any]) -> None:
             )
 
 
-def _check(wish: ThinkingWish, switch: str) -> None:
+def _check(wish: ThinkingRequest, switch: str) -> None:
     """Refuse thought that is switched off and asked for at once."""
     offs = {
         switch: wish.enabled is False,
@@ -221,8 +221,8 @@ def _check(wish: ThinkingWish, switch: str) -> None:
         switch: wish.enabled is True,
         wish.effort_field: wish.effort not in (None, "none") and wish.budget != 0,  # a number beats an effort
     }
-    off = next((name for name, said in offs.items() if said), None)
-    on = next((name for name, said in wants.items() if said), None)
+    off = next((name for name, applies in offs.items() if applies), None)
+    on = next((name for name, applies in wants.items() if applies), None)
     if off is not None and on is not None:
         raise invalid(on, f"{on} asks for thought, but {off} switches it off: send one", "conflicting_thinking")
     if wish.budget is not None and 0 < wish.budget < wish.min_tokens:
@@ -234,7 +234,7 @@ def _check(wish: ThinkingWish, switch: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ThinkingPlan:
     """How this request thinks: the control itself, and what the reply says of it."""
 
     control: Thinking
@@ -244,14 +244,14 @@ class Settled:
 
 
 def settle(
-    wish: ThinkingWish,
+    wish: ThinkingRequest,
     policy: ThinkingPolicy,
     capabilities: Capabilities,
     max_tokens: int,
     *,
     raw: bool = False,
     opened: bool = False,
-) -> Settled:
+) -> ThinkingPlan:
     """Apply the operator's policy to a wish.
 
     `raw` is for prompts without a chat template; `opened` says that the prompt, rendered without any wish, ends inside
@@ -260,23 +260,25 @@ def settle(
     Raises:
         ApiError: the model does not think, cannot be held to a budget, or the number is above the ceiling.
     """
-    said = wish.effort is not None or wish.budget is not None or wish.enabled is not None or wish.min_tokens > 0
-    effort = wish.effort if said else policy.default_effort
+    explicit = wish.effort is not None or wish.budget is not None or wish.enabled is not None or wish.min_tokens > 0
+    effort = wish.effort if explicit else policy.default_effort
     if effort == "none" or wish.enabled is False or wish.budget == 0:
-        return _off(wish, capabilities, effort, raw=raw, said=said)
-    if not (said or effort is not None or opened):
-        return Settled(Thinking())
+        return _off(wish, capabilities, effort, raw=raw, explicit=explicit)
+    if not (explicit or effort is not None or opened):
+        return ThinkingPlan(Thinking())
     if not _countable(wish, capabilities):
-        return Settled(Thinking(mode="on") if not capabilities.token_ids and not raw else Thinking(), effort=effort)
+        return ThinkingPlan(
+            Thinking(mode="on") if not capabilities.token_ids and not raw else Thinking(), effort=effort
+        )
     ceiling = policy.max_thinking_tokens
     if wish.budget is not None and ceiling is not None and wish.budget > ceiling:
         name = wish.budget_field
         raise invalid(name, f"{name} = {wish.budget} exceeds this server's ceiling of {ceiling}", "budget_too_large")
-    asked = wish.budget if wish.budget is not None or effort is None else policy.efforts[effort]
+    request = wish.budget if wish.budget is not None or effort is None else policy.efforts[effort]
     reserve = 0 if wish.budget == UNLIMITED else policy.reserve(max_tokens)
-    limits = [ceiling, max_tokens - reserve if reserve else None, None if asked == UNLIMITED else asked]
-    given = [limit for limit in limits if limit is not None]
-    cap = max(min(given), 1) if given else None
+    limits = [ceiling, max_tokens - reserve if reserve else None, None if request == UNLIMITED else request]
+    caps = [limit for limit in limits if limit is not None]
+    cap = max(min(caps), 1) if caps else None
     if cap is not None and wish.min_tokens > cap:
         raise invalid(
             "min_thinking_tokens",
@@ -286,12 +288,14 @@ def settle(
     control = Thinking(
         mode="auto" if raw else "on", max_tokens=cap, min_tokens=wish.min_tokens, handover=policy.handover
     )
-    return Settled(control, asked, reserve, effort)
+    return ThinkingPlan(control, request, reserve, effort)
 
 
-def _off(wish: ThinkingWish, capabilities: Capabilities, effort: str | None, *, raw: bool, said: bool) -> Settled:
+def _off(
+    wish: ThinkingRequest, capabilities: Capabilities, effort: str | None, *, raw: bool, explicit: bool
+) -> ThinkingPlan:
     """No thought: the template's own switch, where there is a template and a thought to switch off."""
-    if raw and said:
+    if raw and explicit:
         name = wish.budget_field if wish.budget == 0 else wish.effort_field
         raise invalid(
             name,
@@ -299,10 +303,10 @@ def _off(wish: ThinkingWish, capabilities: Capabilities, effort: str | None, *, 
             "unsupported_parameter",
         )
     thinks = bool(capabilities.think_close) or not capabilities.token_ids
-    return Settled(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)
+    return ThinkingPlan(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)
 
 
-def _countable(wish: ThinkingWish, capabilities: Capabilities) -> bool:
+def _countable(wish: ThinkingRequest, capabilities: Capabilities) -> bool:
     """Whether tokens of thought can be counted; raises for a wish that needs what the model has not."""
     if capabilities.token_ids and capabilities.think_close:
         return True

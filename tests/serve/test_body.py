@@ -14,7 +14,7 @@ from pydantic import BaseModel, create_model
 from serve.dialects import chat as chat_dialect
 from serve.requests.body import WHOLE, Body, parse_json, read
 from serve.requests.errors import ApiError, from_error
-from serve.requests.search import Offers
+from serve.requests.search import ServedStrategies
 from ttc.errors import ConfigError
 
 JSON = st.recursive(
@@ -22,7 +22,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=12,
 )
-OFFERS = Offers(None, ["prm"], 128)
+OFFERS = ServedStrategies(None, ["prm"], 128)
 CHAT = create_model("Chat", __base__=chat_dialect.ChatRequest, ttc=(OFFERS.model() | None, None))
 
 
