@@ -98,7 +98,7 @@ _REFUSALS: Mapping[int, str] = {
 
 def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDialect]) -> None:
     """One POST route for each dialect."""
-    from fastapi import APIRouter, Request, Response, Security
+    from fastapi import Request, Response, Security
     from fastapi.exceptions import RequestValidationError
     from fastapi.routing import APIRoute
     from fastapi.security import HTTPBearer
@@ -168,13 +168,14 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
         post.__annotations__ = {"body": model}
         return post
 
-    router = APIRouter(route_class=BodyRoute, dependencies=[Security(HTTPBearer(auto_error=False))])
     names, search = service.catalogue.names(), service.offers.model()
     for dialect in dialects:
-        router.add_api_route(
+        app.router.add_api_route(
             dialect.path,
             route(dialect, _for_server(dialect.request, names, search)),
             methods=["POST"],
+            route_class_override=BodyRoute,
+            dependencies=[Security(HTTPBearer(auto_error=False))],
             summary=dialect.path,
             response_model=dialect.result,
             responses={
@@ -186,7 +187,6 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
                 "4XX": {"model": dialect.refusal, "description": "Any other refusal."},
             },
         )
-    app.include_router(router)
 
 
 def _for_server(model: type[BaseModel], names: Sequence[str], search: type[BaseModel]) -> type[BaseModel]:
