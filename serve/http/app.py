@@ -131,21 +131,27 @@ _NAMED: Mapping[int | str, dict[str, Any]] = MappingProxyType(
 
 def _add_models(app: FastAPI, catalogue: Catalogue) -> None:
     """What can be asked."""
+    from fastapi import Security
+    from fastapi.security import HTTPBearer
 
-    @app.get("/v1/models", summary="Models and presets", responses=dict(_KEYED))
+    key = [Security(HTTPBearer(auto_error=False))]  # for the document; the guard checks it
+
+    @app.get("/v1/models", summary="Models and presets", responses=dict(_KEYED), dependencies=key)
     async def models() -> dict[str, Any]:
         return catalogue.to_json()
 
-    @app.get("/v1/models/{name:path}", summary="One model or preset", responses=dict(_NAMED))
+    @app.get("/v1/models/{name:path}", summary="One model or preset", responses=dict(_NAMED), dependencies=key)
     async def model(name: str) -> dict[str, Any]:
         return catalogue.row(name)
 
 
 def _add_state(app: FastAPI, service: InferenceService) -> None:
     """How the server is."""
-    from fastapi import Response
+    from fastapi import Response, Security
     from fastapi.responses import PlainTextResponse
+    from fastapi.security import HTTPBearer
 
+    key = [Security(HTTPBearer(auto_error=False))]
     started = time.time()
 
     @app.get("/health", summary="The process lives")
@@ -160,11 +166,17 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
     drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down."}}
     app.add_api_route("/ready", ready, summary="Models are loaded and requests are taken", responses=drains)
 
-    @app.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse, responses=dict(_KEYED))
+    @app.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        response_class=PlainTextResponse,
+        responses=dict(_KEYED),
+        dependencies=key,
+    )
     async def metrics() -> Any:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/version", summary="Version, strategies and their parameters", responses=dict(_KEYED))
+    @app.get("/version", summary="Version, strategies and their parameters", responses=dict(_KEYED), dependencies=key)
     async def version() -> dict[str, Any]:
         return {
             "version": __version__,

@@ -133,7 +133,7 @@ def _close(plan: RequestPlan, index: int, session: WatchedSession, own: RequestE
     request, chat = plan.request, plan.request.text is None
     path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
     completions = [] if path is None else session.along(path)
-    chosen = next((candidate for candidate in answer.candidates if candidate.path == path), None)
+    winner = next((candidate for candidate in answer.candidates if candidate.path == path), None)
     thinking = answer.thinking.lstrip() if chat else answer.thinking
     text, stop = cut_at_stop(answer.text, plan.sampling.stop)
     text = text.lstrip() if chat else text
@@ -153,7 +153,7 @@ def _close(plan: RequestPlan, index: int, session: WatchedSession, own: RequestE
     counts = TokenCounts(
         prompt=0 if prompt.token_ids is None else len(prompt.token_ids),
         cached=0 if path is None else own.cached.get(path[:1], 0),
-        completion=generated if completions else (chosen.num_tokens if chosen else 0),
+        completion=generated if completions else (winner.num_tokens if winner else 0),
         reasoning=tokens.num_reasoning,
     )
     if prompt.token_ids is None:  # counted by the server behind
