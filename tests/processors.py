@@ -32,43 +32,9 @@ CHOICES = (
     ("MKL_ENABLE_INSTRUCTIONS", "AVX2", "MKL"),
 )
 """Variable, value, what the machine must have for it."""
-TESTS = (
-    "tests/ttc/test_embedded_engine.py",
-    "tests/ttc/test_embedded_model.py",
-    "tests/ttc/test_prm.py",
-    "tests/ttc/test_scorers_adapters.py",
-    "tests/ttc/test_scorers_blocks.py",
-    "tests/ttc/test_seeds.py",
-    "tests/train/test_advantages.py",
-    "tests/train/test_build.py",
-    "tests/train/test_checkpoint.py",
-    "tests/train/test_grouping.py",
-    "tests/train/test_loop.py",
-    "tests/train/test_losses.py",
-    "tests/train/test_nano_training.py::test_an_interrupted_run_ends_at_the_same_weights",
-    "tests/train/test_nano_training.py::test_the_reward_model_begins_as_the_teacher_with_layers_that_change_nothing",
-    "tests/train/test_nano_weights.py",
-    "tests/train/test_offline.py::test_a_killed_job_goes_on_from_trls_checkpoint",
-    "tests/train/test_packing.py",
-    "tests/train/test_ppo.py",
-    "tests/train/test_preference.py",
-    "tests/train/test_preferences.py",
-    "tests/train/test_process_reward.py",
-    "tests/train/test_replay.py",
-    "tests/train/test_reward_model.py",
-    "tests/train/test_sft.py::test_a_killed_stage_goes_on_bit_for_bit",
-    "tests/train/test_sft.py::test_only_completions_are_learnt_and_their_mean_is_over_tokens",
-    "tests/train/test_trl_oracle.py",
-    "tests/distill/test_divergence.py",
-    "tests/distill/test_on_policy.py::test_a_student_is_nothing_apart_from_itself",
-    "tests/distill/test_on_policy.py::test_a_teacher_behind_an_engine_scores_like_one_in_this_process",
-    "tests/distill/test_on_policy.py::test_forced_tokens_and_cut_completions_do_not_count",
-    "tests/distill/test_on_policy.py::test_it_is_a_stage_of_a_recipe_whose_updates_can_be_computed_again",
-    "tests/distill/test_on_policy.py::test_micro_batches_and_other_padding_change_nothing",
-    "tests/distill/test_on_policy.py::test_reward_is_added_to_what_the_teacher_says",
-    "tests/distill/test_on_policy.py::test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run",
-)
-"""Tests whose outcome hangs on how torch, numpy or MKL round; without those that take long and show nothing more."""
+MARK = "pytest.mark.numeric"
+MARKED = "numeric and not slow and not gpu and not vllm"
+"""Borne by a test whose outcome hangs on how torch, numpy or MKL round, unless it takes long and shows nothing more."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +62,18 @@ def features(capability: str, has_mkl: bool) -> set[str]:
     return {*vectors, *(["MKL"] if has_mkl else [])}
 
 
+def numeric_files() -> list[pathlib.Path]:
+    """Files with tests that bear the mark; to collect only them takes seconds, all of them a minute."""
+    paths = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [path for path in paths if MARK in path.read_text(encoding="utf-8")]
+
+
 def run(setting: Setting) -> tuple[int, str]:
     """The exit code of the tests in this setting, and their output."""
     chosen = {setting.variable: setting.value, "OMP_NUM_THREADS": str(setting.threads)}
     environment = {**os.environ, **chosen, "OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin take the others' cores
-    command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", *TESTS]
+    files = [str(path.relative_to(ROOT)) for path in numeric_files()]
+    command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-m", MARKED, *files]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     done = subprocess.run(command, cwd=ROOT, env=environment, text=True, **streams)
     return done.returncode, done.stdout

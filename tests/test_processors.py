@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.processors import ROOT, SETTINGS, TESTS, features, report
+from tests.processors import ROOT, SETTINGS, features, numeric_files, report
 
 HARDWARE = re.compile(r"pytestmark = .*(gpu|vllm)")
 
@@ -12,8 +12,8 @@ HARDWARE = re.compile(r"pytestmark = .*(gpu|vllm)")
 def test_every_file_that_compares_tensors_runs_with_the_kernels_of_other_processors():
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
     compares = re.compile(r"torch\.(equal|allclose|testing)\b")
-    numeric = {path for path, text in texts.items() if compares.search(text) and not HARDWARE.search(text)}
-    assert numeric - {ROOT / "tests/test_processors.py"} <= {ROOT / name.partition("::")[0] for name in TESTS}
+    files = {path for path, text in texts.items() if compares.search(text) and not HARDWARE.search(text)}
+    assert files - {ROOT / "tests/test_processors.py"} <= set(numeric_files())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from train.corpora.cipher import cipher
 from train.update.policy import token_logprobs
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 
 def drawn(rows, size, seed, scale=2.0):
     return scale * torch.randn(rows, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -107,6 +107,7 @@ def test_a_teacher_pulls_the_student_to_think_as_it_does(student, teacher, tmp_p
     assert max(row["parity"] for row in seen) < 1e-4
 
 
+@pytest.mark.numeric
 def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(student, teacher, tmp_path):
     stage(teacher).run(setting(tmp_path / "whole", student))
     stage(teacher, steps=2).run(setting(tmp_path / "halves", student))
@@ -122,6 +123,7 @@ def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(student, teacher
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.numeric
 def test_a_student_is_nothing_apart_from_itself(student, drawn, kind):
     told = asyncio.run(learner(student, LocalReader("self", student, "cpu"), kind).learn(drawn))
     assert abs(told["divergence"]) < SELF_TEST
@@ -139,6 +141,7 @@ def test_the_self_test_stops_a_student_with_dropout(student, drawn):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.numeric
 def test_forced_tokens_and_cut_completions_do_not_count(student, teacher, drawn, kind):
     reader = LocalReader("teacher", teacher, "cpu")
     whole = asyncio.run(learner(student, reader, kind).learn(drawn[:3]))
@@ -168,6 +171,7 @@ def test_the_sampled_estimate_agrees_with_the_whole_vocabulary_on_average(studen
     assert whole > 0.01
 
 
+@pytest.mark.numeric
 def test_reward_is_added_to_what_the_teacher_says(student, teacher, drawn):
     reader = LocalReader("teacher", teacher, "cpu")
     halves = [dataclasses.replace(r, reward=float(i % 2)) for i, r in enumerate(drawn)]
@@ -179,6 +183,7 @@ def test_reward_is_added_to_what_the_teacher_says(student, teacher, drawn):
         assert any(not torch.equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.numeric
 def test_micro_batches_and_other_padding_change_nothing(student, teacher, drawn):
     reader = LocalReader("teacher", teacher, "cpu")
     found = []
@@ -190,6 +195,7 @@ def test_micro_batches_and_other_padding_change_nothing(student, teacher, drawn)
     assert found[0]["divergence/teacher"] == pytest.approx(found[1]["divergence"], abs=1e-6)
 
 
+@pytest.mark.numeric
 def test_a_teacher_behind_an_engine_scores_like_one_in_this_process(student, teacher, drawn):
     async def both():
         engine = embedded(str(teacher), dtype="float32", device="cpu", batch_invariant=True)
@@ -269,6 +275,7 @@ def test_every_domain_has_its_own_teacher(student, teacher, tmp_path):
     )
 
 
+@pytest.mark.numeric
 def test_it_is_a_stage_of_a_recipe_whose_updates_can_be_computed_again(student, teacher, tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text(

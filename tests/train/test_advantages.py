@@ -1,5 +1,6 @@
 """Advantages against numbers worked out by hand, and what may not change them."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from train.advantages.reinforce_pp import reinforce_pp
 from train.advantages.steps import steps
 from train.registries import ADVANTAGES
 from train.update.outcome import Outcome
+
+pytestmark = pytest.mark.numeric
 
 NAN = float("nan")
 

@@ -16,6 +16,8 @@ from train.update.build import Build
 from train.update.policy import token_logprobs
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 IDS = pad([(5, 18, 21, 3, 9, 8, 1), (6, 19, 21, 10, 1)], 0)
 MASK = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0]], dtype=torch.bool)

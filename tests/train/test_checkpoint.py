@@ -19,6 +19,8 @@ from train.rl.loop import learn
 from train.rl.parts import Plan
 from ttc.errors import RecordError, TrainingError
 
+pytestmark = pytest.mark.numeric
+
 FILES = ("model.safetensors", "optimiser.pt", "state.json", SUMS)
 
 

@@ -20,6 +20,8 @@ from train.rollouts.grouping import check_groups
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError
 
+pytestmark = pytest.mark.numeric
+
 
 def rollout(group, problem, prompt, step=5):
     return Rollout(

@@ -17,6 +17,8 @@ from train.update.update import weighted
 from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture
 def new_parts(cipher_model):

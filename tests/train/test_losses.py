@@ -15,6 +15,8 @@ from train.update.correction import Correction
 from train.update.normalise import NORMALISERS, token_weights
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 ALL = {name: LOSSES.load(name)() for name in LOSSES.names()}
 
 

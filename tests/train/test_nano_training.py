@@ -33,6 +33,7 @@ def test_the_loss_falls(nano, tmp_path):
     assert after < before - 1.0
 
 
+@pytest.mark.numeric
 def test_an_interrupted_run_ends_at_the_same_weights(nano, tmp_path):
     whole = trained_by(nano, 8, tmp_path / "whole").state_dict()
 
@@ -63,6 +64,7 @@ def test_a_saved_model_loads_unchanged_in_bf16(tmp_path, nano):
     assert torch.allclose(loaded(ids).logits.float(), network(ids).logits, atol=0.05)
 
 
+@pytest.mark.numeric
 def test_the_reward_model_begins_as_the_teacher_with_layers_that_change_nothing(nano):
     below = model.build(TINY, nano, seed=3).eval()
     above = model.build(DEEPER, nano, seed=4).eval()

@@ -16,6 +16,8 @@ from ttc.errors import ConfigError
 from ttc.scorers.prm import prm as scorer_of
 from ttc.session.session import Session
 
+pytestmark = pytest.mark.numeric
+
 LIMIT_BYTES = 12_000_000
 RIGHT = "23+48=71\n\n71*3=213\n\n213-17=196\n\n</think>\n\nThe answer is \\boxed{196}."
 WRONG = {

@@ -113,6 +113,7 @@ def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(ciphe
     assert (cipher_model / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.numeric
 def test_a_killed_job_goes_on_from_trls_newest_whole_checkpoint(cipher_model, run, tmp_path):
     rows = right_rollouts(run / "1-sample" / "rollouts.jsonl")
     whole, halves = tmp_path / "whole", tmp_path / "halves"

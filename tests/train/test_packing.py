@@ -16,6 +16,8 @@ from train.update.policy import token_logprobs
 from train.update.update import Objective, Updater
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 
 def examples(vocabulary, lengths):
     rng = torch.Generator().manual_seed(3)

@@ -26,6 +26,8 @@ from train.update.policy import token_logprobs
 from train.update.update import Objective, Updater, whitened
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 PPO = {"task": f"{TASK},split=train", "held_out": TASK, "lr": 6e-4, "prompts": 24, "held_out_limit": 8}
 ROWS = [(5, 18, 21, 3, 9, 1), (6, 19, 21, 10, 1), (7, 17, 21, 3, 12, 4, 12, 1)]

@@ -27,6 +27,8 @@ from ttc.core import Verdict
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
+pytestmark = pytest.mark.numeric
+
 ROW = {"prompt": "s1n1=", "chosen": "s2", "rejected": "s3"}
 
 

@@ -13,6 +13,8 @@ from train.preferences.orpo import orpo
 from train.preferences.simpo import simpo
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 
 def pair(**more):
     one = lambda value: torch.tensor([float(value)])  # noqa: E731

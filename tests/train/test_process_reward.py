@@ -23,6 +23,8 @@ from ttc.core import Verdict
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 FIELDS = {"task": "chain:length=2,split=train,count=20", "held_out": "chain:length=2,count=10", "steps": 1, "lr": 1e-3}
 
 

@@ -6,6 +6,8 @@ from tests.train.cipher_base import two_updates
 from train.replay.replay import replay_step
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def run(cipher_model, tmp_path_factory):

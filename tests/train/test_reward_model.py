@@ -15,6 +15,8 @@ from train.stages.sample import sample
 from ttc.config.registry import SCORERS
 from ttc.errors import ConfigError
 
+pytestmark = pytest.mark.numeric
+
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 ONE, TWO = Example("a", (5, 6), (8, 9, 1)), Example("b", (7,), (11, 1))
 

@@ -92,6 +92,7 @@ def test_a_broken_row_is_refused_with_its_line_and_field(base, tmp_path, row, me
         read_examples(path, Text(base), 1)
 
 
+@pytest.mark.numeric
 def test_only_completions_are_learnt_and_their_mean_is_over_tokens(base):
     examples = [Example("a", (5, 6, 7), (8, 1)), Example("b", (5,), (9, 10, 11, 1), weight=2.0)]
     batch = imitation_batch(examples, 0, "token", 8)
@@ -128,6 +129,7 @@ def test_examples_of_walks_teach_walking(base, tmp_path):
     assert [row["step"] for row in rows if "held_out_loss" in row] == [0, 30, 60, 90]
 
 
+@pytest.mark.numeric
 def test_a_killed_stage_goes_on_bit_for_bit(base, tmp_path):
     data = str(walks(tmp_path / "walks.jsonl"))
 

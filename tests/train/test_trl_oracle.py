@@ -33,6 +33,7 @@ from train.update.policy import token_logprobs
 from train.update.update import Objective, Updater, _Tally
 
 pytestmark = [
+    pytest.mark.numeric,
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: ttckit[train]"),
     pytest.mark.filterwarnings("default"),  # what TRL warns of is not ours
 ]

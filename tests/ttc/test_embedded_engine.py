@@ -20,6 +20,8 @@ from ttc.engines.embedded.limits import Limits
 from ttc.engines.shared.tokens import check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):

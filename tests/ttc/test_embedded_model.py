@@ -20,6 +20,8 @@ from ttc.engines.embedded.shared import SharedDecoder
 from ttc.engines.shared.stops import make_rule
 from ttc.errors import ConfigError, PromptTooLong
 
+pytestmark = pytest.mark.numeric
+
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,

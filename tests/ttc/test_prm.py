@@ -15,6 +15,8 @@ from ttc.scorers.reward_models.incremental import IncrementalScorer
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.numeric
+
 STEPS = ("1+1=2\n\n", "2*3=6\n\n", "so 6")
 KIND = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 SIZE = {"intermediate_size": 96, "vocab_size": 300, "max_position_embeddings": 256}

@@ -22,6 +22,8 @@ from ttc.scorers.prm import prm
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.numeric
+
 QUESTION = "How much is 1+1 times 3?"
 STEPS = ("First 1+1=2.", "Then 2*3=6 - so.", "It is \\boxed{6}")
 SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."

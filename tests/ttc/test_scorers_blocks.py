@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ttc.reward_server import PrefixCache
 from ttc.scorers.reward_models.blocks import Blocks
+
+pytestmark = pytest.mark.numeric
 
 PATHS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=30), min_size=1, max_size=8)
 

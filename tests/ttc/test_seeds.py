@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ttc.seeds import derive, derive_draws, uniform, uniforms
+
+pytestmark = pytest.mark.numeric
 
 KEYS = st.integers(min_value=0, max_value=2**64 - 1)
 POSITIONS = st.integers(min_value=0, max_value=2**40)

@@ -1,0 +1,266 @@
+"""How much a reader of this project must open, and in which words it is written: the measures of the house.
+
+    python -m benchmarks.house [--root DIR] [--executed] [--save FILE]
+
+`--root` is a checkout (of any commit); `--executed` also runs `ttc eval --strategy tree --limit 2` of that checkout
+under a tracer and counts the files and lines that ran. Nothing here is a timing. `tests/test_house.py` holds the
+measures of this checkout to their limits. Left out: complexity, which linters measure; reading itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PACKAGES = ("ttc", "evals", "train", "distill", "serve")
+ENTRIES = {
+    "tree": ("ttc/strategies/tree.py",),
+    "grpo": ("train/stages/grpo.py",),
+    "distillation job": ("distill/job/job.py", "distill/job.py"),
+    "endpoint": ("serve/http/app.py", "serve/app.py"),
+}
+"""Where a reader starts, newest place first."""
+PARTICIPLES = {
+    *("found", "told", "made", "given", "known", "asked", "wanted", "kept", "drawn", "shown", "said", "taken"),
+    *("written", "seen", "held", "done", "gone", "came", "used", "picked", "chosen", "laid", "bound", "stated"),
+    *("spent", "grown", "cut", "sent", "stored", "joined", "sampled", "measured", "judged"),
+}
+"""Words that say what happened to a thing and not what it is."""
+CONFIGURATION = (
+    *("ttc/choices.py", "ttc/config.py", "ttc/options.py", "ttc/ranges.py", "ttc/recipe.py", "ttc/registry.py"),
+    *("ttc/signatures.py", "ttc/specs.py", "ttc/values.py", "ttc/vllm_engine/options.py", "ttc/scorers/_options.py"),
+    *("train/fields.py", "train/recipe.py", "train/run.py", "train/specs.py"),
+    *("distill/flags.py", "distill/spec.py", "distill/teacher.py", "serve/schema.py"),
+    *("ttc/config", "ttc/cli/choices.py", "ttc/cli/options.py", "ttc/cli/recipe.py", "evals/commands/options.py"),
+    *("ttc/engines/shared/options.py", "ttc/engines/vllm/options.py", "ttc/scorers/reward_models/options.py"),
+    *("train/base/fields.py", "train/recipe", "train/base/specs.py", "serve/requests/schema.py"),
+    *("distill/spec/flags.py", "distill/spec/spec.py", "distill/spec/teacher.py"),
+)
+"""Files and folders that turn text, TOML, JSON or arguments into checked options, at any commit."""
+
+Graph = dict[str, set[str]]
+
+
+@dataclass(frozen=True)
+class Module:
+    """One product file: where it is, and what it says."""
+
+    path: str
+    lines: int
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        """As an import spells it."""
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def folder(self) -> str:
+        """The folder of its idea; a file that lies flat in a package's root stands for itself."""
+        folder = self.path.rpartition("/")[0]
+        return self.path if folder in PACKAGES and not self.path.endswith("__init__.py") else folder
+
+
+def modules(root: Path) -> list[Module]:
+    """Every Python file of the five packages."""
+    paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    return [
+        Module(path.relative_to(root).as_posix(), text.count("\n"), ast.parse(text))
+        for path, text in zip(paths, texts, strict=True)
+    ]
+
+
+def imports(house: Iterable[Module]) -> Graph:
+    """File -> files that it imports, lazy and type-checking imports included."""
+    house = list(house)
+    paths = {module.name: module.path for module in house}
+    graph: Graph = {}
+    for module in house:
+        names = {name for node in ast.walk(module.tree) for name in _imported(node)}
+        graph[module.path] = {paths[name] for name in names if name in paths} - {module.path}
+    return graph
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def closure(graph: Graph, entry: str) -> set[str]:
+    """The files that `entry` imports, directly or not, itself included."""
+    reached, waiting = {entry}, [entry]
+    while waiting:
+        new = graph[waiting.pop()] - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+def between_folders(house: Iterable[Module]) -> Graph:
+    """Folder -> folders that its files import. A package's own `__init__` hands names on and counts for neither."""
+    house = list(house)
+    folders = {module.path: module.folder for module in house}
+    graph: Graph = collections.defaultdict(set)
+    for path, targets in imports(house).items():
+        graph[folders[path]] |= {folders[target] for target in targets} - {folders[path], *PACKAGES}
+    return {folder: targets for folder, targets in graph.items() if folder not in PACKAGES}
+
+
+def rings(graph: Graph) -> list[list[str]]:
+    """Groups of folders each of which reaches the others."""
+    full = {**{target: set() for targets in graph.values() for target in targets}, **graph}
+    reach = {folder: closure(full, folder) for folder in full}
+    groups = {tuple(sorted(o for o in reach[folder] if folder in reach[o])) for folder in full}
+    return sorted(list(group) for group in groups if len(group) > 1)
+
+
+def shared_class_names(house: Iterable[Module]) -> dict[str, list[str]]:
+    """Public class names that more than one file defines, with those files."""
+    places: dict[str, list[str]] = collections.defaultdict(list)
+    for module in house:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module.path)
+    return {name: paths for name, paths in sorted(places.items()) if len(paths) > 1}
+
+
+def local_names(house: Iterable[Module]) -> collections.Counter[str]:
+    """How often each name is bound inside a function."""
+    counts: collections.Counter[str] = collections.Counter()
+    for module in house:
+        for function in ast.walk(module.tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+                counts.update({node.id for node in names if isinstance(node.ctx, ast.Store)})
+    return counts
+
+
+def participles(house: Iterable[Module]) -> float:
+    """Share of local names that are bare participles."""
+    counts = local_names(house)
+    return sum(counts[word] for word in PARTICIPLES) / sum(counts.values())
+
+
+def flat_modules(house: Iterable[Module]) -> list[str]:
+    """Files that lie in a package's root."""
+    return [m.path for m in house if m.path.count("/") == 1 and not m.path.endswith("__init__.py")]
+
+
+def measure(root: Path) -> dict[str, object]:
+    """Every measure that needs no run."""
+    house = modules(root)
+    graph = imports(house)
+    functions = [
+        node.end_lineno - node.lineno + 1
+        for module in house
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
+    ]
+    entries = {name: next(p for p in places if p in graph) for name, places in ENTRIES.items()}
+    configuration = [m for m in house if any(m.path == p or m.path.startswith(f"{p}/") for p in CONFIGURATION)]
+    return {
+        "files": len(house),
+        "lines": sum(module.lines for module in house),
+        "lines of a file": asdict(Spread.of([module.lines for module in house])),
+        "lines of a function": asdict(Spread.of(functions)),
+        **{f"files that {name} opens": len(closure(graph, path)) for name, path in entries.items()},
+        "rings between folders": rings(between_folders(house)),
+        "flat modules": len(flat_modules(house)),
+        "public classes that share a name": sum(map(len, shared_class_names(house).values())),
+        "bare participles": round(participles(house), 4),
+        "configuration": {"files": len(configuration), "lines": sum(module.lines for module in configuration)},
+    }
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, 90th percentile and maximum."""
+
+    median: float
+    p90: int
+    most: int
+
+    @classmethod
+    def of(cls, values: list[int]) -> Spread:
+        """Of at least one value."""
+        ordered = sorted(values)
+        return cls(statistics.median(ordered), ordered[int(0.9 * (len(ordered) - 1))], ordered[-1])
+
+
+TRACER = """
+import collections, json, os, runpy, sys, threading
+root, packages, out = os.getcwd() + os.sep, tuple(p + os.sep for p in sys.argv[1].split(",")), sys.argv[2]
+lines = collections.defaultdict(set)
+def own(path):
+    return path.startswith(root) and path[len(root):].startswith(packages)
+def trace(frame, event, arg):
+    code = frame.f_code
+    if not own(code.co_filename) or code.co_name == "<module>":
+        return None
+    lines[code.co_filename].add(frame.f_lineno)
+    return trace
+threading.settrace(trace)
+sys.settrace(trace)
+sys.argv = ["ttc", *sys.argv[3:]]
+try:
+    runpy.run_module("ttc", run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    assert not end.code, end.code
+finally:
+    sys.settrace(None)
+    json.dump({path[len(root):]: len(rows) for path, rows in lines.items()}, open(out, "w"))
+"""
+
+
+def executed(root: Path) -> dict[str, int]:
+    """File -> lines inside functions that `ttc eval --strategy tree --limit 2` runs, in its process and threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "lines.json"
+        command = ["eval", "--strategy", "tree", "--limit", "2", "--out", str(Path(folder) / "run")]
+        subprocess.run(
+            [sys.executable, "-c", TRACER, ",".join(PACKAGES), str(out), *command],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root)},
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        counts: dict[str, int] = json.loads(out.read_text(encoding="utf-8"))
+    return counts
+
+
+def main() -> None:
+    """Measure, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path(), help="a checkout")
+    parser.add_argument("--executed", action="store_true", help="also run the evaluation under a tracer")
+    parser.add_argument("--save", type=Path, help="where the measures go")
+    args = parser.parse_args()
+    root = args.root.resolve()
+    revision = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(revision, capture_output=True, text=True, check=True).stdout.strip()
+    numbers: dict[str, object] = {"commit": commit, **measure(root)}
+    if args.executed:
+        counts = executed(root)
+        numbers["executed by ttc eval --strategy tree"] = {"files": len(counts), "lines": sum(counts.values())}
+    for name, value in numbers.items():
+        print(f"{name:40} {json.dumps(value)}")
+    if args.save:
+        args.save.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
