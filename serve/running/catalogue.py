@@ -167,9 +167,6 @@ def open_forward(spec: ModelSpec, engine: Engine) -> ForwardDoor | None:
     if not isinstance(engine, RemoteEngine):
         return None
     from ttc.engines.openai.client import Access, Client
-    from ttc.engines.openai.factory import OFFICIAL
 
     key = os.environ.get(str(spec.engine.params.get("api_key_env", "OPENAI_API_KEY")), "").strip()
-    urls = spec.engine.params.get("base_url") or os.environ.get("OPENAI_BASE_URL") or OFFICIAL
-    url = str(urls).split(",")[0].strip().rstrip("/")
-    return ForwardDoor(Client(url, Access(key, CONNECT_S, IDLE_S)), engine.features)
+    return ForwardDoor(Client(engine.base_url, Access(key, CONNECT_S, IDLE_S)), engine.features)
