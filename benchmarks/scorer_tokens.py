@@ -36,6 +36,7 @@ from typing import Any
 from benchmarks.vllm_tree import facts
 from ttc.core import Completion, Message, Prompt, Scorer, Usage
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, StepsOverHttp
 
 PROBLEMS, DEPTH, CHILDREN, KEPT = 12, 6, 4, 2
 WORDS = """the a one two three first then so we know that number sum product of is equal to half twice it and with from
@@ -209,7 +210,7 @@ def counted(url: str) -> int:
 def measure(kind: str, folder: Path, form: Form, backends: Sequence[str]) -> list[dict[str, Any]]:
     """One row per backend, and per way to ask a server, for one form of the model; only those of `backends`."""
     found, rows = searches(form.delimiter), []
-    local = prm(str(folder), adapter=form.adapter, device="cpu")
+    local = prm(str(folder), EmbeddedCore(device="cpu"), adapter=form.adapter)
     reference: list[float] = []
 
     def add(backend: str, scorer: Scorer, url: str | None = None) -> None:
@@ -227,10 +228,10 @@ def measure(kind: str, folder: Path, form: Form, backends: Sequence[str]) -> lis
     whole = unique(local, found)
     add("embedded", local)
     if "vllm" in backends:
-        add("vllm", prm(str(folder), adapter=form.adapter, backend="vllm", max_context=2048, kv_cache_bytes=1 << 30))
+        add("vllm", prm(str(folder), InVllm(max_context=2048, kv_cache_bytes=1 << 30), adapter=form.adapter))
     for way in [way for way in form.ways if way in backends]:
         with vllm_server(folder, *WAYS[way]) as url:
-            add(way, prm(str(folder), adapter=form.adapter, backend="http", base_url=url), url)
+            add(way, prm(str(folder), StepsOverHttp(base_url=url), adapter=form.adapter), url)
     return rows
 
 

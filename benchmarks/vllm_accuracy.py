@@ -25,6 +25,7 @@ from ttc import answers
 from ttc.core import Engine
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.vllm.factory import vllm
+from ttc.engines.vllm.options import VllmOptions
 
 MAX_TOKENS = 200
 IN_FLIGHT = 64
@@ -45,7 +46,7 @@ async def measure(cases: Mapping[str, suite.Case], problems: int, level: int, se
     """One row per strategy: both accuracies, the difference with its interval, and the adjusted p-value."""
     items = list(arithmetic(level=level).items(problems, seed))
     names = [item.problem.id for item in items]
-    reference, engine = embedded(), vllm(max_context=1024)
+    reference, engine = embedded(), vllm(None, VllmOptions(max_context=1024))
     rows: list[dict[str, Any]] = []
     try:
         for name, case in cases.items():

@@ -37,7 +37,7 @@ from evals.tasks.arithmetic import arithmetic
 from ttc import nano, seeds
 from ttc.core import Completion, Problem, Prompt, Sampling, UsageSink
 from ttc.engines.vllm.factory import vllm
-from ttc.engines.vllm.options import Options
+from ttc.engines.vllm.options import VllmOptions
 from ttc.scorers.constant import constant
 from ttc.session.solve import solve
 from ttc.strategies.tree import tree
@@ -106,7 +106,7 @@ class Raw:
         from vllm import LLM
 
         torch.set_num_threads(threads)
-        args = Options(max_num_seqs=live, max_context=max_context).engine_args(folder, on_cpu=True)
+        args = VllmOptions(max_num_seqs=live, max_context=max_context).engine_args(folder, on_cpu=True)
         self._llm = LLM(**{name: value for name, value in args.items() if name != "worker_extension_cls"})
 
     def run(
@@ -140,7 +140,7 @@ class Raw:
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     """One round to warm up and to find the number of live draws, then alternating rounds."""
     folder = Path(args.model) if args.model else nano.path("teacher")
-    engine: Any = vllm(args.model, threads=args.threads, max_num_seqs=256, max_context=args.max_context)
+    engine: Any = vllm(args.model, VllmOptions(threads=args.threads, max_num_seqs=256, max_context=args.max_context))
     problems = [item.problem for item in arithmetic().items(args.problems, args.seed)]
     prompts = [engine.render(problem.messages, None).token_ids for problem in problems]
     stops = engine.capabilities.eos_ids

@@ -50,11 +50,18 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 
 def test_the_example_of_the_package_runs_with_the_simulated_engine() -> None:
-    engine = ttc.ENGINES.load("simulated")()
-    majority = functools.partial(ttc.STRATEGIES.load("majority"), n=8)
-    answer = ttc.run("12+30*2", engine=engine, strategy=majority, seed=1)
+    answer = ttc.run("12+30*2", engine="simulated", strategy="majority", n=8, seed=1)
     assert answer.final
     assert answer.usage.calls == 8
+    engine, majority = ttc.ENGINES.load("simulated")(), functools.partial(ttc.STRATEGIES.load("majority"), n=8)
+    assert ttc.run("12+30*2", engine=engine, strategy=majority, seed=1).final == answer.final
+
+
+def test_the_door_refuses_a_parameter_by_name() -> None:
+    with pytest.raises(ttc.TTCError, match="majority has no parameter 'm'"):
+        ttc.run("1+1", engine="simulated", strategy="majority", params={"m": 2})
+    with pytest.raises(ttc.TTCError, match="best_of_n needs 'scorer'"):
+        ttc.run("1+1", engine="simulated", strategy="best_of_n", n=2)
 
 
 def test_no_public_name_is_also_a_module() -> None:

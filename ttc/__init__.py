@@ -1,10 +1,8 @@
 """Test-time compute: spend it, measure exactly what it bought, distil the gain into a smaller model.
 
-    import functools, ttc
+    import ttc
 
-    engine = ttc.ENGINES.load("embedded")()
-    majority = functools.partial(ttc.STRATEGIES.load("majority"), n=8)
-    answer = ttc.run("12+30*2", engine=engine, strategy=majority, seed=1)
+    answer = ttc.run("12+30*2", strategy="majority", n=8, seed=1)
     print(answer.final, answer.usage.tokens)
 
 `ttc.session.solve.solve` is the asynchronous form, `solve_all` runs many problems at once.

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ttc.config.config import overrides
+from ttc.config.specs import overrides
 
 __all__ = ["register"]
 

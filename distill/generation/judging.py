@@ -16,8 +16,10 @@ from distill.spec.digests import name_of
 from distill.spec.method import Assignment
 from distill.spec.sample import Sample
 from evals.task import Item, Task
-from ttc.cli.options import PartChoice, resolve_verifier
-from ttc.config.config import dump, parse_spec
+from ttc.config.choices import PartChoice
+from ttc.config.recipes import dump
+from ttc.config.registry import VERIFIERS
+from ttc.config.specs import parse_spec
 from ttc.core import Answer, Submission, Verdict, Verifier
 from ttc.identity.contents import part_contents
 from ttc.verifiers.service.service import Service
@@ -40,8 +42,8 @@ class Gathered:
 def verifier_of(task: Task, override: str | None) -> PartChoice:
     """The verifier of a task, or the one that a spec names instead."""
     if override is not None:
-        return resolve_verifier(*parse_spec(override))
-    return resolve_verifier(task.check.verifier, task.check.params)
+        return PartChoice.of(VERIFIERS, *parse_spec(override))
+    return PartChoice.of(VERIFIERS, task.check.verifier, task.check.params)
 
 
 def verifier_label(choice: PartChoice, verifier: Verifier) -> str:

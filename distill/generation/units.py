@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from distill.spec.digests import name_of
 from distill.spec.method import Assignment
 from evals.task import Item
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.core import Problem, Sampling
 from ttc.session.thinking import Thinking
 

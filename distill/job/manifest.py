@@ -18,7 +18,7 @@ from distill.generation.judging import verifier_label, verifier_of
 from distill.generation.ledger import Ledger
 from distill.job.dataset import DATA, DECISIONS, LINEAGE, PROMPTS, TRAIN, write_json
 from distill.plan.resolve import Plan
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import file_digest, model_digests
 

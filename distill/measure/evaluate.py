@@ -19,8 +19,8 @@ from distill.spec.spec import TeacherSpec
 from distill.spec.teacher import Teacher, resolve_teacher
 from evals.runs.experiment import Arm, Experiment, Result, execute
 from evals.task import Task
-from ttc.cli.options import StrategyChoice
-from ttc.config.config import dump
+from ttc.config.choices import StrategyChoice
+from ttc.config.recipes import dump
 from ttc.core import Record
 from ttc.session.thinking import Thinking
 

@@ -16,7 +16,7 @@ from typing import Any
 import ttc
 from distill.job.dataset import write_json
 from distill.plan.resolve import Plan
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.durable import is_scratch
 from ttc.errors import ConfigError, RecordError
 

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from distill.spec.registries import METHODS
-from ttc.config.config import build, load_toml
+from ttc.config.recipes import load_toml
 from ttc.config.registry import bind
-from ttc.config.values import nearest
+from ttc.config.values import build, nearest
 from ttc.core import Sampling
 from ttc.engines.shared.options import check_threads
 from ttc.errors import ConfigError
@@ -160,7 +160,7 @@ class JobSpec(Scalars):
 
 def read_spec(path: Path | None, settings: Mapping[str, object]) -> JobSpec:
     """Read a file (None: none) with dotted `settings` from the command line laid over it; see `parse_spec`."""
-    from ttc.config.config import merge
+    from ttc.config.recipes import merge
 
     table = {} if path is None else load_toml(path)
     table.setdefault("name", "distillation" if path is None else path.stem)

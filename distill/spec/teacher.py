@@ -16,14 +16,15 @@ from typing import Any
 from distill.spec.digests import name_of
 from distill.spec.spec import JobSpec, TeacherSpec
 from evals.runs.experiment import all_params
-from ttc.cli.options import PartChoice, StrategyChoice
-from ttc.config.config import dump, label_of, parse_spec, split_model
+from ttc.cli.rehearsal import refuse_early
+from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.recipes import dump
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
+from ttc.config.specs import label_of, parse_spec, split_model
 from ttc.core import Engine, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.identity.contents import part_contents, strategy_contents
 from ttc.identity.digests import model_digests, named
-from ttc.rehearsal import refuse_early
 from ttc.session.solve import Strategy
 
 __all__ = ["Teacher", "resolve_teacher"]

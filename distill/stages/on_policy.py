@@ -45,8 +45,8 @@ from train.rollouts.rewards import Rewarder
 from train.update.correction import Correction
 from train.update.normalise import Normaliser
 from train.update.update import Objective, Updater
-from ttc.config.config import overrides, split_model
 from ttc.config.registry import ENGINES, bind
+from ttc.config.specs import overrides, split_model
 from ttc.core import Engine
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName

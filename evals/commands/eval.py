@@ -21,7 +21,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,14 @@ from evals.runs.progress import Progress
 from evals.task import Task
 from evals.tasks import TASKS, load_task, task_file
 from ttc.cli.memory import keep_little
-from ttc.cli.options import (
+from ttc.cli.options import add_options, add_recipe_option, option, read_options
+from ttc.cli.parts import (
     DEFAULT_ENGINE,
-    StrategyChoice,
-    add_engine_options,
-    add_sampling_options,
-    add_strategy_options,
-    add_thinking_options,
+    SEVERAL,
+    EngineOptions,
+    SamplingOptions,
+    StrategyOptions,
+    ThinkingOptions,
     check_writable,
     resolve_budget,
     resolve_engine,
@@ -46,15 +47,16 @@ from ttc.cli.options import (
     resolve_scorer,
     resolve_strategies,
     resolve_thinking,
-    resolve_verifier,
+    strategies,
 )
-from ttc.cli.recipe import add_recipe_option
-from ttc.config.config import label_of, overrides, parse_spec, split_specs
+from ttc.cli.rehearsal import refuse_early
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.plugin_fault import without_scores
-from ttc.config.registry import STRATEGIES, bind
+from ttc.config.registry import VERIFIERS
+from ttc.config.signatures import call
+from ttc.config.specs import label_of, parse_spec, split_specs
 from ttc.core import Budget, Sampling
 from ttc.errors import ConfigError
-from ttc.rehearsal import refuse_early
 from ttc.session.thinking import Thinking
 from ttc.strategies.auto import kind_without_plan
 
@@ -71,11 +73,65 @@ LEGEND = (
     "tokens, FLOPs and seconds are per problem; covered: some candidate is right; regret: points that choosing lost; "
     "cut: ran out of tokens"
 )
-DEFAULT_LIMIT = 100
-DEFAULT_CONCURRENCY = 64
 GREEDY = "direct:temperature=0"
 MAX_CONCURRENCY = 65536
 """Problems in flight that still fit into memory; no engine runs as many at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptions):
+    """The options of `ttc eval`."""
+
+    task: str = option(
+        "arithmetic",
+        "a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE (default: arithmetic)",
+        metavar="NAME[:ARG]|FILE",
+        group="task",
+    )
+    level: str | None = option(None, "difficulty, where the task has levels", metavar="L", group="task")
+    problems_seed: int | None = option(
+        None, "picks the problems of a procedural task (default: 0)", metavar="SEED", group="task"
+    )
+    limit: str = option("100", "problems, or all (default: 100)", metavar="N", group="task")
+    unsafe_code: bool = option(False, "run model-written programs without a sandbox where none works", group="task")
+    data: str | None = option(
+        None, "folder with the datasets (default: TTC_DATA, else the hub)", metavar="DIR", group="task"
+    )
+    out: str | None = option(
+        None, "run folder; an existing one is continued (default: runs/...)", metavar="DIR", group="run"
+    )
+    concurrency: int = option(64, "problems in flight (default: 64)", metavar="N", group="run")
+    retry_errors: bool = option(False, "run problems again that failed before", group="run")
+    baseline: str | None = option(
+        None,
+        "strategies added to a lone one: default direct:temperature=0 (greedy), and majority on the packaged model; "
+        "or none",
+        metavar="NAME,...",
+        group="run",
+    )
+    json: bool = option(False, "end stdout with one JSON line per strategy", group="run")
+    strategy: tuple[str, ...] = strategies("tree", SEVERAL)
+    seed: int | None = option(
+        None, "what all random draws are keyed by (default: 0; --problems-seed picks the problems)", group="sampling"
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a number of problems in flight that fits into no memory."""
+        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
+            raise ConfigError(f"--concurrency must be >= 1 and <= {MAX_CONCURRENCY}, got {self.concurrency}")
+
+    @property
+    def task_settings(self) -> dict[str, object]:
+        """The parameters of the task: --set task.KEY=VALUE, and its own options."""
+        own = {"level": self.level, "data": self.data}
+        prefix = "task."
+        pairs = {k.removeprefix(prefix): value for k, value in self.settings.items() if k.startswith(prefix)}
+        return pairs | {key: value for key, value in own.items() if value is not None}
+
+    @property
+    def without_task(self) -> EvalOptions:
+        """These options without the parameters of the task among --set."""
+        return replace(self, settings={k: v for k, v in self.settings.items() if not k.startswith("task.")})
 
 
 def register(subparsers: Any) -> None:
@@ -87,51 +143,16 @@ def register(subparsers: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    task = parser.add_argument_group("task")
-    task.add_argument(
-        "--task",
-        default="arithmetic",
-        metavar="NAME[:ARG]|FILE",
-        help="a task, or a .jsonl or .toml file; its parameters: --set task.KEY=VALUE (default: arithmetic)",
-    )
-    task.add_argument("--level", metavar="L", help="difficulty, where the task has levels")
-    task.add_argument(
-        "--problems-seed", type=int, metavar="SEED", help="picks the problems of a procedural task (default: 0)"
-    )
-    task.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N", help="problems, or all (default: 100)")
-    task.add_argument(
-        "--unsafe-code", action="store_true", help="run model-written programs without a sandbox where none works"
-    )
-    task.add_argument("--data", metavar="DIR", help="folder with the datasets (default: TTC_DATA, else the hub)")
-    runs = parser.add_argument_group("run")
-    runs.add_argument("--out", metavar="DIR", help="run folder; an existing one is continued (default: runs/...)")
-    runs.add_argument(
-        "--concurrency",
-        type=int,
-        default=DEFAULT_CONCURRENCY,
-        metavar="N",
-        help=f"problems in flight (default: {DEFAULT_CONCURRENCY})",
-    )
-    runs.add_argument("--retry-errors", action="store_true", help="run problems again that failed before")
-    runs.add_argument(
-        "--baseline",
-        metavar="NAME,...",
-        help="strategies added to a lone one: default direct:temperature=0 (greedy), and majority on the packaged "
-        "model; or none",
-    )
-    runs.add_argument("--json", action="store_true", help="end stdout with one JSON line per strategy")
     add_recipe_option(parser)
-    add_engine_options(parser)
-    add_strategy_options(parser, default="tree", several=True)
-    add_thinking_options(parser)
-    add_sampling_options(parser, seed="0; --problems-seed picks the problems")
+    add_options(parser, EvalOptions)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate; see EPILOG for the exit codes."""
-    out = Path(args.out or _default_out(args)).expanduser()
-    experiment = _plan(args, out)
+    options = read_options(EvalOptions, args)
+    out = Path(options.out or _default_out(options)).expanduser()
+    experiment = _plan(options, out)
     check_writable("--out", out)
     if experiment.engine.name == DEFAULT_ENGINE:
         keep_little()
@@ -143,37 +164,37 @@ def run(args: argparse.Namespace) -> int:
             results = asyncio.run(
                 execute(
                     experiment,
-                    concurrency=args.concurrency,
-                    retry_errors=args.retry_errors,
+                    concurrency=options.concurrency,
+                    retry_errors=options.retry_errors,
                     watcher=progress,
                 )
             )
     except KeyboardInterrupt:
         print(f"\ninterrupted; continue with: {_command(out)}", file=sys.stderr)
         return 130
-    _report(results, out, as_json=args.json)
+    _report(results, out, as_json=options.json)
     return 3 if any(result.entry["errors"] for result in results) else 0
 
 
-def _plan(args: argparse.Namespace, out: Path) -> Experiment:
+def _plan(options: EvalOptions, out: Path) -> Experiment:
     """Check every name, parameter and file; nothing heavy is loaded."""
-    if not 1 <= args.concurrency <= MAX_CONCURRENCY:
-        raise ConfigError(f"--concurrency must be >= 1 and <= {MAX_CONCURRENCY}, got {args.concurrency}")
-    args.set, task_params = _split_task_params(args.set)
-    asked = resolve_strategies(args, default="tree")
-    engine = resolve_engine(args)
-    task = _task(args, task_params)
-    problems_seed = _problems_seed(args.problems_seed, task)
-    sampling = replace(resolve_sampling(args, task.sampling), seed=None)
-    _check_spread(asked, sampling.temperature)
-    arms = _arms(asked, _baselines(args, asked, sampling.temperature), out)
-    scorer = resolve_scorer(args, [arm.choice for arm in arms])
-    thinking, budget = resolve_thinking(args), resolve_budget(args)
+    task_settings, options = options.task_settings, options.without_task
+    choices = resolve_strategies(options)
+    engine = resolve_engine(options, options.settings)
+    task = _task(options.task, task_settings)
+    problems_seed = _problems_seed(options.problems_seed, task)
+    sampling = replace(resolve_sampling(options, task.sampling), seed=None)
+    _check_spread(choices, sampling.temperature)
+    arms = _arms(choices, _baselines(options, choices, sampling.temperature), out)
+    scorer = resolve_scorer(
+        options.scorer, options.settings, [arm.choice for arm in arms], is_packaged=options.is_packaged
+    )
+    thinking, budget = resolve_thinking(options, options.settings), resolve_budget(options.budget)
     arms = [replace(arm, choice=_with_total(arm.choice, budget)) for arm in arms]
     ordered = [arm.choice for arm in sorted(arms, key=lambda arm: arm.baseline)]
     _refuse_early(ordered, has_scorer=scorer is not None, sampling=sampling, thinking=thinking)
-    verifier = resolve_verifier(task.check.verifier, _check_params(args, task))
-    limit = _limit(args.limit)
+    verifier = PartChoice.of(VERIFIERS, task.check.verifier, _check_params(options.unsafe_code, task))
+    limit = _limit(options.limit)
     return Experiment(
         task=task,
         items=task.sequence(limit, problems_seed),
@@ -181,14 +202,14 @@ def _plan(args: argparse.Namespace, out: Path) -> Experiment:
         scorer=scorer,
         verifier=verifier,
         sampling=sampling,
-        fit=args.max_tokens is None,
+        fit=options.max_tokens is None,
         thinking=thinking,
         budget=budget,
-        seed=0 if args.seed is None else args.seed,
+        seed=0 if options.seed is None else options.seed,
         limit=limit,
         arms=arms,
         problems_seed=problems_seed if task.procedural else None,
-        task_file=task_file(args.task),
+        task_file=task_file(options.task),
     )
 
 
@@ -209,37 +230,25 @@ def _refuse_early(
     refuse_early(others, has_scorer=has_scorer, sampling=sampling, thinking=thinking)
 
 
-def _check_spread(asked: Sequence[StrategyChoice], temperature: float) -> None:
+def _check_spread(choices: Sequence[StrategyChoice], temperature: float) -> None:
     """Refuse several samples at temperature 0, where they would all be equal."""
-    for choice in asked:
+    for choice in choices:
         n = all_params(choice).get("n")
         if temperature == 0 and isinstance(n, int) and n > 1:
             raise ConfigError(f"{choice.label}: n={n} needs temperature > 0: at 0 all samples are equal")
 
 
-def _task(args: argparse.Namespace, params: Mapping[str, object]) -> Task:
-    factory = load_task(args.task)
-    given: dict[str, object] = dict(params)
-    if args.level is not None:
-        given["level"] = args.level
-    if args.data is not None:
-        given["data"] = args.data
-    supply = {"data": os.environ["TTC_DATA"]} if os.environ.get("TTC_DATA") and "data" not in given else {}
-    task: Task = TASKS.checked(args.task, factory(**bind(factory, given, supply=supply)))
+def _task(name: str, params: Mapping[str, object]) -> Task:
+    supply = {"data": os.environ["TTC_DATA"]} if os.environ.get("TTC_DATA") and "data" not in params else {}
+    task: Task = TASKS.checked(name, call(load_task(name), params, supply=supply))
     return task
 
 
-def _check_params(args: argparse.Namespace, task: Task) -> Mapping[str, object]:
+def _check_params(unsafe: bool, task: Task) -> Mapping[str, object]:
     """Return the parameters of the task's verifier; the one of programs may be let off its sandbox."""
-    if args.unsafe_code and task.check.verifier == "code":
+    if unsafe and task.check.verifier == "code":
         return {**task.check.params, "unsafe": True}
     return task.check.params
-
-
-def _split_task_params(pairs: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Take `task.KEY=VALUE` out of --set."""
-    mine = [pair for pair in pairs if pair.startswith("task.")]
-    return [pair for pair in pairs if pair not in mine], overrides([pair.removeprefix("task.") for pair in mine])
 
 
 def _limit(text: str) -> int | None:
@@ -250,45 +259,42 @@ def _limit(text: str) -> int | None:
     return int(text)
 
 
-def _arms(asked: Sequence[StrategyChoice], baselines: Sequence[StrategyChoice], out: Path) -> list[Arm]:
+def _arms(choices: Sequence[StrategyChoice], baselines: Sequence[StrategyChoice], out: Path) -> list[Arm]:
     """Give each strategy its folder; one that was asked for alone has `out` itself, beside its baselines'."""
-    if len(asked) == 1:
+    if len(choices) == 1:
         return [
             *(Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines),
-            Arm(asked[0], out),
+            Arm(choices[0], out),
         ]
-    return [Arm(choice, out / _folder_name(choice)) for choice in asked]
+    return [Arm(choice, out / _folder_name(choice)) for choice in choices]
 
 
 def _folder_name(choice: StrategyChoice) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", choice.label)
 
 
-def _baselines(args: argparse.Namespace, asked: Sequence[StrategyChoice], temperature: float) -> list[StrategyChoice]:
+def _baselines(options: EvalOptions, choices: Sequence[StrategyChoice], temperature: float) -> list[StrategyChoice]:
     """Return what a lone strategy is compared with: greedy decoding, and the vote of as many samples where cheap.
 
     Those that are named stand for themselves, as in --strategy; a usual one that is the lone strategy is left out.
     """
-    if len(asked) != 1:
-        if args.baseline not in (None, "none"):
+    if len(choices) != 1:
+        if options.baseline not in (None, "none"):
             raise ConfigError("--baseline is for a single strategy; name it in --strategy")
         return []
-    n = all_params(asked[0]).get("n")
+    n = all_params(choices[0]).get("n")
     votes = isinstance(n, int) and n > 1 and temperature > 0
-    packaged = args.model is None and (args.engine or DEFAULT_ENGINE) == DEFAULT_ENGINE
-    usual = [GREEDY, "majority"] if packaged and votes else [GREEDY]
-    specs = [parse_spec(text) for text in (usual if args.baseline is None else split_specs(args.baseline))]
+    usual = [GREEDY, "majority"] if options.is_packaged and votes else [GREEDY]
+    specs = [parse_spec(text) for text in (usual if options.baseline is None else split_specs(options.baseline))]
     same_n: dict[str, object] = {"n": n} if votes else {}
-    chosen = [_baseline(name, inline, same_n if name == "majority" else {}) for name, inline in specs if name != "none"]
-    taken = [asked[0].name] if args.baseline is None else []
-    return [choice for choice in chosen if choice.name not in taken and choice.label != asked[0].label]
-
-
-def _baseline(name: str, inline: Mapping[str, object], usual: Mapping[str, object]) -> StrategyChoice:
-    function = STRATEGIES.load(name)
-    bound = bind(function, {**usual, **inline}, supply={"scorer": None})
-    params = {key: value for key, value in bound.items() if key != "scorer"}
-    return StrategyChoice(name, label_of(name, inline), function, params)
+    usual_params = {"majority": same_n}
+    baselines = [
+        StrategyChoice.of(name, {**usual_params.get(name, {}), **inline}, label_of(name, inline))
+        for name, inline in specs
+        if name != "none"
+    ]
+    names = [choices[0].name] if options.baseline is None else []
+    return [choice for choice in baselines if choice.name not in names and choice.label != choices[0].label]
 
 
 def _with_total(choice: StrategyChoice, budget: Budget | None) -> StrategyChoice:
@@ -300,9 +306,9 @@ def _with_total(choice: StrategyChoice, budget: Budget | None) -> StrategyChoice
     return replace(choice, params={**choice.params, "total": budget.tokens})
 
 
-def _default_out(args: argparse.Namespace) -> str:
-    names = "-".join(args.strategy or ["tree"])
-    label = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{Path(args.task).stem}-{names}")[:60]
+def _default_out(options: EvalOptions) -> str:
+    names = "-".join(options.strategy)
+    label = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{Path(options.task).stem}-{names}")[:60]
     return f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{label}"
 
 

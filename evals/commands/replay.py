@@ -15,7 +15,7 @@ import asyncio
 import os
 import re
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,19 @@ from evals.numbers.summary import write_summary
 from evals.report import render_table
 from evals.runs.experiment import all_params
 from evals.runs.replay import open_source, replay_run
-from ttc.cli.options import StrategyChoice, add_strategy_options, resolve_budget, resolve_strategies
+from ttc.cli.options import add_options, read_options
+from ttc.cli.parts import SEVERAL, StrategyOptions, resolve_budget, resolve_strategies, strategies
+from ttc.config.choices import StrategyChoice
 from ttc.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(StrategyOptions):
+    """The options of `ttc replay`."""
+
+    source: Path
+    out: Path | None = None
+    strategy: tuple[str, ...] = strategies("majority", SEVERAL)
 
 
 def register(subparsers: Any) -> None:
@@ -37,22 +48,23 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("source", type=Path, metavar="RUN", help="a folder of one strategy that ttc eval wrote")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN-replay, a folder each)")
-    add_strategy_options(parser, default="majority", several=True)
+    add_options(parser, ReplayOptions)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay every strategy that is named and print the table; returns 0."""
-    if args.scorer is not None:
+    options = read_options(ReplayOptions, args)
+    if options.scorer is not None:
         raise ConfigError("--scorer has no effect: a replay uses the recorded scores")
-    source = open_source(args.source)
-    choices = [_sized(choice, source.num_samples) for choice in resolve_strategies(args, default="majority")]
-    budget = resolve_budget(args)
-    apart = args.out is None or len(choices) > 1
-    out = args.out or args.source.with_name(f"{args.source.resolve().name}-replay")
+    source = open_source(options.source)
+    choices = [_sized(choice, source.num_samples) for choice in resolve_strategies(options)]
+    budget = resolve_budget(options.budget)
+    apart = options.out is None or len(choices) > 1
+    out = options.out or options.source.with_name(f"{options.source.resolve().name}-replay")
     entries = []
     for choice in choices:
-        folder = out / re.sub(r"[^A-Za-z0-9._-]+", "-", _label(choice, args.n)) if apart else out
+        folder = out / re.sub(r"[^A-Za-z0-9._-]+", "-", _label(choice, options.n)) if apart else out
         entry, _ = asyncio.run(replay_run(source, choice, folder, budget))
         entries.append({**entry, "records": os.path.relpath(folder, out)})
     out.mkdir(parents=True, exist_ok=True)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from evals.data.steps import Labelled, label_rows, read_labelled, sample_labelled, score_rows, write_labelled
 from evals.numbers.step_metrics import (
@@ -31,20 +31,54 @@ from evals.numbers.step_metrics import (
 )
 from evals.tasks.arithmetic import arithmetic
 from evals.worlds.worked_steps import ArithmeticSteps
-from ttc.cli.options import (
-    StrategyChoice,
-    add_engine_options,
-    check_parts,
-    resolve_engine,
-    resolve_scorer,
-    resolve_verifier,
-)
+from ttc.cli.options import add_options, option, read_options
+from ttc.cli.parts import EngineOptions, check_parts, resolve_engine, resolve_scorer, settings
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.ranges import at_least
+from ttc.config.registry import VERIFIERS
 from ttc.core import Engine, Sampling, Usage
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import RolloutChecker
 
 SAMPLED = "arithmetic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsOptions(EngineOptions):
+    """The options of both actions."""
+
+    data: str
+    limit: int | None = option(None, "problems or lines (sampled: 100)", metavar="N")
+    level: int = option(4, "sampled: difficulty (default: 4)", metavar="L")
+    n: int = option(4, "sampled: solutions a problem (default: 4)", metavar="N")
+    temperature: float = option(0.8, "of samples and rollouts (default: 0.8)")
+    max_tokens: int = option(512, "of samples and rollouts", metavar="TOKENS")
+    seed: int = option(0, "of problems, samples and intervals (default: 0)")
+    settings: Mapping[str, object] = settings("engine.KEY=VALUE, scorer.KEY=VALUE")
+
+    @property
+    def sampling(self) -> Sampling:
+        """How solutions and rollouts are drawn."""
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredOptions(StepsOptions):
+    """The options of `ttc steps eval`."""
+
+    scorer: str | None = option(None, "default: the packaged reward model", metavar="NAME[:MODEL]")
+    threshold: str = option("0.5", "a step below it is wrong; fit: chosen on half of the data", metavar="T|fit")
+    json: bool = option(False, "print one JSON object instead")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(StepsOptions):
+    """The options of `ttc steps label`."""
+
+    out: Path
+    checker: Literal["exact", "rollouts"] = option("exact", "default: exact")
+    rollouts: int = option(8, "completions per step (default: 8)", metavar="K")
+    hard: bool = option(False, "rollouts: 1 when any is correct, else 0")
 
 
 def register(subparsers: Any) -> None:
@@ -57,43 +91,24 @@ def register(subparsers: Any) -> None:
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     evaluate = actions.add_parser("eval", help="first-error F1, calibration and ranking of a scorer")
-    _add_common(evaluate)
-    evaluate.add_argument("--scorer", metavar="NAME[:MODEL]", help="default: the packaged reward model")
-    evaluate.add_argument(
-        "--threshold", default="0.5", metavar="T|fit", help="a step below it is wrong; fit: chosen on half of the data"
-    )
-    evaluate.add_argument("--json", action="store_true", help="print one JSON object instead")
-    evaluate.set_defaults(run=run_eval)
     label = actions.add_parser("label", help="write labelled steps")
-    _add_common(label)
-    label.add_argument("--checker", choices=("exact", "rollouts"), default="exact", help="default: exact")
-    label.add_argument("--rollouts", type=int, default=8, metavar="K", help="completions per step (default: 8)")
-    label.add_argument("--hard", action="store_true", help="rollouts: 1 when any is correct, else 0")
     label.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines that steps eval reads")
-    label.set_defaults(run=run_label)
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", required=True, metavar=f"FILE|{SAMPLED}", help="labelled solutions, or where from")
-    parser.add_argument("--limit", type=int, default=None, metavar="N", help="problems or lines (sampled: 100)")
-    parser.add_argument("--level", type=int, default=4, metavar="L", help="sampled: difficulty (default: 4)")
-    parser.add_argument("--n", type=int, default=4, metavar="N", help="sampled: solutions a problem (default: 4)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="of samples and rollouts (default: 0.8)")
-    parser.add_argument("--max-tokens", type=int, default=512, metavar="TOKENS", help="of samples and rollouts")
-    parser.add_argument("--seed", type=int, default=0, help="of problems, samples and intervals (default: 0)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="engine.KEY=VALUE, scorer.KEY=VALUE"
-    )
-    add_engine_options(parser)
+    for action, kind, function in ((evaluate, ScoredOptions, run_eval), (label, LabelOptions, run_label)):
+        action.add_argument(
+            "--data", required=True, metavar=f"FILE|{SAMPLED}", help="labelled solutions, or where from"
+        )
+        add_options(action, kind)
+        action.set_defaults(run=function)
 
 
 def run_eval(args: argparse.Namespace) -> int:
     """Score labelled steps and print how well the scores tell right from wrong; returns 0."""
-    _check(args, ("engine", "scorer"))
-    threshold = _threshold(args.threshold)
-    engine_choice = resolve_engine(args)
+    options = read_options(ScoredOptions, args)
+    _check(options, ("engine", "scorer"))
+    threshold = _threshold(options.threshold)
+    engine_choice = resolve_engine(options, options.settings)
     user = StrategyChoice("steps eval", "steps eval", cast(Any, score_rows), {})  # needs a scorer, by its signature
-    scorer_choice = resolve_scorer(args, [user])
+    scorer_choice = resolve_scorer(options.scorer, options.settings, [user], is_packaged=options.is_packaged)
     if scorer_choice is None:
         raise ConfigError("steps eval needs a scorer: add --scorer prm:PATH")
 
@@ -101,63 +116,67 @@ def run_eval(args: argparse.Namespace) -> int:
         async with AsyncExitStack() as stack:
             engine = engine_choice.create_engine()
             stack.push_async_callback(engine.close)
-            rows, sampled = await _rows(args, engine)
-            judged, scored = await score_rows(rows, engine, scorer_choice.create_scorer(engine), seed=args.seed)
+            rows, sampled = await _rows(options, engine)
+            judged, scored = await score_rows(rows, engine, scorer_choice.create_scorer(engine), seed=options.seed)
             return rows, judged, sampled + scored
 
     rows, judged, usage = asyncio.run(work())
-    report = _report(rows, judged, threshold, args.seed)
-    report |= {"scorer": scorer_choice.label, "data": Path(args.data).name, "usage": asdict(usage)}
-    print(json.dumps(report) if args.json else _text(report))
+    report = _report(rows, judged, threshold, options.seed)
+    report |= {"scorer": scorer_choice.label, "data": Path(options.data).name, "usage": asdict(usage)}
+    print(json.dumps(report) if options.json else _text(report))
     return 0
 
 
 def run_label(args: argparse.Namespace) -> int:
     """Write labelled steps; returns 0."""
-    _check(args, ("engine",))
-    at_least("steps label", 1, rollouts=args.rollouts)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    engine_choice = resolve_engine(args)
+    options = read_options(LabelOptions, args)
+    _check(options, ("engine",))
+    at_least("steps label", 1, rollouts=options.rollouts)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    engine_choice = resolve_engine(options, options.settings)
 
     async def work() -> tuple[int, str]:
         async with AsyncExitStack() as stack:
             engine = engine_choice.create_engine()
             stack.push_async_callback(engine.close)
-            if args.checker == "rollouts":
-                verifier = resolve_verifier("math", {"kind": "number"}).create_verifier()
+            if options.checker == "rollouts":
+                verifier = PartChoice.of(VERIFIERS, "math", {"kind": "number"}).create_verifier()
                 stack.push_async_callback(verifier.close)
                 checker: RolloutChecker | ArithmeticSteps = RolloutChecker(
-                    engine, verifier, seed=args.seed, rollouts=args.rollouts, hard=args.hard, sampling=_sampling(args)
+                    engine,
+                    verifier,
+                    seed=options.seed,
+                    rollouts=options.rollouts,
+                    hard=options.hard,
+                    sampling=options.sampling,
                 )
             else:
                 checker = ArithmeticSteps()
-            rows, _ = await _rows(args, engine)
+            rows, _ = await _rows(options, engine)
             labelled, _ = await label_rows(rows, checker)
-            write_labelled(args.out, labelled, checker.version)
+            write_labelled(options.out, labelled, checker.version)
             return len(labelled), checker.version
 
     num, version = asyncio.run(work())
-    print(f"{num} solutions labelled by {version}: {args.out}")
+    print(f"{num} solutions labelled by {version}: {options.out}")
     return 0
 
 
-def _check(args: argparse.Namespace, parts: Sequence[str]) -> None:
+def _check(options: StepsOptions, parts: Sequence[str]) -> None:
     """Refuse what cannot work, before a model is loaded."""
-    check_parts(args, parts)
-    at_least("steps", 1, limit=args.limit, n=args.n)
-    if args.data != SAMPLED and not Path(args.data).is_file():
-        raise ConfigError(f"--data {args.data} does not exist; give a file of labelled solutions, or {SAMPLED}")
+    check_parts(options.settings, parts)
+    at_least("steps", 1, limit=options.limit, n=options.n)
+    if options.data != SAMPLED and not Path(options.data).is_file():
+        raise ConfigError(f"--data {options.data} does not exist; give a file of labelled solutions, or {SAMPLED}")
 
 
-async def _rows(args: argparse.Namespace, engine: Engine) -> tuple[list[Labelled], Usage]:
-    if args.data != SAMPLED:
-        return read_labelled(Path(args.data), args.limit), Usage()
-    items = arithmetic(level=args.level).items(args.limit or 100, args.seed)
-    return await sample_labelled(engine, items, ArithmeticSteps(), n=args.n, sampling=_sampling(args), seed=args.seed)
-
-
-def _sampling(args: argparse.Namespace) -> Sampling:
-    return Sampling(temperature=args.temperature, max_tokens=args.max_tokens)
+async def _rows(options: StepsOptions, engine: Engine) -> tuple[list[Labelled], Usage]:
+    if options.data != SAMPLED:
+        return read_labelled(Path(options.data), options.limit), Usage()
+    items = arithmetic(level=options.level).items(options.limit or 100, options.seed)
+    return await sample_labelled(
+        engine, items, ArithmeticSteps(), n=options.n, sampling=options.sampling, seed=options.seed
+    )
 
 
 def _threshold(text: str) -> float | None:

@@ -31,8 +31,8 @@ from typing import Any
 from evals.folder.stored import stored
 from evals.task import Item
 from ttc import records as store
-from ttc.config.config import differences
 from ttc.config.plugin_fault import described
+from ttc.config.recipes import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, EngineError, PluginError, PromptTooLong, RecordError, Unsupported

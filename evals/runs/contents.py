@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evals.task import Item
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.identity.contents import part_contents, strategy_contents
 from ttc.identity.digests import digest_of, file_digest, named, source_digests
 

@@ -22,12 +22,13 @@ from evals.allocation.planner import Planner
 from evals.folder.run import CONTENTS, SERVED, check_folder, claim, evaluate
 from evals.numbers.summary import summarise, write_summary
 from evals.task import Item, Task
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
-from ttc.cli.options import PartChoice, StrategyChoice, fit_to_context
+from ttc.cli.parts import fit_to_context
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.allocation.table import Kind
-from ttc.rehearsal import rehearse
+from ttc.cli.rehearsal import rehearse
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve
 from ttc.strategies._drawing import draw_wave

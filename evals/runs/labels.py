@@ -16,8 +16,8 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
-from ttc.config.config import dump
-from ttc.cli.options import StrategyChoice
+from ttc.config.recipes import dump
+from ttc.config.choices import StrategyChoice
 
 __all__ = ["labels", "settings_of"]
 

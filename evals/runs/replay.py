@@ -18,12 +18,12 @@ from evals.runs.labels import settings_of
 from evals.folder.run import CONFIG, CONTENTS, RECORDS, digest, evaluate, read_run
 from evals.numbers.summary import summarise, write_summary
 from evals.task import Item
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.identity.contents import strategy_contents
 from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
 from ttc.identity.digests import file_digest
 from ttc.errors import ConfigError, VerifierError
-from ttc.cli.options import StrategyChoice
+from ttc.config.choices import StrategyChoice
 from ttc.replay import Draw, PoolScorer, pool_of, replay
 from ttc.session.solve import Strategy
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from evals.data.jsonl import jsonl
 from evals.task import Task
 from evals.tasks._toml import toml_task
-from ttc.config.config import split_model
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry
+from ttc.config.specs import split_model
 from ttc.errors import ConfigError
 from ttc.identity.digests import user_file
 

@@ -28,7 +28,7 @@ from serve.requests.errors import ApiError
 from serve.requests.request import ServeRequest
 from serve.running.events import ServeEvent, WholeReply
 from serve.running.service import ActiveRequest, InferenceService
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -22,11 +22,13 @@ from typing import Any
 from serve.requests.keys import Key, read_keys
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
-from ttc.cli.options import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
-from ttc.config.config import build, load_toml, split_model
+from ttc.cli.parts import DEFAULT_ENGINE, DEFAULT_SCORER
+from ttc.config.choices import PartChoice
+from ttc.config.recipes import load_toml
 from ttc.config.registry import ENGINES, SCORERS, Registry
 from ttc.config.signatures import bind
-from ttc.config.values import nearest
+from ttc.config.specs import split_model
+from ttc.config.values import build, nearest
 from ttc.errors import ConfigError, UnknownName
 
 __all__ = ["ModelSpec", "PresetSpec", "ServeConfig", "ServeLimits", "from_options", "load_config", "part"]

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ttc.config.config import build
-from ttc.config.values import nearest
+from ttc.config.values import build, nearest
 from ttc.errors import ConfigError
 
 __all__ = ["ANYONE", "Key", "KeyLimits", "find_key", "key_from_secret", "read_keys"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from serve.requests.errors import ApiError
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.core import Usage
 
 __all__ = [

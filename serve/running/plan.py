@@ -27,7 +27,7 @@ from serve.requests.search import ServedStrategies
 from serve.requests.thinking import ThinkingPlan, settle
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.watch import raw_prompt
-from ttc.config.config import dump
+from ttc.config.recipes import dump
 from ttc.core import PENALTIES, Answer, Budget, ExtraSampling, Problem, Prompt, Sampling, extras_of
 from ttc.errors import TTCError
 from ttc.session.session import Session

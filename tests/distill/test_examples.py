@@ -10,7 +10,7 @@ import distill
 from distill.spec.spec import read_spec
 from train.base.specs import make_task
 from train.recipe.recipe import read_recipe
-from ttc.config.config import load_toml
+from ttc.config.recipes import load_toml
 
 EXAMPLES = sorted((Path(distill.__file__).parent / "examples").glob("*.toml"))
 JOBS = [path for path in EXAMPLES if "method" in load_toml(path)]

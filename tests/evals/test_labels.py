@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evals.runs.labels import labels, settings_of
-from ttc.cli.choices import StrategyChoice
+from ttc.config.choices import StrategyChoice
 from ttc.config.registry import STRATEGIES
 
 

@@ -12,6 +12,7 @@ from evals.tasks.arithmetic import arithmetic
 from ttc.core import Answer, Problem, Record, Sampling
 from ttc.engines.embedded.engine import embedded
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.session.solve import solve
 from ttc.strategies.tree import tree
 from ttc.verifiers.math import math
@@ -22,7 +23,7 @@ def run(folder: Path, limit: int, concurrency: int) -> list[Record]:
 
     async def go() -> list[Record]:
         engine, verifier = embedded(batch_invariant=True), math(workers=1)
-        strategy = partial(tree, scorer=prm(batch_invariant=True), n=4, beam_width=2)
+        strategy = partial(tree, scorer=prm(None, EmbeddedCore(batch_invariant=True)), n=4, beam_width=2)
 
         async def one(problem: Problem) -> Answer:
             return await solve(problem, engine=engine, strategy=strategy, seed=3, sampling=Sampling(max_tokens=128))

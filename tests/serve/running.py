@@ -20,7 +20,7 @@ from serve.requests.thinking import ThinkingPolicy
 from serve.running.admission import FairGate
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.service import InferenceService
-from ttc.cli.options import PartChoice
+from ttc.config.choices import PartChoice
 from ttc.core import Engine, Scorer
 from ttc.engines.scripted import ScriptedEngine, replies
 

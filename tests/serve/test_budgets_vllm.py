@@ -21,6 +21,7 @@ from tests.serve.running import Running, running, served
 from tests.serve.streams import same, streamed, whole
 from ttc.core import Usage
 from ttc.engines.vllm.factory import vllm
+from ttc.engines.vllm.options import VllmOptions
 from ttc.session.thinking import QWEN3_HANDOVER, split
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -42,7 +43,7 @@ def server() -> Iterator[Running]:
     folder = os.environ.get("TTC_SMOLLM2")
     if folder is None:
         pytest.skip("set TTC_SMOLLM2 to the folder of SmolLM2-135M-Instruct (make test-vllm does)")
-    engine = with_markers(vllm(folder, max_context=1024, kv_cache_bytes=1 << 29), POLICY)
+    engine = with_markers(vllm(folder, VllmOptions(max_context=1024, kv_cache_bytes=1 << 29)), POLICY)
     with running(served(engine), thinking=POLICY, limits=ServeLimits(default_max_tokens=64)) as found:
         yield found
     asyncio.run(engine.close())

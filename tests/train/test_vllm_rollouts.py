@@ -17,6 +17,7 @@ from train.rollouts.sync import LIMITS, Syncer
 from train.stages.grpo import grpo
 from ttc import nano
 from ttc.engines.vllm.factory import vllm
+from ttc.engines.vllm.options import VllmOptions
 from ttc.errors import TrainingError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -54,7 +55,7 @@ def test_grpo_updates_the_policy_and_vllm_samples_from_the_updated_one(tmp_path)
 
 def test_weights_that_did_not_arrive_stop_the_run():
     async def go() -> None:
-        engine = vllm(str(nano.path("teacher")), **OPTIONS)
+        engine = vllm(str(nano.path("teacher")), VllmOptions(**OPTIONS))
         model = load_model(nano.path("teacher"), "cpu")
         syncer = Syncer(engine, model, limit=LIMITS["float32"])
         ids = [list(range(60, 90)), list(range(100, 130))]

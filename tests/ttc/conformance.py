@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ttc.config import registry
-from ttc.core import Answer, Engine, Event, Message, Problem, Sampling, Usage
+from ttc.core import Answer, Engine, Event, Message, Problem, Sampling, Scorer, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.scorers.constant import constant
 from ttc.scorers.likelihood import likelihood
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
@@ -140,9 +141,13 @@ THINKING_STRATEGIES: dict[str, Case] = {
 }
 
 
+def exact_prm() -> Scorer:
+    return prm(None, EmbeddedCore(batch_invariant=True))
+
+
 PRM_STRATEGIES: dict[str, Case] = {
-    "tree by the reward model": Case(lambda: partial(tree, scorer=prm(batch_invariant=True), n=6, beam_width=3)),
-    "best_of_n by the reward model": Case(lambda: partial(best_of_n, scorer=prm(batch_invariant=True), n=4)),
+    "tree by the reward model": Case(lambda: partial(tree, scorer=exact_prm(), n=6, beam_width=3)),
+    "best_of_n by the reward model": Case(lambda: partial(best_of_n, scorer=exact_prm(), n=4)),
 }
 EXTRA: dict[str, dict[str, Case]] = {
     "scripted": THINKING_STRATEGIES,

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ttc.config.config import build, dump, load_toml, merge, overrides
+from ttc.config.recipes import dump, load_toml, merge
+from ttc.config.specs import overrides, parse_spec, split_specs
+from ttc.config.values import build
 from ttc.errors import ConfigError
 
 
@@ -74,3 +76,26 @@ def test_a_dumped_value_is_plain_data() -> None:
     assert dump({"x": (value, pathlib.Path("a/b"))}) == {
         "x": [{"name": "a", "n": 1, "inner": {"max_tokens": None, "mode": "on"}}, "a/b"]
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "params"),
+    [
+        ("sglang:base_url=http://host:1/v1", "sglang", {"base_url": "http://host:1/v1"}),
+        (
+            "openai:base_url=http://a:1,http://b:2,attempts=3",
+            "openai",
+            {"base_url": "http://a:1,http://b:2", "attempts": "3"},
+        ),
+        ("tools:environment=shop.py:Shop,turns=4", "tools", {"environment": "shop.py:Shop", "turns": "4"}),
+        ("mine.py:vote:n=8", "mine.py:vote", {"n": "8"}),
+        ("best-of-n", "best_of_n", {}),
+    ],
+)
+def test_the_value_in_a_spec_may_hold_colons_and_commas(text: str, name: str, params: dict[str, str]) -> None:
+    assert parse_spec(text) == (name, params)
+
+
+def test_a_comma_list_of_specs_is_split_between_strategies_only() -> None:
+    text = "direct:temperature=0,tree:n=8,policy=particle:scheme=residual,mine.py:vote"
+    assert split_specs(text) == ["direct:temperature=0", "tree:n=8,policy=particle:scheme=residual", "mine.py:vote"]

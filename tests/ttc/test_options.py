@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
-from ttc.cli.options import (
-    add_engine_options,
-    add_sampling_options,
-    add_strategy_options,
-    add_thinking_options,
+from ttc.cli.options import add_options, read_options
+from ttc.cli.parts import (
+    SEVERAL,
+    EngineOptions,
+    SamplingOptions,
+    StrategyOptions,
+    ThinkingOptions,
     fit_to_context,
     resolve_budget,
     resolve_engine,
@@ -17,24 +21,36 @@ from ttc.cli.options import (
     resolve_scorer,
     resolve_strategies,
     resolve_thinking,
+    strategies,
 )
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.core import Budget, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, UnknownName
 from ttc.session.thinking import Thinking
 
 
-def parsed(*arguments: str) -> argparse.Namespace:
+@dataclass(frozen=True, kw_only=True)
+class Shared(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptions):
+    strategy: tuple[str, ...] = strategies("majority", SEVERAL)
+
+
+def parsed(*arguments: str) -> Shared:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_engine_options(parser)
-    add_strategy_options(parser, default="direct", several=True)
-    add_thinking_options(parser)
-    add_sampling_options(parser)
-    return parser.parse_args(arguments)
+    add_options(parser, Shared)
+    return read_options(Shared, parser.parse_args(arguments))
+
+
+def engine_of(options: Shared) -> PartChoice:
+    return resolve_engine(options, options.settings)
+
+
+def scorer_of(options: Shared, choices: Sequence[StrategyChoice]) -> PartChoice | None:
+    return resolve_scorer(options.scorer, options.settings, choices, is_packaged=options.is_packaged)
 
 
 def test_n_reaches_the_strategies_that_have_it() -> None:
-    direct, majority = resolve_strategies(parsed("--strategy", "direct,majority", "--n", "5"), default="direct")
+    direct, majority = resolve_strategies(parsed("--strategy", "direct,majority", "--n", "5"))
     assert (direct.params, majority.params) == ({}, {"n": 5})
 
 
@@ -42,25 +58,25 @@ def test_the_most_specific_parameter_wins() -> None:
     args = parsed(
         "--strategy", "majority,majority:n=64,best-of-n:n=3,select=weighted", "--n", "5", "--set", "best_of_n.n=4"
     )
-    choices = resolve_strategies(args, default="direct")
+    choices = resolve_strategies(args)
     assert [choice.params["n"] for choice in choices] == [5, 64, 3]
     assert [choice.label for choice in choices] == ["majority", "majority-n64", "best_of_n-n3-selectweighted"]
     assert choices[2].params["select"] == "weighted"
 
 
 def test_without_a_strategy_the_default_runs() -> None:
-    assert [choice.name for choice in resolve_strategies(parsed(), default="majority")] == ["majority"]
+    assert [choice.name for choice in resolve_strategies(parsed())] == ["majority"]
 
 
 def test_the_same_strategy_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="same strategy twice"):
-        resolve_strategies(parsed("--strategy", "direct", "--strategy", "direct"), default="direct")
+        resolve_strategies(parsed("--strategy", "direct", "--strategy", "direct"))
 
 
 def test_a_strategy_of_the_user_is_loaded_from_its_file(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("async def guess(problem, session, *, n: int = 1): ...\n")
-    (choice,) = resolve_strategies(parsed("--strategy", f"{file}:guess:n=7"), default="direct")
+    (choice,) = resolve_strategies(parsed("--strategy", f"{file}:guess:n=7"))
     assert (choice.label, choice.params) == ("guess-n7", {"n": 7})
 
 
@@ -69,41 +85,41 @@ def test_set_reaches_one_strategy_the_engine_the_scorer_and_thinking() -> None:
         "--strategy", "best_of_n,majority", "--engine", "simulated", "--scorer", "simulated",
         "--set", "majority.n=9", "--set", "engine.steps=3", "--set", "scorer.noise=0.5", "--set", "thinking.wait=Hmm",
     )  # fmt: skip
-    best, majority = resolve_strategies(args, default="direct")
+    best, majority = resolve_strategies(args)
     assert (best.params, majority.params) == ({}, {"n": 9})
-    assert resolve_engine(args).params == {"steps": 3}
-    scorer = resolve_scorer(args, [best, majority])
+    assert engine_of(args).params == {"steps": 3}
+    scorer = scorer_of(args, [best, majority])
     assert scorer is not None
     assert scorer.params == {"noise": 0.5}
-    assert resolve_thinking(args).wait == "Hmm"
+    assert resolve_thinking(args, args.settings).wait == "Hmm"
 
 
 def test_model_and_name_may_come_together_but_not_twice() -> None:
-    assert resolve_engine(parsed("--engine", "scripted:a:b.json")).model == "a:b.json"
-    assert resolve_engine(parsed("--engine", "scripted", "--model", "x")).label == "scripted:x"
+    assert engine_of(parsed("--engine", "scripted:a:b.json")).model == "a:b.json"
+    assert engine_of(parsed("--engine", "scripted", "--model", "x")).label == "scripted:x"
     with pytest.raises(ConfigError, match="the model is given twice"):
-        resolve_engine(parsed("--engine", "scripted:a", "--model", "b"))
+        engine_of(parsed("--engine", "scripted:a", "--model", "b"))
 
 
 def test_a_strategy_that_ranks_needs_a_scorer_that_fits_the_model() -> None:
     args = parsed("--strategy", "best_of_n", "--engine", "simulated")
-    choices = resolve_strategies(args, default="direct")
+    choices = resolve_strategies(args)
     with pytest.raises(ConfigError, match="best_of_n needs a scorer for this model"):
-        resolve_scorer(args, choices)
+        scorer_of(args, choices)
     with pytest.raises(ConfigError, match="best_of_n needs 'scorer'"):
         choices[0].bind()
 
 
 def test_strategies_that_do_not_rank_have_no_scorer() -> None:
     args = parsed("--strategy", "majority")
-    assert resolve_scorer(args, resolve_strategies(args, default="direct")) is None
+    assert scorer_of(args, resolve_strategies(args)) is None
     with pytest.raises(ConfigError, match=r"--set scorer\.KEY needs --scorer"):
-        resolve_scorer(parsed("--strategy", "majority", "--set", "scorer.noise=1"), [])
+        scorer_of(parsed("--strategy", "majority", "--set", "scorer.noise=1"), [])
 
 
 def test_a_policy_is_checked_by_name() -> None:
     with pytest.raises(UnknownName, match="did you mean 'beam'"):
-        resolve_strategies(parsed("--strategy", "tree", "--set", "policy=beem"), default="direct")
+        resolve_strategies(parsed("--strategy", "tree", "--set", "policy=beem"))
 
 
 def test_thinking_sampling_and_budget_are_what_the_options_say() -> None:
@@ -111,11 +127,11 @@ def test_thinking_sampling_and_budget_are_what_the_options_say() -> None:
         "--thinking", "on", "--max-thinking", "64", "--min-thinking", "8", "--waits", "1",
         "--temperature", "0.5", "--top-k", "4", "--max-tokens", "99", "--budget", "tokens=10,seconds=1.5",
     )  # fmt: skip
-    assert resolve_thinking(args) == Thinking("on", 64, 8, 1)
+    assert resolve_thinking(args, args.settings) == Thinking("on", 64, 8, 1)
     assert resolve_sampling(args, Sampling(top_p=0.9)) == Sampling(0.5, 0.9, 4, 99)
-    assert resolve_budget(args) == Budget(tokens=10, seconds=1.5)
-    assert resolve_budget(parsed()) is None
-    assert resolve_thinking(parsed()) == Thinking()
+    assert resolve_budget(args.budget) == Budget(tokens=10, seconds=1.5)
+    assert resolve_budget(parsed().budget) is None
+    assert resolve_thinking(parsed(), {}) == Thinking()
 
 
 @pytest.mark.parametrize(("thinking", "reserve"), [(Thinking(), 0), (Thinking(max_tokens=9), 128)])

@@ -9,8 +9,8 @@ import re
 import pytest
 
 from tests.ttc import bad_plugins
-from ttc.cli.choices import PartChoice
 from ttc.commands.list import REGISTRIES, find_registry
+from ttc.config.choices import PartChoice
 from ttc.config.plugin_shape import PluginShape, is_async
 from ttc.config.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, plugins
 from ttc.engines.scripted import ScriptedEngine

@@ -11,6 +11,7 @@ import pytest
 from ttc.core import Completion, Message, Prompt, Usage
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.reward_models.incremental import IncrementalScorer
 
 torch = pytest.importorskip("torch")
@@ -75,7 +76,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 def scorer_of(folder: pathlib.Path, name: str) -> IncrementalScorer:
-    return prm(str(folder), dtype="float32", device="cpu", **OPTIONS[name])  # type: ignore[arg-type]
+    return prm(str(folder), EmbeddedCore(dtype="float32", device="cpu"), **OPTIONS[name])  # type: ignore[arg-type]
 
 
 def root(folder: pathlib.Path, question: str = "user: 1+1?\n", problem: str = "p") -> Prompt:
@@ -239,7 +240,7 @@ def test_the_reading_stated_in_the_config_is_used(folders: dict[str, pathlib.Pat
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"ttc_prm": {"positive_label": 0}}))
     prompt = grow(root(folder), STEPS[0])
-    (zero,) = asyncio.run(prm(str(folder), dtype="float32").score([prompt], lambda u: None))
+    (zero,) = asyncio.run(prm(str(folder), EmbeddedCore(dtype="float32")).score([prompt], lambda u: None))
     (one,) = asyncio.run(scorer_of(folders["classifier"], "classifier").score([prompt], lambda u: None))
     assert zero.value == pytest.approx(1 - (one.value or 0.0), abs=1e-5)
 
@@ -251,7 +252,7 @@ def test_a_likelihood_accumulates_over_the_path_and_skips_injected_tokens(folder
     from transformers import AutoModelForCausalLM
 
     folder, beta = folders["step-token"], 0.5
-    scorer = prm(str(folder), kind="likelihood", dtype="float32", device="cpu", beta=beta)
+    scorer = prm(str(folder), EmbeddedCore(dtype="float32", device="cpu"), kind="likelihood", beta=beta)
     prompt = root(folder)
     node, injected, found = prompt, [], []
     for number, step in enumerate(STEPS):
@@ -281,7 +282,7 @@ def test_a_greedy_path_has_likelihood_one(folders: dict[str, pathlib.Path]) -> N
     from transformers import AutoModelForCausalLM
 
     folder = folders["step-token"]
-    scorer = prm(str(folder), kind="likelihood", dtype="float32", device="cpu")
+    scorer = prm(str(folder), EmbeddedCore(dtype="float32", device="cpu"), kind="likelihood")
     prompt = root(folder)
     ids = torch.tensor([prompt.token_ids])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -2,23 +2,29 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
 
-from ttc.cli.recipe import add_recipe_option, recipe_arguments
+from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.errors import ConfigError
 
 
-@pytest.fixture
-def parser() -> argparse.ArgumentParser:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    strategy: tuple[str, ...] = option(("direct",), "which")
+    settings: Mapping[str, object] = option({}, "parameters", name="set")
+    max_tokens: int | None = option(None, "cap")
+    temperature: float | None = option(None, "0 is greedy")
+    json: bool = option(False, "one line")
+
+
+def read(*arguments: str) -> Options:
     parser = argparse.ArgumentParser()
     add_recipe_option(parser)
-    parser.add_argument("--strategy", action="append")
-    parser.add_argument("--set", action="append")
-    parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--temperature", type=float)
-    parser.add_argument("--json", action="store_true")
-    return parser
+    add_options(parser, Options)
+    return read_options(Options, parser.parse_args(arguments))
 
 
 def recipe(tmp_path: pathlib.Path, text: str) -> str:
@@ -27,22 +33,21 @@ def recipe(tmp_path: pathlib.Path, text: str) -> str:
     return str(file)
 
 
-def test_keys_become_options_behind_the_command(tmp_path: pathlib.Path, parser: argparse.ArgumentParser) -> None:
+def test_keys_are_options_and_the_command_line_comes_after(tmp_path: pathlib.Path) -> None:
     path = recipe(
         tmp_path,
         'strategy = ["tree", "direct"]\nmax_tokens = 5\ntemperature = -0.5\njson = true\n'
         '[set]\nn = 4\nflag = true\nengine = { device = "cuda", shape = [1, 2] }\n',
     )
-    arguments = recipe_arguments(["eval", "--config", path, "--max-tokens", "7"], parser)
-    assert arguments[0] == "eval"
-    args = parser.parse_args(arguments[1:])
-    assert args.strategy == ["tree", "direct"]
-    assert args.set == ["n=4", "flag=true", "engine.device=cuda", "engine.shape=1,2"]
-    assert (args.max_tokens, args.temperature, args.json) == (7, -0.5, True)
+    options = read("--config", path, "--max-tokens", "7", "--strategy", "auto", "--set", "n=5")
+    assert options.strategy == ("tree", "direct", "auto")
+    assert options.settings == {"n": "5", "flag": "true", "engine.device": "cuda", "engine.shape": "1,2"}
+    assert (options.max_tokens, options.temperature, options.json) == (7, -0.5, True)
 
 
-def test_without_a_recipe_nothing_changes(parser: argparse.ArgumentParser) -> None:
-    assert recipe_arguments(["eval", "--json"], parser) == ["eval", "--json"]
+def test_without_a_recipe_the_defaults_of_the_schema_hold() -> None:
+    assert read("--json") == Options(json=True)
+    assert read("--strategy", "a", "--strategy", "b").strategy == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -51,18 +56,10 @@ def test_without_a_recipe_nothing_changes(parser: argparse.ArgumentParser) -> No
         ("max_token = 5", "unknown key 'max_token'; did you mean 'max-tokens'"),
         ("config = 'other.toml'", "unknown key 'config'"),
         ("json = 1", "json must be true or false, got 1"),
+        ("max_tokens = 'many'", "max_tokens must be int | None, got 'many'"),
         ("json = = 1", "line 1"),
     ],
 )
-def test_a_bad_recipe_is_named(
-    tmp_path: pathlib.Path, parser: argparse.ArgumentParser, text: str, message: str
-) -> None:
+def test_a_bad_recipe_is_named(tmp_path: pathlib.Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        recipe_arguments(["eval", "--config", recipe(tmp_path, text)], parser)
-
-
-def test_a_file_that_a_command_reads_itself_is_no_recipe(tmp_path: pathlib.Path) -> None:
-    own = argparse.ArgumentParser()
-    own.add_argument("--config")
-    given = ["serve", "--config", recipe(tmp_path, "[models.m]\nengine = 'simulated'\n")]
-    assert recipe_arguments(given, own) == given
+        read("--config", recipe(tmp_path, text))

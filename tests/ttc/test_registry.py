@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import pathlib
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -174,3 +175,20 @@ def test_a_class_serves_as_a_factory() -> None:
 
     assert bind(Factory, {"size": "5"}, supply={}) == {"size": 5}
     assert describe("engine", "Factory", Factory).takes_model
+
+
+@dataclass(frozen=True)
+class _Update:
+    clip: float = 0.2
+    steps: int = 1
+
+
+def _stage(*, name: str = "a", update: _Update = _Update()) -> tuple[str, _Update]:
+    return name, update
+
+
+def test_a_dataclass_among_the_parameters_is_read_from_a_table() -> None:
+    bound = bind(_stage, {"name": "b", "update": {"clip": "0.1"}}, supply={})
+    assert _stage(**bound) == ("b", _Update(0.1))
+    with pytest.raises(ConfigError, match=r"unknown key '_stage: update\.clp'; did you mean 'clip'"):
+        bind(_stage, {"update": {"clp": 1}}, supply={})

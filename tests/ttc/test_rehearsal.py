@@ -11,13 +11,14 @@ import sys
 import pytest
 
 from tests.ttc import bad_plugins
-from ttc.cli.choices import StrategyChoice
 from ttc.cli.cli import main
+from ttc.cli.rehearsal import refuse_early, rehearse
+from ttc.config.choices import StrategyChoice
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
+from ttc.config.signatures import call
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
-from ttc.rehearsal import refuse_early, rehearse
 from ttc.session.session import Session
 from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
@@ -179,9 +180,9 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
 @pytest.mark.parametrize("name", ["embedded", "vllm"])
 def test_what_a_factory_checks_it_checks_when_it_is_bound_and_when_it_is_called(name: str) -> None:
     factory = ENGINES.load(name)
-    for attempt in (lambda: bind(factory, {"threads": 0}, supply={}), lambda: factory(threads=0)):
+    for attempt in (bind, call):
         with pytest.raises(ConfigError, match=f"{name}: threads must be at least 1, got 0"):
-            attempt()
+            attempt(factory, {"threads": 0}, supply={})
 
 
 def test_a_packaged_model_and_a_hub_id_pass_the_early_checks() -> None:

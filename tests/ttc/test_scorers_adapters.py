@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from tests.ttc import reward_models as make
+from ttc.config.registry import SCORERS
 from ttc.core import Completion, Message, Prompt, Scorer, Usage
 from ttc.errors import ConfigError, PromptTooLong, UnknownName
 from ttc.scorers.orm import orm
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore
 
 torch = pytest.importorskip("torch")
 
@@ -156,7 +158,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def scorer_of(folder: Path, name: str, **options: Any) -> Any:
-    return prm(str(folder), adapter=CASES[name].adapter, dtype="float32", device="cpu", **options)
+    given = {"adapter": CASES[name].adapter, "dtype": "float32", "device": "cpu", **options}
+    return SCORERS.create("prm", given, supply={"model": str(folder)})
 
 
 def root(question: str = QUESTION, problem: str = "p") -> Prompt:
@@ -304,7 +307,7 @@ ORMS: dict[str, tuple[str, Callable[[Path], Path], Callable[[Path, str], float]]
 def test_an_outcome_model_scores_the_whole_answer_once(tmp_path: Path, name: str) -> None:
     place, build, direct = ORMS[name]
     folder = build(tmp_path / place)
-    scorer = orm(str(folder), dtype="float32", device="cpu")
+    scorer = orm(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
     answers = ["First 1+1=2.\n\nSo \\boxed{6}", "No idea."]
     scores, scored = run(scorer, [grow(root(), text, draw) for draw, text in enumerate(answers)])
     assert [score.value for score in scores] == pytest.approx([direct(folder, text) for text in answers], abs=2e-5)
@@ -318,7 +321,7 @@ def test_a_tokenizer_that_splits_the_step_marker_is_refused_before_any_scoring(t
     folder = make.qwen_head(tmp_path / "m", 2, "Qwen2ForProcessRewardModel")
     make.byte_tokenizer(folder, make.QWEN_SPECIAL[:-1], make.QWEN_TEMPLATE)
     with pytest.raises(ConfigError, match="step tag '<extra_0>'"):
-        prm(str(folder), dtype="float32", device="cpu")
+        prm(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
 
 
 def test_an_adapter_for_another_family_is_refused_by_name(folders: dict[str, Path]) -> None:
@@ -345,7 +348,11 @@ def test_scoring_steps_with_an_outcome_model_is_refused(folders: dict[str, Path]
 
 def test_a_head_of_another_kind_is_named(folders: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match=r"trl_prm.*no classification head"):
-        prm(str(make.language_model(folders["qwen_prm"].parent / "x", "llama")), adapter="trl_prm", device="cpu")
+        prm(
+            str(make.language_model(folders["qwen_prm"].parent / "x", "llama")),
+            EmbeddedCore(device="cpu"),
+            adapter="trl_prm",
+        )
 
 
 def test_a_path_beyond_the_reward_models_context_fails_alone_and_by_name(folders: dict[str, Path]) -> None:
@@ -376,6 +383,6 @@ def test_an_adapter_in_a_file_of_ones_own_works_without_installing(folders: dict
         "def mine():\n"
         "    return dataclasses.replace(qwen_prm(), name='mine', positive_label=0)\n"
     )
-    flipped = prm(str(folders["qwen_prm"]), adapter=f"{file}:mine", dtype="float32", device="cpu")
+    flipped = prm(str(folders["qwen_prm"]), EmbeddedCore(dtype="float32", device="cpu"), adapter=f"{file}:mine")
     (score,), _ = run(flipped, [grow(root(), STEPS[0])])
     assert score.steps == pytest.approx([1 - direct_qwen(folders["qwen_prm"], STEPS[:1])[0]], abs=2e-5)

@@ -18,6 +18,7 @@ from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.errors import BudgetExceeded
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.meter import Meter, Request
 from ttc.session.solve import solve
@@ -139,7 +140,7 @@ def test_the_tree_under_a_budget_does_not_depend_on_the_schedule() -> None:
 @pytest.mark.parametrize("tokens", [80, 300, 900])
 def test_the_packaged_models_keep_to_the_budget_in_a_tree_search(tokens: int) -> None:
     engine = embedded(device="cpu")
-    scorer = prm(device="cpu")
+    scorer = prm(None, EmbeddedCore(device="cpu"))
 
     async def go() -> Answer:
         try:
@@ -165,13 +166,14 @@ def test_a_reward_model_with_a_tokenizer_of_its_own_keeps_to_the_budget_on_every
     tmp_path: Path, tokens: int
 ) -> None:
     folder = str(qwen_head(tmp_path / "m", 2, "Qwen2ForProcessRewardModel"))
+    on_cpu = EmbeddedCore(device="cpu", dtype="float32")
 
     def once(jitter: int | None) -> Answer:
         return asyncio.run(
             solve(
                 ask("x"),
                 engine=simulated(p=0.8, steps=4, jitter=jitter),
-                strategy=partial(tree, scorer=prm(folder, device="cpu", dtype="float32"), n=4, policy="beam"),
+                strategy=partial(tree, scorer=prm(folder, on_cpu), n=4, policy="beam"),
                 seed=1,
                 sampling=Sampling(max_tokens=80),
                 budget=Budget(tokens=tokens),

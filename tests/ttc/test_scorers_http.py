@@ -24,10 +24,12 @@ from tests.ttc.test_scorers_adapters import (
     run,
     tokenizer_of,
 )
+from ttc.config.registry import SCORERS
 from ttc.core import Completion, Message, Prompt, Usage
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
 from ttc.scorers.orm import orm
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore, OverHttp, StepsOverHttp
 
 torch = pytest.importorskip("torch")
 
@@ -80,7 +82,7 @@ def test_a_label_model_at_pooling_scores_like_the_authors_and_costs_the_whole_pa
     tag = tokenizer_of(qwen).encode("<extra_0>")[0] if pooled == "every step" else None
     routes = {"/v1/models": models("reward"), "/pooling": pooling(label_rows(qwen), tag)}
     with reward_server(routes) as (url, seen):
-        scorer = prm(str(qwen), backend="http", base_url=url)
+        scorer = prm(str(qwen), StepsOverHttp(base_url=url))
         for number, node in enumerate(grown("\n\n"), start=1):
             (score,), scored = run(scorer, [node])
             assert score.steps == pytest.approx(CASES["qwen_prm"].direct(qwen, STEPS[:number]), abs=2e-5)
@@ -92,7 +94,7 @@ def test_a_label_model_at_pooling_scores_like_the_authors_and_costs_the_whole_pa
 def test_a_token_model_at_completions_asks_for_new_steps_only_and_reads_the_prefix_cache(shepherd: Path) -> None:
     routes = {"/v1/models": models("reward"), "/v1/completions": completions(token_rows(shepherd))}
     with reward_server(routes) as (url, seen):
-        scorer, total = prm(str(shepherd), backend="http", base_url=url), 0
+        scorer, total = prm(str(shepherd), StepsOverHttp(base_url=url)), 0
         nodes = grown("\n\n")
         for number, node in enumerate(nodes, start=1):
             (score,), scored = run(scorer, [node])
@@ -101,7 +103,7 @@ def test_a_token_model_at_completions_asks_for_new_steps_only_and_reads_the_pref
         assert [path for path, _ in seen] == ["/v1/models", "/metrics"] + ["/v1/completions"] * len(STEPS)
         (again,), scored = run(scorer, [nodes[-1]])
         assert again == score and scored == 0
-    local = prm(str(shepherd), dtype="float32", device="cpu")
+    local = prm(str(shepherd), EmbeddedCore(dtype="float32", device="cpu"))
     assert num_unique(local, nodes) <= total <= num_unique(local, nodes) + 31 * len(nodes)
 
 
@@ -115,7 +117,7 @@ def test_an_outcome_model_on_a_server_scores_like_the_authors(tmp_path: Path, na
     routes |= {"/pooling": pooling(label_rows(folder), None)}
     with reward_server(routes) as (url, seen):
         answers = ["First 1+1=2.\n\nSo \\boxed{6}", "No idea."]
-        scorer = orm(str(folder), backend="http", base_url=url)
+        scorer = orm(str(folder), OverHttp(base_url=url))
         scores, scored = run(scorer, [grow(root(), text, draw) for draw, text in enumerate(answers)])
     assert [score.value for score in scores] == pytest.approx([direct(folder, text) for text in answers], abs=2e-5)
     assert 0 < scored <= sum(len(body.get("input", body.get("prompt", ()))) for _, body in seen)
@@ -136,13 +138,13 @@ def last_logits(folder: Path) -> Callable[[list[int]], list[float]]:
 @pytest.mark.parametrize("reply", [{}, {"data": []}, {"data": [{"data": None}]}, {"data": [{}]}])
 def test_a_reply_without_rows_is_named_and_shown(qwen: Path, reply: dict[str, Any]) -> None:
     with reward_server({"/v1/models": models("m"), "/pooling": lambda body: reply}) as (url, _):
-        scorer = prm(str(qwen), backend="http", base_url=url)
+        scorer = prm(str(qwen), StepsOverHttp(base_url=url))
         with pytest.raises(ScorerError):
             run(scorer, [grow(root(), STEPS[0])])
 
 
 def test_a_plain_json_server_with_an_incremental_scorer_behind_it_costs_each_token_once(qwen: Path) -> None:
-    local = prm(str(qwen), dtype="float32", device="cpu")
+    local = prm(str(qwen), EmbeddedCore(dtype="float32", device="cpu"))
 
     def score(body: dict[str, Any]) -> dict[str, Any]:
         messages = tuple(Message(turn["role"], turn["content"]) for turn in body["messages"])
@@ -153,13 +155,13 @@ def test_a_plain_json_server_with_an_incremental_scorer_behind_it_costs_each_tok
         return {"scores": found.steps, "scored_tokens": scored}
 
     with reward_server({"/score": score}) as (url, seen):
-        scorer, total = prm(backend="http", base_url=url, protocol="steps"), 0
+        scorer, total = prm(None, StepsOverHttp(base_url=url, protocol="steps")), 0
         for number, node in enumerate(grown("\n\n"), start=1):
             (found,), scored = run(scorer, [node])
             total += scored
             assert found.steps == pytest.approx(CASES["qwen_prm"].direct(qwen, STEPS[:number]), abs=2e-5)
             assert found.value == found.steps[-1]
-    assert total == num_unique(prm(str(qwen), dtype="float32", device="cpu"), grown("\n\n"))
+    assert total == num_unique(prm(str(qwen), EmbeddedCore(dtype="float32", device="cpu")), grown("\n\n"))
     assert seen[0][1]["messages"] == [{"role": "user", "content": root().messages[0].content}]
 
 
@@ -172,7 +174,7 @@ def test_a_server_that_is_busy_once_is_asked_again_and_one_loop_after_another_is
         return {"scores": [0.5] * len(body["steps"]), "scored_tokens": 7}
 
     with reward_server({"/score": score}) as (url, seen):
-        scorer = prm(backend="http", base_url=url, protocol="steps")
+        scorer = prm(None, StepsOverHttp(base_url=url, protocol="steps"))
         assert [run(scorer, [node])[1] for node in grown("\n\n")] == [7, 7, 7]
     assert len(seen) == 4
 
@@ -186,7 +188,7 @@ def test_paths_of_one_call_are_sent_at_once() -> None:
             return {"scores": [0.25], "scored_tokens": 1}
 
     with reward_server({"/score": score}) as (url, _):
-        scorer = prm(backend="http", base_url=url, protocol="steps")
+        scorer = prm(None, StepsOverHttp(base_url=url, protocol="steps"))
         assert run(scorer, [grow(root(), "a"), grow(root(), "b", 1)])[1] == 2
 
 
@@ -200,7 +202,7 @@ def test_paths_of_one_call_are_sent_at_once() -> None:
 )
 def test_an_answer_outside_the_contract_is_an_error_not_a_score(answer: Any, named: str) -> None:
     with reward_server({"/score": lambda body: answer}) as (url, _):
-        scorer = prm(backend="http", base_url=url, protocol="steps")
+        scorer = prm(None, StepsOverHttp(base_url=url, protocol="steps"))
         with pytest.raises(ScorerError, match=named):
             run(scorer, [grow(root(), "a")])
 
@@ -208,7 +210,7 @@ def test_an_answer_outside_the_contract_is_an_error_not_a_score(answer: Any, nam
 def test_a_server_with_another_step_tag_is_named_with_the_flag_that_helps(qwen: Path) -> None:
     routes: dict[str, Answer] = {"/v1/models": models("m"), "/pooling": pooling(label_rows(qwen), 3)}
     with reward_server(routes) as (url, _):
-        scorer = prm(str(qwen), backend="http", base_url=url)
+        scorer = prm(str(qwen), StepsOverHttp(base_url=url))
         with pytest.raises(ScorerError, match="--pooler-config"):
             run(scorer, [grow(root(), STEPS[0])])
 
@@ -219,26 +221,26 @@ def test_a_context_overrun_is_named(qwen: Path) -> None:
 
     routes = {"/v1/models": models("m"), "/pooling": refuse}
     with reward_server(routes) as (url, _), pytest.raises(PromptTooLong, match="512"):
-        run(prm(str(qwen), backend="http", base_url=url), [grow(root(), STEPS[0])])
+        run(prm(str(qwen), StepsOverHttp(base_url=url)), [grow(root(), STEPS[0])])
 
 
 def test_what_cannot_work_is_refused_before_any_scoring(qwen: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="base_url"):
-        prm(str(qwen), backend="http")
+        SCORERS.create("prm", {"backend": "http"}, supply={"model": str(qwen)})
     with pytest.raises(ConfigError, match="base_url"):
-        prm(str(qwen), base_url="http://127.0.0.1:1")
+        SCORERS.create("prm", {"base_url": "http://127.0.0.1:1"}, supply={"model": str(qwen)})
     with pytest.raises(ConfigError, match="http://"):
-        prm(str(qwen), backend="http", base_url="localhost:1")
+        prm(str(qwen), StepsOverHttp(base_url="localhost:1"))
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
-        prm(str(qwen), backend="http", base_url="http://127.0.0.1:1", api_key_env="NO_SUCH_KEY")
+        prm(str(qwen), StepsOverHttp(base_url="http://127.0.0.1:1", api_key_env="NO_SUCH_KEY"))
     with pytest.raises(EngineError, match="cannot be reached"):
-        prm(str(qwen), backend="http", base_url="http://127.0.0.1:1")
+        prm(str(qwen), StepsOverHttp(base_url="http://127.0.0.1:1"))
     with pytest.raises(ConfigError, match="skywork_prm"):
         skywork = CASES["skywork_prm"].build(tmp_path / "m")
-        prm(str(skywork), backend="http", base_url="http://127.0.0.1:1")
+        prm(str(skywork), StepsOverHttp(base_url="http://127.0.0.1:1"))
     routes = {"/v1/models": models("a", "b")}
     with reward_server(routes) as (url, _), pytest.raises(ConfigError, match="served_model"):
-        prm(str(qwen), backend="http", base_url=url)
+        prm(str(qwen), StepsOverHttp(base_url=url))
 
 
 def test_cancelling_a_score_leaves_the_scorer_usable() -> None:
@@ -250,7 +252,7 @@ def test_cancelling_a_score_leaves_the_scorer_usable() -> None:
         return {"scores": [0.5], "scored_tokens": 1}
 
     with reward_server({"/score": score}) as (url, _):
-        scorer = prm(backend="http", base_url=url, protocol="steps")
+        scorer = prm(None, StepsOverHttp(base_url=url, protocol="steps"))
 
         async def go() -> None:
             usages: list[Usage] = []

@@ -13,6 +13,7 @@ from tests.ttc.test_scorers_adapters import CASES, STEPS, grow, num_unique, root
 from tests.ttc.test_scorers_http import grown, label_rows
 from ttc.errors import ScorerError
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore, StepsOverHttp
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +28,7 @@ def test_a_server_with_the_plugin_is_asked_once_a_path_and_computes_new_tokens_o
     cache = PrefixCache(block)
     routes = {"/v1/models": models("reward"), "/metrics": metrics(block), "/pooling": spans(label_rows(qwen), cache)}
     with reward_server(routes) as (url, seen):
-        scorer, total, nodes = prm(str(qwen), backend="http", base_url=url), 0, grown("\n\n")
+        scorer, total, nodes = prm(str(qwen), StepsOverHttp(base_url=url)), 0, grown("\n\n")
         asked, probed = len(seen), cache.computed
         for number, node in enumerate(nodes, start=1):
             (score,), scored = run(scorer, [node])
@@ -37,7 +38,7 @@ def test_a_server_with_the_plugin_is_asked_once_a_path_and_computes_new_tokens_o
         assert total == cache.computed - probed
         (whole,), _ = run(scorer, [grow(root(problem="q"), "\n\n".join(STEPS))])
         assert whole.steps == pytest.approx(score.steps, abs=1e-6)
-    local = prm(str(qwen), dtype="float32", device="cpu")
+    local = prm(str(qwen), EmbeddedCore(dtype="float32", device="cpu"))
     assert num_unique(local, nodes) <= total <= num_unique(local, nodes) + block * len(nodes)
 
 
@@ -61,7 +62,7 @@ def test_a_server_that_pools_the_last_token_is_asked_once_a_step_out_of_its_cach
     routes = {"/v1/models": models("reward"), "/classify": classify(lambda ids: rows(ids)[-1], cache)}
     routes |= {"/metrics": metrics(16)} if told else {}
     with reward_server(routes) as (url, seen):
-        scorer = prm(str(folder), adapter=case.adapter, backend="http", base_url=url)
+        scorer = prm(str(folder), StepsOverHttp(base_url=url), adapter=case.adapter)
         asked, probed, charged = len(seen), cache.computed, 0
         nodes = grown(case.delimiter)
         for number, node in enumerate(nodes, start=1):
@@ -83,6 +84,6 @@ def test_a_plugin_that_answers_nonsense_is_named(qwen: Path) -> None:
         return next(answers, {"data": {"rows": [[0, 1]], "cached": 3}})
 
     with reward_server({"/v1/models": models("m"), "/pooling": answer}) as (url, _):
-        scorer = prm(str(qwen), backend="http", base_url=url)
+        scorer = prm(str(qwen), StepsOverHttp(base_url=url))
         with pytest.raises(ScorerError, match="1 rows and 3 cached"):
             run(scorer, [grow(root(), STEPS[0])])

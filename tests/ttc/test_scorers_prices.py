@@ -20,6 +20,7 @@ from ttc.scorers.constant import constant
 from ttc.scorers.ensemble import EnsembleScorer
 from ttc.scorers.judge import judge
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import StepsOverHttp
 from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.tree import tree
@@ -49,7 +50,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("way", ["spans", "last", "tokens"])
 def test_the_price_of_a_path_on_a_server_is_what_it_then_costs(qwen: str, way: str) -> None:
     with reward_server(routes_of(way, PrefixCache(16))) as (url, _):
-        scorer = prm(qwen, backend="http", base_url=url)
+        scorer = prm(qwen, StepsOverHttp(base_url=url))
         node, charged = root(), 0
         assert scorer.price(node) == Price(0, 2, len(scorer._layout.root(node)))
         for step in ("It is 1 + 1.", "So it is 2, and three times this is 6.", "The answer is 6."):
@@ -71,7 +72,7 @@ def test_a_reward_model_on_a_server_keeps_to_the_budget(qwen: str, way: str, tok
             solve(
                 ask("x"),
                 engine=simulated(p=0.8, steps=4),
-                strategy=partial(tree, scorer=prm(qwen, backend="http", base_url=url), n=4, policy="beam"),
+                strategy=partial(tree, scorer=prm(qwen, StepsOverHttp(base_url=url)), n=4, policy="beam"),
                 seed=1,
                 sampling=Sampling(max_tokens=80),
                 budget=Budget(tokens=tokens),

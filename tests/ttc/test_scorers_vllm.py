@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.ttc.vllm_server import counted, vllm_server
 from ttc.core import Scorer
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm
+from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, StepsOverHttp
 
 STEPS = (
     "Adding the first number to the second one gives 12, and then so on and on. ",
@@ -47,9 +47,9 @@ def search(local: Scorer, served: Scorer, delimiter: str) -> tuple[int, int, int
 def test_vllm_scores_like_the_embedded_core_and_reads_new_tokens_only(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     folder = str(case.build(tmp_path / case.folder))
-    options: dict[str, Any] = {"adapter": case.adapter, "dtype": "float32", "max_context": 512}
-    served = prm(folder, backend="vllm", kv_cache_bytes=1 << 28, **options)
-    local = prm(folder, device="cpu", **options)
+    in_vllm = InVllm(dtype="float32", max_context=512, kv_cache_bytes=1 << 28)
+    served = prm(folder, in_vllm, adapter=case.adapter)
+    local = prm(folder, EmbeddedCore(dtype="float32", max_context=512, device="cpu"), adapter=case.adapter)
     own, total, unique = search(local, served, case.delimiter)
     assert own <= 1.1 * unique and total <= 1.3 * unique
 
@@ -65,9 +65,9 @@ def test_a_server_scores_like_the_embedded_core_and_computes_what_the_ledger_say
     case = CASES[way]
     folder = str(case.build(tmp_path / case.folder))
     flags = [*flags, "--dtype", "float32", "--max-model-len", "512", "--runner", "pooling"]
-    local = prm(folder, adapter=case.adapter, device="cpu", dtype="float32")
+    local = prm(folder, EmbeddedCore(device="cpu", dtype="float32"), adapter=case.adapter)
     with vllm_server(folder, tmp_path, *flags) as url:
-        served = prm(folder, adapter=case.adapter, backend="http", base_url=url)
+        served = prm(folder, StepsOverHttp(base_url=url), adapter=case.adapter)
         before = counted(url)
         own, total, unique = search(local, served, case.delimiter)
         after = counted(url)
@@ -79,4 +79,4 @@ def test_a_server_scores_like_the_embedded_core_and_computes_what_the_ledger_say
 @pytest.mark.vllm
 def test_a_head_that_vllm_has_no_code_for_is_refused_before_vllm_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="skywork_prm: use backend=embedded"):
-        prm(str(CASES["skywork_prm"].build(tmp_path / "m")), backend="vllm")
+        prm(str(CASES["skywork_prm"].build(tmp_path / "m")), InVllm())

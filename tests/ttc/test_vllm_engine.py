@@ -36,6 +36,7 @@ from ttc.core import (
 )
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.vllm.factory import vllm
+from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.params import fields_of
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.session.solve import solve
@@ -61,7 +62,7 @@ def smollm2() -> Iterator[Any]:
     folder = os.environ.get("TTC_SMOLLM2")
     if folder is None:
         pytest.skip("set TTC_SMOLLM2 to the folder of SmolLM2-135M-Instruct (make test-vllm does)")
-    engine = vllm(folder, max_context=2048)
+    engine = vllm(folder, VllmOptions(max_context=2048))
     yield engine
     asyncio.run(engine.close())
 
@@ -423,7 +424,7 @@ def test_many_seeded_prompts_at_once_do_not_end_the_engine(teacher: Any) -> None
 
 
 def test_a_closed_engine_says_so(tmp_path: Path) -> None:
-    engine = vllm(max_context=256)
+    engine = vllm(None, VllmOptions(max_context=256))
 
     async def go() -> None:
         running = asyncio.create_task(ask(engine, range(2), max_tokens=200, temperature=2.0))
@@ -454,7 +455,7 @@ def test_a_closed_engine_says_so(tmp_path: Path) -> None:
 )
 def test_what_vllm_refuses_becomes_one_line_that_names_it(options: dict[str, Any], cause: str) -> None:
     with pytest.raises((ConfigError, EngineError), match=cause) as caught:
-        vllm(**options)
+        vllm(None, VllmOptions(**options))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
@@ -605,7 +606,7 @@ def test_weights_replaced_in_place_are_those_of_a_fresh_start(teacher: Any, tmp_
         swapped, usages = await text_logprobs(teacher), []
         await ask(teacher, range(1), usages, ids=teacher.encode("1+1=2, " * 9))
         assert usages[0].cached == 0
-        fresh = vllm(str(write_model(tmp_path / "fresh", other)), max_context=256)
+        fresh = vllm(str(write_model(tmp_path / "fresh", other)), VllmOptions(max_context=256))
         try:
             wanted = await text_logprobs(fresh)
         finally:
@@ -657,7 +658,7 @@ def test_a_lora_adapter_computes_what_its_merged_weights_compute(tmp_path: Path)
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
     async def go() -> tuple[tuple[float, ...], ...]:
-        adapted = vllm(lora=str(folder), max_context=256)
+        adapted = vllm(None, VllmOptions(lora=str(folder), max_context=256))
         try:
             got = await text_logprobs(adapted)
             with pytest.raises(Unsupported, match="LoRA"):
@@ -683,7 +684,7 @@ def test_a_lora_adapter_computes_what_its_merged_weights_compute(tmp_path: Path)
 @pytest.mark.slow
 def test_async_llm_keeps_the_same_promises() -> None:
     """Ledger, cancellation, a second event loop, weights in place and closing, with vLLM in processes of its own."""
-    engine: Any = vllm(in_process=False, max_context=1024)
+    engine: Any = vllm(None, VllmOptions(in_process=False, max_context=1024))
     try:
         check_ledger(engine, STRATEGIES["tree dvts"])
         check_ledger(engine, STRATEGIES["majority under a cap"])
@@ -709,7 +710,7 @@ def test_async_llm_keeps_the_same_promises() -> None:
 
 @pytest.mark.slow
 def test_two_tensor_parallel_workers_compute_what_one_does(teacher: Any) -> None:
-    engine: Any = vllm(tensor_parallel_size=2, max_context=512, kv_cache_bytes=64 << 20)
+    engine: Any = vllm(None, VllmOptions(tensor_parallel_size=2, max_context=512, kv_cache_bytes=64 << 20))
     try:
         alone, together = asyncio.run(text_logprobs(teacher)), asyncio.run(text_logprobs(engine))
         assert together == pytest.approx(alone, abs=0.3)

@@ -12,7 +12,7 @@ import pytest
 from ttc.config.registry import ENGINES, bind
 from ttc.engines.vllm.counts import Counts
 from ttc.engines.vllm.factory import vllm
-from ttc.engines.vllm.options import Options
+from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.weights import _disagreement
 from ttc.errors import ConfigError, MissingExtra
 
@@ -37,16 +37,16 @@ FOLDER = Path("model")
 )
 def test_an_option_that_no_machine_could_use_is_refused_by_name(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=option):
-        Options(**{option: value})
+        VllmOptions(**{option: value})
 
 
 def test_contradictory_parallelism_is_refused() -> None:
     with pytest.raises(ConfigError, match="in_process"):
-        Options(in_process=True, tensor_parallel_size=2)
+        VllmOptions(in_process=True, tensor_parallel_size=2)
     with pytest.raises(ConfigError, match="in_process"):
-        Options(in_process=True, distributed_executor_backend="ray")
+        VllmOptions(in_process=True, distributed_executor_backend="ray")
     with pytest.raises(ConfigError, match="uni"):
-        Options(distributed_executor_backend="uni", data_parallel_size=2)
+        VllmOptions(distributed_executor_backend="uni", data_parallel_size=2)
 
 
 def test_flags_and_configuration_reach_vllm_under_its_own_names() -> None:
@@ -63,7 +63,7 @@ def test_flags_and_configuration_reach_vllm_under_its_own_names() -> None:
         "enforce_eager": "true",
         "quantization": "awq",
     }
-    args = Options(**bind(vllm, texts, supply={})).engine_args(FOLDER, on_cpu=False)
+    args = VllmOptions(**bind(vllm, texts, supply={})).engine_args(FOLDER, on_cpu=False)
     wanted = {
         "model": "model",
         "tensor_parallel_size": 4,
@@ -82,7 +82,7 @@ def test_flags_and_configuration_reach_vllm_under_its_own_names() -> None:
 
 
 def test_a_cpu_gets_small_blocks_whole_prompts_and_a_bounded_cache() -> None:
-    on_cpu, on_gpu = (Options().engine_args(FOLDER, on_cpu=cpu) for cpu in (True, False))
+    on_cpu, on_gpu = (VllmOptions().engine_args(FOLDER, on_cpu=cpu) for cpu in (True, False))
     assert (on_cpu["block_size"], on_cpu["enable_chunked_prefill"], on_cpu["enforce_eager"]) == (32, False, True)
     assert on_cpu["kv_cache_memory_bytes"] == 2 << 30
     assert not {"block_size", "enable_chunked_prefill", "kv_cache_memory_bytes"} & on_gpu.keys()
@@ -90,28 +90,28 @@ def test_a_cpu_gets_small_blocks_whole_prompts_and_a_bounded_cache() -> None:
 
 
 def test_one_worker_on_a_cpu_runs_in_this_process_and_everything_else_in_its_own() -> None:
-    assert Options().runs_in_process(on_cpu=True)
-    assert not Options().runs_in_process(on_cpu=False)
-    assert not Options(tensor_parallel_size=2).runs_in_process(on_cpu=True)
-    assert not Options(distributed_executor_backend="mp").runs_in_process(on_cpu=True)
-    assert not Options(in_process=False).runs_in_process(on_cpu=True)
-    assert Options(in_process=True).runs_in_process(on_cpu=False)
+    assert VllmOptions().runs_in_process(on_cpu=True)
+    assert not VllmOptions().runs_in_process(on_cpu=False)
+    assert not VllmOptions(tensor_parallel_size=2).runs_in_process(on_cpu=True)
+    assert not VllmOptions(distributed_executor_backend="mp").runs_in_process(on_cpu=True)
+    assert not VllmOptions(in_process=False).runs_in_process(on_cpu=True)
+    assert VllmOptions(in_process=True).runs_in_process(on_cpu=False)
 
 
 def test_the_environment_says_which_mode_and_how_many_threads() -> None:
-    assert Options(threads=2).environment(on_cpu=True)["OMP_NUM_THREADS"] == "2"
-    assert Options().environment(on_cpu=True)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    background = Options(in_process=False).environment(on_cpu=False)
+    assert VllmOptions(threads=2).environment(on_cpu=True)["OMP_NUM_THREADS"] == "2"
+    assert VllmOptions().environment(on_cpu=True)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    background = VllmOptions(in_process=False).environment(on_cpu=False)
     assert background["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1" and "OMP_NUM_THREADS" not in background
 
 
 def test_the_rank_of_an_adapter_is_read_and_rounded_up_to_a_size_vllm_has(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 12}))
-    args = Options(lora=str(tmp_path)).engine_args(FOLDER, on_cpu=True)
+    args = VllmOptions(lora=str(tmp_path)).engine_args(FOLDER, on_cpu=True)
     assert (args["enable_lora"], args["max_lora_rank"]) == (True, 16)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4096}))
     with pytest.raises(ConfigError, match="4096"):
-        Options(lora=str(tmp_path)).engine_args(FOLDER, on_cpu=True)
+        VllmOptions(lora=str(tmp_path)).engine_args(FOLDER, on_cpu=True)
 
 
 def test_the_engine_is_listed_with_its_parameters() -> None:

@@ -22,7 +22,8 @@ from evals.task import Task
 from train.base.specs import make_task
 from train.base.stage import Asking, Naming
 from train.recipe.recipe import Recipe, Step
-from ttc.cli.options import resolve_verifier
+from ttc.config.choices import PartChoice
+from ttc.config.registry import VERIFIERS
 from ttc.identity.contents import code_digests, part_contents, texts_in
 from ttc.identity.digests import file_digest, model_digests, named, source_digests
 
@@ -73,7 +74,7 @@ def path_contents(owner: str, text: str, out: Path) -> dict[str, str]:
 
 def task_contents(owner: str, task: Task, limit: int | None) -> dict[str, str]:
     """Return the digests of the first `limit` problems of a task, and of what its verifier reads."""
-    verifier = part_contents(resolve_verifier(task.check.verifier, task.check.params))
+    verifier = part_contents(PartChoice.of(VERIFIERS, task.check.verifier, task.check.params))
     return {
         f"problems of {owner}": problems_digest(task.sequence(limit, 0)),
         **named(verifier, after=f" of {owner}"),

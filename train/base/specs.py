@@ -9,8 +9,8 @@ from evals.task import Task
 from evals.tasks import TASKS, load_task
 from train.registries import SHAPING
 from train.rollouts.rewards import Part
-from ttc.config.config import parse_spec
 from ttc.config.registry import VERIFIERS, Registry, bind
+from ttc.config.specs import parse_spec
 from ttc.core import Verifier
 from ttc.errors import ConfigError
 

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ttc.config.config import overrides
 from ttc.config.ranges import at_least
+from ttc.config.specs import overrides
 from ttc.engines.shared.options import check_threads
 from ttc.errors import ConfigError
 
@@ -117,7 +117,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from train.recipe.recipe import packaged
-    from ttc.config.config import load_toml
+    from ttc.config.recipes import load_toml
 
     for name, path in packaged().items():
         about = str(load_toml(path).get("about", "")).strip().splitlines()
@@ -182,7 +182,7 @@ def _gate(args: argparse.Namespace) -> int:
     from train.measure.gates import read_gates
     from train.promote.gate import judge, promote
     from train.recipe.run import RUN, read_asked, stage_folders
-    from ttc.config.config import load_toml
+    from ttc.config.recipes import load_toml
 
     stage_folders(args.folder)  # refuses a folder that is no run
     where = args.gates or args.folder / RUN

@@ -36,7 +36,7 @@ from train.base.stage import Stage
 from train.measure.gates import read_gates
 from train.measure.retention import Retention, read_retention
 from train.registries import STAGES
-from ttc.config.config import load_toml
+from ttc.config.recipes import load_toml
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, UnknownName
 

@@ -21,7 +21,7 @@ from train.base.world import ALONE, World
 from train.measure.retention import FILE as RETENTION
 from train.measure.retention import measure_retention, write_kept
 from train.recipe.recipe import Recipe
-from ttc.config.config import differences, dump
+from ttc.config.recipes import differences, dump
 from ttc.durable import is_scratch, replace_link, replace_text
 from ttc.errors import ConfigError, TrainingError
 from ttc.identity.digests import differing

@@ -39,8 +39,8 @@ from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import LIMITS, Syncer
 from train.update.build import Build
 from train.update.update import Objective, Updater
-from ttc.config.config import parse_spec
 from ttc.config.registry import ENGINES, bind
+from ttc.config.specs import parse_spec
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile

@@ -27,12 +27,12 @@ from train.update.build import Build
 from train.update.correction import Correction
 from train.update.normalise import Normaliser
 from train.update.update import Objective
-from ttc.cli.choices import StrategyChoice
-from ttc.config.config import parse_spec
+from ttc.cli.rehearsal import refuse_early
+from ttc.config.choices import StrategyChoice
 from ttc.config.registry import STRATEGIES, bind
+from ttc.config.specs import parse_spec
 from ttc.core import Sampling
 from ttc.errors import ConfigError
-from ttc.rehearsal import refuse_early
 from ttc.session.thinking import Thinking
 
 __all__ = ["grpo", "make_strategy"]

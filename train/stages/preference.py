@@ -32,7 +32,7 @@ from train.offline.course import Course
 from train.offline.epochs import Fit
 from train.offline.preference_update import PairUpdater, Reference, mismatched
 from train.registries import PREFERENCES
-from ttc.config.config import parse_spec
+from ttc.config.specs import parse_spec
 from ttc.errors import ConfigError
 
 __all__ = ["preference"]

@@ -27,7 +27,7 @@ from train.examples.pair_data import PairSource, Preferred
 from train.examples.sources import check_file, check_share, parted, rollouts_path
 from train.measure.measure import gains, task_gains
 from train.offline.epochs import Pace
-from ttc.config.config import overrides
+from ttc.config.specs import overrides
 from ttc.engines.shared.text import Text
 
 __all__ = ["trl"]

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from ttc.config.config import parse_spec
 from ttc.config.plugin_shape import PluginShape
 from ttc.config.registry import Registry
+from ttc.config.specs import parse_spec
 from ttc.core import Problem
 from ttc.errors import ConfigError
 

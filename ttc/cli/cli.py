@@ -19,7 +19,6 @@ from importlib.metadata import EntryPoint
 from typing import Any, NoReturn
 
 from ttc.cli.memory import collect_rarely
-from ttc.cli.recipe import recipe_arguments
 from ttc.config.plugin_fault import blamed, described, leaf
 from ttc.config.registry import plugins
 from ttc.config.values import nearest
@@ -77,7 +76,7 @@ def _fail_with(error: Exception) -> int:
         case TTCError():
             return _fail(f"error: {first}", 2 if isinstance(first, BAD_INPUT) else 1)
         case OSError():
-            return _fail(f"error: {_told(first)}", 1)
+            return _fail(f"error: {_reason(first)}", 1)
     return _fail(f"internal error: {described(first)} (TTC_DEBUG=1 shows where)", 1)
 
 
@@ -88,10 +87,10 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _told(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     """What the system refused, and where."""
-    said = error.strerror or str(error) or type(error).__name__
-    return said if error.filename is None else f"{error.filename}: {said}"
+    reason = error.strerror or str(error) or type(error).__name__
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -104,21 +103,21 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=_version())
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands = plugins(GROUP)
-    asked = next((item for item in arguments if not item.startswith("-")), None)
-    if asked is not None and asked not in commands:
-        raise UnknownName("command", asked, commands)
-    if asked is not None:
-        commands[asked].load()(subparsers)
-        args, left = parser.parse_known_args(recipe_arguments(arguments, subparsers.choices[asked]))
+    command = next((item for item in arguments if not item.startswith("-")), None)
+    if command is not None and command not in commands:
+        raise UnknownName("command", command, commands)
+    if command is not None:
+        commands[command].load()(subparsers)
+        args, left = parser.parse_known_args(arguments)
         if left:
-            _refuse(left[0], _asked(subparsers.choices[asked], arguments))
+            _refuse(left[0], _innermost(subparsers.choices[command], arguments))
         return args
     for name in sorted(commands):
         _register_for_help(subparsers, name, commands[name])
     return parser.parse_args(arguments)
 
 
-def _asked(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+def _innermost(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the innermost sub-command that the arguments name."""
     for item in arguments:
         nested = next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)

@@ -54,10 +54,10 @@ class Display:
         self._answer_shown = self._flush(_whole(answer), self._answer_shown, self._write_answer)
 
     @staticmethod
-    def _flush(text: str, shown: int, write: Callable[[str], None]) -> int:
-        if len(text) > shown:
-            write(text[shown:])
-        return max(len(text), shown)
+    def _flush(text: str, num_shown: int, write: Callable[[str], None]) -> int:
+        if len(text) > num_shown:
+            write(text[num_shown:])
+        return max(len(text), num_shown)
 
 
 def _whole(text: str) -> str:

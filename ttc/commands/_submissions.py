@@ -36,7 +36,7 @@ def from_lines(lines: Iterable[str], source: str) -> Iterator[Asked]:
     try:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _asked(line, f"{source} line {number}")
+                yield _parsed(line, f"{source} line {number}")
     except UnicodeDecodeError as exc:
         raise RecordError(f"{source} after line {number}: not UTF-8: {exc.reason}") from exc
 
@@ -60,7 +60,7 @@ async def judge_all(
         while (item := await queue.get()) is not None:
             if isinstance(item, Exception):
                 raise item
-            tell(item.asked, await item.told)
+            tell(item.asked, await item.verdict)
     finally:
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
@@ -69,7 +69,7 @@ async def judge_all(
 @dataclass(frozen=True, slots=True)
 class _Pending(Generic[T]):
     asked: Asked
-    told: asyncio.Future[T]
+    verdict: asyncio.Future[T]
 
 
 async def _read_all(
@@ -80,17 +80,17 @@ async def _read_all(
     while True:
         try:
             # Reading may block on a slow writer, so it happens in a thread.
-            asked = await asyncio.to_thread(next, source, None)
+            item = await asyncio.to_thread(next, source, None)
         except Exception as exc:  # handed over, and raised in its turn
             await queue.put(exc)
             return
-        if asked is None:
+        if item is None:
             break
-        await queue.put(_Pending(asked, asyncio.ensure_future(judge(asked))))
+        await queue.put(_Pending(item, asyncio.ensure_future(judge(item))))
     await queue.put(None)
 
 
-def _asked(line: str, where: str) -> Asked:
+def _parsed(line: str, where: str) -> Asked:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as exc:

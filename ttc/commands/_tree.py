@@ -23,9 +23,9 @@ class Step:
 def tree_lines(answer: Answer) -> list[str]:
     """Return the tree of `answer`, children in path order; the chosen path is marked with `*`."""
     steps = _steps(answer)
-    chosen = next((event.path for event in answer.trace if event.kind == "select"), None)
+    selection = next((event.path for event in answer.trace if event.kind == "select"), None)
     lines: list[str] = []
-    _branch((), steps, _children(steps), chosen, "", lines)
+    _branch((), steps, _children(steps), selection, "", lines)
     return lines
 
 
@@ -42,26 +42,26 @@ def _steps(answer: Answer) -> dict[Path, Step]:
 
 
 def _children(steps: Mapping[Path, Step]) -> dict[Path, list[Path]]:
-    found: dict[Path, list[Path]] = {}
+    children: dict[Path, list[Path]] = {}
     for path in sorted(steps):
-        found.setdefault(path[:-1], []).append(path)
-    return found
+        children.setdefault(path[:-1], []).append(path)
+    return children
 
 
 def _branch(
     parent: Path,
     steps: Mapping[Path, Step],
     children: Mapping[Path, list[Path]],
-    chosen: Path | None,
+    selection: Path | None,
     indent: str,
     lines: list[str],
 ) -> None:
     paths = children.get(parent, [])
     for path in paths:
         last = path == paths[-1]
-        on_path = chosen is not None and chosen[: len(path)] == path
+        on_path = selection is not None and selection[: len(path)] == path
         lines.append(f"{indent}{'└' if last else '├'}{'*' if on_path else '─'} {_line(steps[path])}")
-        _branch(path, steps, children, chosen, indent + ("   " if last else "│  "), lines)
+        _branch(path, steps, children, selection, indent + ("   " if last else "│  "), lines)
 
 
 def _line(step: Step) -> str:

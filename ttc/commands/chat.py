@@ -7,19 +7,21 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ttc.cli.options import (
-    add_engine_options,
-    add_sampling_options,
-    add_thinking_options,
+from ttc.cli.options import add_options, option, read_options
+from ttc.cli.parts import (
+    EngineOptions,
+    SamplingOptions,
+    ThinkingOptions,
     check_parts,
     fit_to_context,
     resolve_engine,
     resolve_sampling,
     resolve_thinking,
+    settings,
 )
 from ttc.commands._stream import Display, Streamed
 from ttc.config.plugin_fault import leaf
@@ -37,27 +39,32 @@ HELP = """\
 /quit       leave (also Ctrl-D); Ctrl-C stops an answer"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions(SamplingOptions, ThinkingOptions, EngineOptions):
+    """The options of `ttc chat`."""
+
+    system: str | None = option(None, "system message", metavar="TEXT")
+    settings: Mapping[str, object] = settings("engine.KEY, thinking.KEY")
+
+
 def register(subparsers: Any) -> None:
     """Add `ttc chat`."""
     parser = subparsers.add_parser("chat", help="talk to a model", description=__doc__)
-    parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="engine.KEY, thinking.KEY")
-    add_engine_options(parser)
-    add_thinking_options(parser)
-    add_sampling_options(parser)
+    add_options(parser, ChatOptions)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read turns from stdin until it ends."""
-    check_parts(args, ("engine", "thinking"))
-    thinking, sampling = resolve_thinking(args), resolve_sampling(args, Sampling())
-    seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
-    choice = resolve_engine(args)
+    options = read_options(ChatOptions, args)
+    check_parts(options.settings, ("engine", "thinking"))
+    thinking, sampling = resolve_thinking(options, options.settings), resolve_sampling(options, Sampling())
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    choice = resolve_engine(options, options.settings)
     # One event loop for all turns: the engine lives in it, and Ctrl-C cancels only the turn that runs.
     with asyncio.Runner() as runner:
         engine = choice.create_engine()
-        chat = Chat(engine, thinking, sampling, seed, args.system, fit=args.max_tokens is None)
+        chat = Chat(engine, thinking, sampling, seed, options.system, fit=options.max_tokens is None)
         _say(f"{choice.label}, seed {seed}; /help shows the commands")
         try:
             while (line := _read()) is not None:
@@ -101,8 +108,8 @@ class Chat:
         )
         display.finish(answer)
         usage = answer.usage
-        cut = "" if answer.finish_reason == "stop" else "; cut by --max-tokens"
-        _say(f"{usage.generated} tokens, {usage.thinking} of them thinking, {answer.seconds:.1f} s{cut}")
+        ending = "" if answer.finish_reason == "stop" else "; cut by --max-tokens"
+        _say(f"{usage.generated} tokens, {usage.thinking} of them thinking, {answer.seconds:.1f} s{ending}")
         self._messages = (*messages, Message("assistant", answer.text.strip()))
 
     def command(self, line: str) -> bool:

@@ -45,21 +45,21 @@ def run(args: argparse.Namespace) -> int:
 
 def find_registry(what: str) -> Registry:
     """Return the registry called `what`, singular or plural (`strategy`, `strategies`)."""
-    known = plugins(REGISTRIES)
-    for name, entry in known.items():
+    registries = plugins(REGISTRIES)
+    for name, entry in registries.items():
         if what == name:
             return _loaded(entry.load())
-    for entry in known.values():
+    for entry in registries.values():
         registry = _loaded(entry.load())
         if registry.kind == what:
             return registry
-    raise UnknownName("list", what, known)
+    raise UnknownName("list", what, registries)
 
 
-def _loaded(found: object) -> Registry:
-    if not isinstance(found, Registry):
-        raise ConfigError(f"an entry point of {REGISTRIES} must be a Registry, got {type(found).__name__}")
-    return found
+def _loaded(registry: object) -> Registry:
+    if not isinstance(registry, Registry):
+        raise ConfigError(f"an entry point of {REGISTRIES} must be a Registry, got {type(registry).__name__}")
+    return registry
 
 
 def _describe(registry: Registry, name: str, *, strict: bool) -> Description:

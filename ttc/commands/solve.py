@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttc.answers import KINDS
-from ttc.cli.options import (
-    PartChoice,
-    StrategyChoice,
-    add_engine_options,
-    add_sampling_options,
-    add_strategy_options,
-    add_thinking_options,
+from ttc.cli.options import add_options, add_recipe_option, option, read_options
+from ttc.cli.parts import (
+    EngineOptions,
+    SamplingOptions,
+    StrategyOptions,
+    ThinkingOptions,
     fit_to_context,
     resolve_budget,
     resolve_engine,
@@ -26,15 +25,27 @@ from ttc.cli.options import (
     resolve_strategies,
     resolve_thinking,
 )
-from ttc.cli.recipe import add_recipe_option
+from ttc.cli.rehearsal import refuse_early
 from ttc.commands._tree import tree_lines
-from ttc.config.config import dump
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.plugin_fault import without_scores
+from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
-from ttc.rehearsal import refuse_early
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptions):
+    """The options of `ttc solve`."""
+
+    question: str
+    kind: str = option("math", "kind of final answer: math, number, choice, ...")
+    system: str | None = option(None, "system message", metavar="TEXT")
+    json: bool = option(False, "print everything about the answer as one JSON object")
+    show_tree: bool = option(False, "show steps, scores and pruned branches on stderr")
+    show_thinking: bool = option(False, "show the chosen thinking on stderr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,48 +63,42 @@ def register(subparsers: Any) -> None:
     """Add `ttc solve`."""
     parser = subparsers.add_parser("solve", help="answer one question", description=__doc__)
     parser.add_argument("question", help="the question; - reads it from standard input")
-    parser.add_argument("--kind", default="math", help="kind of final answer: math, number, choice, ...")
-    parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--json", action="store_true", help="print everything about the answer as one JSON object")
-    parser.add_argument("--show-tree", action="store_true", help="show steps, scores and pruned branches on stderr")
-    parser.add_argument("--show-thinking", action="store_true", help="show the chosen thinking on stderr")
     add_recipe_option(parser)
-    add_engine_options(parser)
-    add_strategy_options(parser, default="direct")
-    add_thinking_options(parser)
-    add_sampling_options(parser)
+    add_options(parser, SolveOptions)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Answer the question; 3 when no answer was found."""
-    problem = _problem(args)
-    strategies = resolve_strategies(args, default="direct")
+    options = read_options(SolveOptions, args)
+    problem = _problem(options)
+    strategies = resolve_strategies(options)
     if len(strategies) != 1:
         raise ConfigError("ttc solve takes one --strategy; ttc eval compares several")
-    seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     how = How(
         seed,
-        resolve_sampling(args, Sampling()),
-        resolve_thinking(args),
-        resolve_budget(args),
-        fit=args.max_tokens is None,
+        resolve_sampling(options, Sampling()),
+        resolve_thinking(options, options.settings),
+        resolve_budget(options.budget),
+        fit=options.max_tokens is None,
     )
-    engine, scorer = resolve_engine(args), resolve_scorer(args, strategies)
+    engine = resolve_engine(options, options.settings)
+    scorer = resolve_scorer(options.scorer, options.settings, strategies, is_packaged=options.is_packaged)
     refuse_early(strategies, has_scorer=scorer is not None, sampling=how.sampling, thinking=how.thinking)
     answer = asyncio.run(_solve(problem, strategies[0], engine, scorer, how))
-    _print(answer, strategies[0].label, seed, args)
+    _print(answer, strategies[0].label, seed, options)
     return 0 if answer.finish_reason == "stop" and answer.text.strip() else 3
 
 
-def _problem(args: argparse.Namespace) -> Problem:
-    if args.kind not in KINDS:
-        raise UnknownName("kind", args.kind, KINDS)
-    question = sys.stdin.read() if args.question == "-" else args.question
+def _problem(options: SolveOptions) -> Problem:
+    if options.kind not in KINDS:
+        raise UnknownName("kind", options.kind, KINDS)
+    question = sys.stdin.read() if options.question == "-" else options.question
     if not question.strip():
         raise ConfigError("the question is empty")
-    system = () if args.system is None else (Message("system", args.system),)
-    return Problem("question", (*system, Message("user", question.strip())), args.kind)
+    system = () if options.system is None else (Message("system", options.system),)
+    return Problem("question", (*system, Message("user", question.strip())), options.kind)
 
 
 async def _solve(
@@ -120,12 +125,12 @@ async def _solve(
         await engine.close()
 
 
-def _print(answer: Answer, label: str, seed: int, args: argparse.Namespace) -> None:
-    if args.show_tree:
+def _print(answer: Answer, label: str, seed: int, options: SolveOptions) -> None:
+    if options.show_tree:
         print("\n".join(tree_lines(answer)), file=sys.stderr)
-    if args.show_thinking and answer.thinking:
+    if options.show_thinking and answer.thinking:
         print(answer.thinking.strip() + "\n", file=sys.stderr)
-    if args.json:
+    if options.json:
         print(json.dumps({"strategy": label, "seed": seed, **dump(answer)}))
     else:
         print(answer.text.strip() if answer.final is None else answer.final)

@@ -21,9 +21,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from ttc.cli.options import resolve_verifier
 from ttc.commands._submissions import Asked, from_audit, from_lines, judge_all
-from ttc.config.config import overrides
+from ttc.config.choices import PartChoice
+from ttc.config.registry import VERIFIERS
+from ttc.config.specs import overrides
 from ttc.core import Verdict
 from ttc.errors import ConfigError
 from ttc.records import encode
@@ -67,11 +68,11 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge every line; 2 when a line or a name is broken, 1 when a verifier fails a known case."""
     _check(args)
-    chosen = [resolve_verifier(args.verifier, overrides(args.settings))]
+    choices = [PartChoice.of(VERIFIERS, args.verifier, overrides(args.settings))]
     if args.against is not None:
-        chosen.append(resolve_verifier(args.against, overrides(args.against_set)))
+        choices.append(PartChoice.of(VERIFIERS, args.against, overrides(args.against_set)))
     audit = Audit(args.audit) if args.audit is not None else None
-    services = [Service(choice.create_verifier(), audit=audit) for choice in chosen]
+    services = [Service(choice.create_verifier(), audit=audit) for choice in choices]
     asyncio.run(_serve(args, services))
     return 0
 
@@ -94,31 +95,31 @@ async def _serve(args: argparse.Namespace, services: Sequence[Service]) -> None:
                 await asyncio.to_thread(service.start)
         source = from_lines(sys.stdin, "<stdin>") if args.rescore is None else from_audit(args.rescore)
         if args.rescore is None and len(services) == 1:
-            await judge_all(source, lambda asked: _ask(services[0], asked), _print)
+            await judge_all(source, lambda item: _ask(services[0], item), _print)
         else:
             pairs: list[tuple[Verdict, Verdict]] = []
-            await judge_all(source, lambda asked: _ask_both(services, asked), lambda *told: _compare(pairs, *told))
+            await judge_all(source, lambda item: _ask_both(services, item), lambda *both: _compare(pairs, *both))
             logged = sorted({first.version for first, _ in pairs}) if args.rescore else [services[0].version]
-            told = summary_lines(", ".join(logged), services[-1].version, tally(pairs))
-            print("\n".join(told), file=sys.stderr)
+            lines = summary_lines(", ".join(logged), services[-1].version, tally(pairs))
+            print("\n".join(lines), file=sys.stderr)
         if args.metrics:
             for service in services:
                 figures = {"version": service.version, **encode(service.metrics())}
                 print(json.dumps(figures), file=sys.stderr)
 
 
-async def _ask(service: Service, asked: Asked) -> Verdict:
-    return await asyncio.wrap_future(service.submit(asked.target, asked.submission, asked.id))
+async def _ask(service: Service, item: Asked) -> Verdict:
+    return await asyncio.wrap_future(service.submit(item.target, item.submission, item.id))
 
 
-async def _ask_both(services: Sequence[Service], asked: Asked) -> tuple[Verdict, Verdict]:
+async def _ask_both(services: Sequence[Service], item: Asked) -> tuple[Verdict, Verdict]:
     """The verdict in the log, or of the first verifier, and that of the last."""
-    told = await asyncio.gather(*(_ask(service, asked) for service in services))
-    return asked.logged or told[0], told[-1]
+    verdicts = await asyncio.gather(*(_ask(service, item) for service in services))
+    return item.logged or verdicts[0], verdicts[-1]
 
 
-def _print(asked: Asked, verdict: Verdict) -> None:
-    print(json.dumps({"id": asked.id, **_row(verdict)}), flush=True)
+def _print(item: Asked, verdict: Verdict) -> None:
+    print(json.dumps({"id": item.id, **_row(verdict)}), flush=True)
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:
@@ -133,9 +134,9 @@ def _row(verdict: Verdict) -> dict[str, Any]:
     return row | ({"parts": dict(verdict.parts)} if verdict.parts else {})
 
 
-def _compare(pairs: list[tuple[Verdict, Verdict]], asked: Asked, told: tuple[Verdict, Verdict]) -> None:
-    pairs.append(told)
-    first, second = told
+def _compare(pairs: list[tuple[Verdict, Verdict]], item: Asked, verdicts: tuple[Verdict, Verdict]) -> None:
+    pairs.append(verdicts)
+    first, second = verdicts
     if first.status != second.status:
-        row = {"id": asked.id, "target": asked.target, "text": asked.submission.text}
+        row = {"id": item.id, "target": item.target, "text": item.submission.text}
         print(json.dumps({**row, "first": _row(first), "second": _row(second)}), flush=True)

@@ -20,13 +20,10 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ttc.core import Answer, Problem, Score, Scorer
 from ttc.errors import PluginError, TTCError
-
-if TYPE_CHECKING:
-    from ttc.session.session import Session
 
 __all__ = [
     "LABEL",
@@ -80,8 +77,8 @@ def blamed(error: Exception) -> Exception:
         if place and note not in getattr(first, "__notes__", ()):
             first.add_note(note)
         return error
-    said = f": {first}" if str(first) else ""
-    fault = PluginError(f"{label} raised {type(first).__name__}{said} ({place})")
+    text = f": {first}" if str(first) else ""
+    fault = PluginError(f"{label} raised {type(first).__name__}{text} ({place})")
     fault.__cause__ = error
     return fault
 
@@ -98,10 +95,8 @@ def line_in(file: str, error: BaseException) -> str:
     return f" ({pathlib.Path(file).name}, line {lines[-1]})" if lines else ""
 
 
-async def call_strategy(
-    strategy: Callable[[Problem, Session], Awaitable[Answer]], problem: Problem, session: Session
-) -> Answer:
-    """Await a strategy and check its answer.
+async def call_strategy(strategy: Callable[..., Awaitable[Answer]], problem: Problem, session: object) -> Answer:
+    """Await a strategy on a problem, with its session, and check its answer.
 
     Raises:
         PluginError: it raised, or returned something else.
@@ -129,10 +124,10 @@ def check_answer(strategy: Callable[..., Any], answer: object) -> Answer:
     raise PluginError(f"{name} returned {_kind(answer)}; return session.answer(chosen, candidates)")
 
 
-def checked_return(kind: str, plugin: object, returned: object, wanted: type[T], num: int | None = None) -> T:
+def checked_return(kind: str, plugin: object, returned: object, form: type[T], num: int | None = None) -> T:
     """Return what a plug-in of this kind returned; raises PluginError where it is no `wanted`, or not `num` of them."""
-    if not isinstance(returned, wanted):
-        raise PluginError(f"{_named(kind, plugin)} returned {_kind(returned)}; return a {wanted.__name__}")
+    if not isinstance(returned, form):
+        raise PluginError(f"{_named(kind, plugin)} returned {_kind(returned)}; return a {form.__name__}")
     if num is not None and len(cast("Sequence[object]", returned)) != num:
         got = len(cast("Sequence[object]", returned))
         raise PluginError(f"{_named(kind, plugin)} returned {got} values for {num}; return one for each, in order")

@@ -43,8 +43,8 @@ class PluginShape:
         """How such a function is written: `async def NAME(problem, session, *, ...) -> Answer`."""
         model = ["model=None"] if "model" in self.supplied else []
         listed = ", ".join([*self.takes, *model, *(["*", "..."] if self.has_options else [])])
-        made = " | ".join(reference.rpartition(":")[2] for reference in self.makes)
-        return f"{'async ' if self.is_async else ''}def {name}({listed}) -> {made}"
+        products = " | ".join(reference.rpartition(":")[2] for reference in self.makes)
+        return f"{'async ' if self.is_async else ''}def {name}({listed}) -> {products}"
 
     def check_function(self, label: str, function: object) -> None:
         """Refuse a function of another form; `label` names it, `strategy mine.py:vote`.
@@ -67,9 +67,9 @@ class PluginShape:
         lacks = {name: _lacks(product, kind) for name, kind in products.items()}
         name = min(lacks, key=lambda name: len(lacks[name]))
         if lacks[name]:
-            made = "nothing" if product is None else f"a value of type {type(product).__name__}"
+            value = "nothing" if product is None else f"a value of type {type(product).__name__}"
             verb = "it lacks" if _is_protocol(products[name]) else "return"
-            raise ConfigError(f"{label} made {made}, not a {name}: {verb} {_listed(lacks[name])}")
+            raise ConfigError(f"{label} made {value}, not a {name}: {verb} {_listed(lacks[name])}")
 
     def _products(self) -> dict[str, Any]:
         """The types of what is returned, by name."""
@@ -114,32 +114,32 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(type(plain).__call__)
 
 
-def _lacks(product: object, wanted: Any) -> list[str]:
+def _lacks(product: object, kind: Any) -> list[str]:
     """The members of a protocol that `product` lacks, or what should be there in its place; empty where it is one."""
-    if _is_protocol(wanted):
-        members = _members(wanted).items()
+    if _is_protocol(kind):
+        members = _members(kind).items()
         return [_written(name, member) for name, member in members if not _has(product, name, member)]
-    if isinstance(wanted, type):
-        return [] if isinstance(product, wanted) else [f"{wanted.__name__}(...)"]
-    arguments = typing.get_args(wanted)[0]
+    if isinstance(kind, type):
+        return [] if isinstance(product, kind) else [f"{kind.__name__}(...)"]
+    arguments = typing.get_args(kind)[0]
     if callable(product) and not inspect.isclass(product) and _accepts(product, len(arguments), ()):
         return []
     listed = ", ".join(getattr(argument, "__name__", str(argument)) for argument in arguments)
     return [f"a function of ({listed})"]
 
 
-def _is_protocol(wanted: Any) -> bool:
-    return bool(getattr(wanted, "_is_protocol", False))
+def _is_protocol(kind: Any) -> bool:
+    return bool(getattr(kind, "_is_protocol", False))
 
 
 def _members(protocol: Any) -> dict[str, Any]:
     """The public members of a protocol and of those it extends: functions, properties, and annotations (as None)."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for base in reversed(protocol.__mro__):
         if _is_protocol(base) and base is not typing.Protocol:
-            found |= {name: None for name in inspect.get_annotations(base) if not name.startswith("_")}
-            found |= {name: member for name, member in vars(base).items() if not name.startswith("_")}
-    return found
+            members |= {name: None for name in inspect.get_annotations(base) if not name.startswith("_")}
+            members |= {name: member for name, member in vars(base).items() if not name.startswith("_")}
+    return members
 
 
 def _has(product: object, name: str, member: Any) -> bool:

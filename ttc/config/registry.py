@@ -14,6 +14,7 @@ Left out: overriding. A name that is built in wins over an entry point of the sa
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -23,16 +24,14 @@ import pkgutil
 import re
 import sys
 import tomllib
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ttc.config.plugin_fault import LABEL, line_in
 from ttc.config.plugin_shape import PluginShape
-from ttc.config.signatures import Description, bind, describe
+from ttc.config.signatures import Description, bind, call, describe
 from ttc.errors import ConfigError, MissingExtra, UnknownName
-from ttc.identity.digests import digest_of, file_digest
 
 __all__ = [
     "ENGINES",
@@ -78,8 +77,7 @@ class Registry:
         plain = name.replace("-", "_")
         file = _files(self.package).get(plain)
         if file is not None and _defines(file, plain):
-            found: Callable[..., Any] = getattr(importlib.import_module(f"{self.package}.{plain}"), plain)
-            return found
+            return cast("Callable[..., Any]", getattr(importlib.import_module(f"{self.package}.{plain}"), plain))
         entry = plugins(self.group)
         if plain in entry:
             loaded: Callable[..., Any] = entry[plain].load()
@@ -93,8 +91,7 @@ class Registry:
         Raises:
             ConfigError: as `load` and `bind` do, or something else was made.
         """
-        factory = self.load(name)
-        return self.checked(name, factory(**bind(factory, params, supply=supply)))
+        return self.checked(name, call(self.load(name), params, supply=supply))
 
     def checked(self, name: str, product: Any) -> Any:
         """Return what the function called `name` made; raises ConfigError naming what it lacks."""
@@ -139,8 +136,8 @@ def plugins(group: str) -> dict[str, importlib.metadata.EntryPoint]:
     In a checkout that was never installed, the ones its own pyproject.toml declares are used, so that `python -m ttc`
     works from the bare tree.
     """
-    found = {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
-    return {**_declared(group), **found}
+    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
+    return {**_declared(group), **entries}
 
 
 def _declared(group: str) -> dict[str, importlib.metadata.EntryPoint]:
@@ -169,13 +166,13 @@ def _files(package: str) -> dict[str, pathlib.Path]:
         return {}
     if spec is None or spec.submodule_search_locations is None:
         return {}
-    found: dict[str, pathlib.Path] = {}
+    files: dict[str, pathlib.Path] = {}
     for info in pkgutil.iter_modules(list(spec.submodule_search_locations)):
-        base = pathlib.Path(typing.cast("Any", info.module_finder).path) / info.name
+        base = pathlib.Path(cast("Any", info.module_finder).path) / info.name
         file = base / "__init__.py" if info.ispkg else base.with_suffix(".py")
         if not info.name.startswith("_") and file.is_file():
-            found[info.name] = file
-    return found
+            files[info.name] = file
+    return files
 
 
 def _defines(file: pathlib.Path, name: str) -> bool:
@@ -195,7 +192,8 @@ def _defines(file: pathlib.Path, name: str) -> bool:
 def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., Any]:
     if not path.is_file():
         raise ConfigError(f"{kind} file {str(path)!r} does not exist")
-    digest = digest_of([str(path.resolve()), file_digest(path)])[:12]  # a changed file is another module
+    # A changed file is another module.
+    digest = hashlib.sha256(str(path.resolve()).encode() + b"\0" + path.read_bytes()).hexdigest()[:12]
     spec = importlib.util.spec_from_file_location(f"ttc_file_{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{kind} file {str(path)!r} cannot be imported")
@@ -210,8 +208,8 @@ def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., An
         del sys.modules[spec.name]
         cause = f"{type(exc).__name__}: {exc}{line_in(str(path), exc)}"
         raise ConfigError(f"{kind} file {str(path)!r} failed to import: {cause}") from exc
-    found = getattr(module, function, None)
-    if not callable(found):
+    attribute = getattr(module, function, None)
+    if not callable(attribute):
         own = [name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")]
         raise UnknownName(f"{kind} in {path}", function, own)
-    return typing.cast("Callable[..., Any]", found)
+    return cast("Callable[..., Any]", attribute)

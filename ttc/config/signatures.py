@@ -1,9 +1,15 @@
-"""The signature is the schema: parameters, defaults, documentation and checks are all read from the function itself.
+"""The signature is the schema: options, defaults, documentation and checks are all read from the function itself.
 
-`describe` says what a function takes, for `ttc list` and help texts; `bind` checks values against it and parses text by
-the annotations. So documentation, help and checks cannot drift apart. The text of a parameter is its entry in the
-`Args:` section of the docstring (Google style). What a signature cannot say, a factory adds with `checked_by`: a check
-of its arguments that `bind` makes as well, so before anything is loaded.
+    def vllm(model: str | None = None, options: VllmOptions = VllmOptions()) -> Engine
+    bind(vllm, {"threads": "2"}, supply={"model": "m"})        {"threads": 2, "model": "m"}
+    call(vllm, {"threads": "2"}, supply={"model": "m"})        vllm(model="m", options=VllmOptions(threads=2))
+
+What a user can name are the keyword-only parameters, or the fields of the parameter `options`, a dataclass; a union of
+dataclasses there has one for each backend, told apart by a field of one `Literal` value. `describe` says what a
+function takes, for `ttc list` and help texts; `bind` checks values against it and parses text by the annotations. So
+documentation, help and checks cannot drift apart. The text of an option is its entry in the `Args:` section of the
+docstring (Google style). What types cannot say, an options class checks when it is made, and a factory with
+`checked_by`: both before anything is loaded.
 
 Left out: positional parameters other than `model`; they belong to the caller.
 """
@@ -19,15 +25,17 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
-from ttc.config.values import nearest, parse, type_text
+from ttc.config.values import nearest, read_named, type_text, variant, variants
 from ttc.errors import ConfigError
 
-__all__ = ["Description", "Parameter", "bind", "checked_by", "describe"]
+__all__ = ["Description", "Parameter", "arguments_of", "bind", "call", "checked_by", "describe", "options_of"]
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 _CHECK = "__ttc_check__"
+_OPTIONS = "options"
+_REQUIRED: Any = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class Description:
 
 
 def describe(kind: str, name: str, function: Callable[..., Any]) -> Description:
-    """Return the description of `function`: its keywords, and the first line that says what it is.
+    """Return the description of `function`: its options, and the first line that says what it is.
 
     That line is its module's where the module is named like it (one technique, one file), else its own.
     """
@@ -81,61 +89,76 @@ def describe(kind: str, name: str, function: Callable[..., Any]) -> Description:
     own_doc = inspect.getdoc(function) or ""
     own_module = function.__module__.rpartition(".")[2] == function.__name__
     lines = ((module_doc if own_module else "") or own_doc or module_doc).strip().splitlines()
-    signature = inspect.signature(function)
-    argument_docs = _argument_docs(module_doc) | _argument_docs(own_doc)
-    hints = _hints(function)
+    schema = _Schema.of(function)
+    classes = (base for kind in schema.kinds for base in reversed(kind.__mro__) if base is not object)
+    docs = [module_doc, *(inspect.getdoc(each) or "" for each in classes), own_doc]
+    argument_docs = {name: text for doc in docs for name, text in _argument_docs(doc).items()}
     parameters = tuple(
         Parameter(
-            name=item.name,
-            type=type_text(hints[item.name]),
-            required=item.default is item.empty,
-            default=None if item.default is item.empty else item.default,
-            doc=argument_docs.get(item.name, ""),
+            name=name,
+            type=type_text(annotation),
+            required=default is _REQUIRED and all(name in _fields(each) for each in schema.kinds),
+            default=None if default is _REQUIRED else default,
+            doc=argument_docs.get(name, ""),
         )
-        for item in signature.parameters.values()
-        if item.kind is item.KEYWORD_ONLY
+        for name, (annotation, default) in schema.options.items()
     )
     about = module_doc.strip().partition("\n")[2].strip() if own_module else ""
     doc = lines[0].strip() if lines else ""
-    return Description(kind, name, doc, "model" in signature.parameters, parameters, about)
+    return Description(kind, name, doc, "model" in schema.positional, parameters, about)
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the default of every option that a user can name; None of a required one."""
+    options = _Schema.of(function).options.items()
+    return {name: None if default is _REQUIRED else default for name, (_, default) in options}
+
+
+def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call with the values that `bind` gave; one that is not there yet is None."""
+    schema = _Schema.of(function)
+    return {**schema.defaults, **schema.arguments(values)}
 
 
 def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> dict[str, Any]:
-    """Return the keyword arguments for `function`: `params` checked and parsed, with those of `supply` it asks for.
+    """Return the named values for `function`: `params` checked and parsed, with those of `supply` it asks for.
 
-    `params` may name keyword-only parameters; a string is parsed by the annotation. `supply` fills parameters that are
-    not text, such as `scorer`; what `function` does not ask for is left out.
+    A string is parsed by the annotation. `supply` fills parameters that are not text, such as `scorer`; what `function`
+    does not ask for is left out.
 
     Raises:
-        ConfigError: an unknown parameter (with the nearest), a value that does not fit, or a required one missing;
-            or what the function's own check refuses (`checked_by`).
+        ConfigError: an unknown option (with the nearest), a value that does not fit, or a required one missing;
+            or what the function's own check refuses (`checked_by`), or its options class.
     """
-    signature = inspect.signature(function)
-    keywords = {p.name: p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    settable = [name for name in keywords if name not in supply]
-    hints = _hints(function)
-    label = function.__name__
-    bound: dict[str, Any] = {}
-    for raw_name, value in params.items():
-        name = raw_name.replace("-", "_")
-        if name in settable:
-            bound[name] = parse(f"{label}: {name}", value, hints[name])
-        elif open_ended and name not in keywords and name not in supply:
-            bound[name] = value
-        else:
-            known = ", ".join(settable) or "none"
-            raise ConfigError(f"{label} has no parameter {raw_name!r}{nearest(name, settable)} (it takes: {known})")
-    positional = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    bound.update({name: value for name, value in supply.items() if name in keywords or name in positional})
-    missing = [name for name, p in keywords.items() if p.default is p.empty and name not in bound]
+    schema, label = _Schema.of(function), function.__name__
+    values = {name.replace("-", "_"): value for name, value in params.items()}
+    kind = variant(schema.kinds, values, f"{label}: ") if schema.kinds else None
+    takes = {name: schema.options[name][0] for name in schema.names_for(kind) if name not in supply}
+
+    def unknown(name: str) -> ConfigError:
+        if name in schema.options and name not in supply:
+            readers = " or ".join(_tag(other) for other in schema.kinds if name in _fields(other))
+            return ConfigError(f"{label} {_tag(kind)} does not read {name}: it is for {readers}")
+        names = ", ".join(takes) or "none"
+        return ConfigError(f"{label} has no parameter {name!r}{nearest(name, list(takes))} (it takes: {names})")
+
+    free = set(values) - set(schema.options) - set(supply) if schema.is_open else set()
+    settings = read_named({n: v for n, v in values.items() if n not in free}, takes, f"{label}: ", unknown)
+    settings |= {name: values[name] for name in values if name in free}
+    settings |= {name: value for name, value in supply.items() if name in schema.options or name in schema.positional}
+    missing = [name for name in schema.names_for(kind) if schema.options[name][1] is _REQUIRED and name not in settings]
     if missing:
-        wanted = type_text(hints[missing[0]])
-        raise ConfigError(f"{label} needs {missing[0]!r} ({wanted}), which was not given")
+        owner, wants = f"{label} {_tag(kind)}" if len(schema.kinds) > 1 else label, schema.options[missing[0]][0]
+        raise ConfigError(f"{owner} needs {missing[0]!r} ({type_text(wants)}), which was not given")
+    arguments = {**schema.defaults, **schema.arguments(settings)}
     if hasattr(function, _CHECK):
-        defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not p.empty}
-        _check(getattr(function, _CHECK), {**defaults, **bound})
-    return bound
+        _check(getattr(function, _CHECK), arguments)
+    return settings
+
+
+def call(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
+    """Call `function` with what `bind` makes of `params` and `supply`; raises like it."""
+    return function(**_Schema.of(function).arguments(bind(function, params, supply=supply)))
 
 
 def checked_by(check: Callable[..., None]) -> Callable[[Factory], Factory]:
@@ -159,9 +182,79 @@ def checked_by(check: Callable[..., None]) -> Callable[[Factory], Factory]:
 
 def _check(check: Callable[..., None], arguments: Mapping[str, Any]) -> None:
     """Call `check` with those of `arguments` that it names, with all of them where it takes any."""
-    parameters = inspect.signature(check).parameters.values()
-    every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    check(**(arguments if every else {parameter.name: arguments[parameter.name] for parameter in parameters}))
+    parameters = inspect.signature(check).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    check(**(arguments if takes_all else {name: arguments[name] for name in parameters}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """What a function takes: by place, and by name as options with type and default.
+
+    `defaults` has every parameter, None where it has no default; `kinds` are its options classes.
+    """
+
+    positional: tuple[str, ...]
+    options: Mapping[str, tuple[Any, Any]]
+    defaults: Mapping[str, Any]
+    kinds: tuple[Any, ...]
+    is_open: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> _Schema:
+        """Read it from a function, or from a class."""
+        parameters, hints = inspect.signature(function).parameters.values(), _hints(function)
+        positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        kinds = variants(hints[_OPTIONS]) if _OPTIONS in positional else ()
+        options = {p.name: (hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
+        for name, (annotation, default) in (item for kind in kinds for item in _fields(kind).items()):
+            first, first_default = options.get(name, (annotation, default))
+            options[name] = (_joined(first, annotation), first_default)
+        plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        return cls(
+            positional=positional,
+            options=options,
+            defaults={p.name: None if p.default is p.empty else p.default for p in plain},
+            kinds=kinds,
+            is_open=any(p.kind is p.VAR_KEYWORD for p in parameters),
+        )
+
+    def names_for(self, kind: Any) -> list[str]:
+        """The options that can be named where `kind` is the options class."""
+        elsewhere = {name for other in self.kinds for name in _fields(other)} - set(_fields(kind) if kind else ())
+        return [name for name in self.options if name not in elsewhere]
+
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call, in which those of the options class are one value of it."""
+        if not self.kinds:
+            return dict(values)
+        kind = variant(self.kinds, values, "")
+        names = _fields(kind).keys() & values.keys()
+        rest = {name: value for name, value in values.items() if name not in names}
+        return {**rest, _OPTIONS: kind(**{name: values[name] for name in names})}
+
+
+@functools.cache
+def _fields(kind: Any) -> Mapping[str, tuple[Any, Any]]:
+    """The type and the default of each field of an options class."""
+    hints = typing.get_type_hints(kind)
+    parameters = inspect.signature(kind).parameters
+    return {name: (hints[name], parameters[name].default) for name in parameters}
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """One type for an option of several classes: the values of all of them, where they are spelled out."""
+    if first == second:
+        return first
+    return Literal[(*typing.get_args(first), *typing.get_args(second))]
+
+
+def _tag(kind: Any) -> str:
+    """How a user picks an options class: `backend=vllm`."""
+    for name, (annotation, _) in _fields(kind).items():
+        if typing.get_origin(annotation) is Literal and len(typing.get_args(annotation)) == 1:
+            return f"{name}={typing.get_args(annotation)[0]}"
+    return str(kind.__name__)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -185,7 +278,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _argument_docs(doc: str) -> dict[str, str]:
     """Read the `Args:` section of a Google-style docstring: parameter name to its text on one line."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     name, in_section, indent = "", False, 0
     for line in doc.splitlines():
         if line.strip() in ("Args:", "Arguments:"):
@@ -198,19 +291,19 @@ def _argument_docs(doc: str) -> dict[str, str]:
             entry = re.match(r"\s*\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)
             if entry and depth <= indent + 4:
                 name = entry[1]
-                found[name] = entry[2].strip()
+                texts[name] = entry[2].strip()
             elif name:
-                found[name] = f"{found[name]} {line.strip()}".strip()
-    return found
+                texts[name] = f"{texts[name]} {line.strip()}".strip()
+    return texts
 
 
 def _default_text(value: object) -> str:
     """Return a default for reading: dataclasses show only the fields that differ from their own defaults."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given = [
+        changes = [
             f"{f.name}={getattr(value, f.name)!r}"
             for f in dataclasses.fields(value)
             if f.repr and getattr(value, f.name) != f.default
         ]
-        return f"{type(value).__name__}({', '.join(given)})"
+        return f"{type(value).__name__}({', '.join(changes)})"
     return repr(value)

@@ -1,39 +1,47 @@
-"""Text and TOML values to typed ones: how `--set n=16` becomes the integer 16.
+"""Text and tables to typed values: how `--set n=16` becomes the integer 16, and a table of a recipe a dataclass.
 
-One function, `parse`, serves the command line, recipes and the server, so that a parameter reads the same everywhere.
-A type annotation is the schema: bool, int, float, str, Path, Literal, `X | None`, other unions (members tried in
-order), tuples and lists of these. Text is read by the annotation, never evaluated.
+    parse("n", "16", int | None)                       16
+    build(Budget, {"tokens": "2000"})                  Budget(tokens=2000)
 
-Left out: mappings and arbitrary classes; such parameters are supplied by code.
+One decoder serves the command line, recipes and the server, so that an option reads the same everywhere. A type
+annotation is the schema: bool, int, float, str, Path, Literal, `X | None`, other unions (members tried in order),
+tuples and lists of these, and dataclasses, whose fields are named options. A union of dataclasses that each have a
+field of one `Literal` value is told apart by it. Text is read by the annotation, never evaluated.
+
+Left out: mappings with keys of their own, and arbitrary classes; such parameters are supplied by code.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import pathlib
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ttc.errors import ConfigError
 
-__all__ = ["nearest", "parse", "type_text"]
+__all__ = ["build", "nearest", "parse", "read_named", "type_text", "variant", "variants"]
+
+T = TypeVar("T")
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NONE = ("none", "null", "")
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, names: Sequence[str]) -> str:
     """Return "; did you mean 'x'?" for the closest of `known`, or an empty string when nothing is close."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def parse(name: str, value: object, annotation: Any) -> Any:
     """Return `value` as `annotation` asks; `name` is for the error only.
 
-    A string is read as text; any other value must already be of the type (an int also serves as a float, a list as a
-    tuple).
+    A string is read as text and a mapping as the fields of a dataclass; any other value must already be of the type (an
+    int also serves as a float, a list as a tuple).
 
     Raises:
         ConfigError: the value does not fit, or the type cannot be written as text.
@@ -43,6 +51,8 @@ def parse(name: str, value: object, annotation: Any) -> Any:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return _parse_literal(name, value, arguments)
+    if isinstance(value, Mapping) and variants(annotation):
+        return build(annotation, value, where=f"{name}.")
     if origin in (Union, types.UnionType):
         return _parse_union(name, value, annotation, arguments)
     if origin in (tuple, list):
@@ -56,6 +66,83 @@ def parse(name: str, value: object, annotation: Any) -> Any:
         return reader(value)
     except (ValueError, TypeError, OverflowError):
         raise _mismatch(name, value, annotation) from None
+
+
+def build(cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:
+    """Return a `cls` (a dataclass, or a union of them) made of `values`; text is parsed by each field's annotation.
+
+    Raises:
+        ConfigError: an unknown key (with the nearest), a missing one, or a value of the wrong type.
+    """
+    kind = variant(variants(cls), values, where)
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+
+    def unknown(key: str) -> ConfigError:
+        hint = nearest(key.replace("-", "_"), list(fields))
+        return ConfigError(f"unknown key {where + key!r}{hint} (known: {', '.join(fields)})")
+
+    hints = typing.get_type_hints(kind)
+    arguments = read_named(values, {name: hints[name] for name in fields}, where, unknown)
+    for name, field in fields.items():
+        if _is_required(field) and name not in arguments:
+            raise ConfigError(f"key {where + name!r} is required")
+    return typing.cast("T", kind(**arguments))
+
+
+def read_named(
+    values: Mapping[str, object],
+    annotations: Mapping[str, Any],
+    where: str,
+    unknown: Callable[[str], ConfigError],
+) -> dict[str, Any]:
+    """Return named values (hyphens count as underscores), each parsed by the annotation of its name.
+
+    Raises:
+        ConfigError: a value that does not fit, called `where` and its name; or `unknown` of a name without annotation.
+    """
+    arguments: dict[str, Any] = {}
+    for raw_name, value in values.items():
+        name = raw_name.replace("-", "_")
+        if name not in annotations:
+            raise unknown(raw_name)
+        arguments[name] = parse(where + name, value, annotations[name])
+    return arguments
+
+
+def variants(annotation: Any) -> tuple[Any, ...]:
+    """Return the dataclasses that `annotation` is or offers."""
+    members = (annotation, *get_args(annotation))
+    return tuple(item for item in members if isinstance(item, type) and dataclasses.is_dataclass(item))
+
+
+def variant(kinds: Sequence[Any], values: Mapping[str, object], where: str) -> Any:
+    """Return the dataclass among `kinds` that `values` are for, by their tag; the first where they state none.
+
+    Raises:
+        ConfigError: no kind has this tag.
+    """
+    tags = _tags(kinds)
+    if not tags:
+        return kinds[0]
+    name, kind_by_tag = tags
+    if name not in values:
+        return kinds[0]
+    return kind_by_tag[parse(where + name, values[name], Literal[tuple(kind_by_tag)])]
+
+
+def _tags(kinds: Sequence[Any]) -> tuple[str, dict[Any, Any]] | None:
+    """The field that tells the dataclasses apart, and which value stands for which; None where there is none."""
+    if len(kinds) > 1:
+        hints = [typing.get_type_hints(kind) for kind in kinds]
+        for name in hints[0]:
+            choices = [get_args(item.get(name)) if get_origin(item.get(name)) is Literal else () for item in hints]
+            if all(len(choice) == 1 for choice in choices):
+                return name, {choice[0]: kind for choice, kind in zip(choices, kinds, strict=True)}
+    return None
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def type_text(annotation: Any) -> str:
@@ -83,8 +170,8 @@ def _parse_literal(name: str, value: object, choices: tuple[Any, ...]) -> Any:
     for choice in choices:
         if value == choice or (isinstance(value, str) and value == str(choice)):
             return choice
-    known = [str(choice) for choice in choices]
-    raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(str(value), known)}")
+    names = [str(choice) for choice in choices]
+    raise ConfigError(f"{name} must be one of {', '.join(names)}, got {value!r}{nearest(str(value), names)}")
 
 
 def _parse_union(name: str, value: object, annotation: Any, members: tuple[Any, ...]) -> Any:

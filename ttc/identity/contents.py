@@ -13,14 +13,14 @@ a loaded engine says itself (`ttc.core.Served`).
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ttc.cli.choices import PartChoice, StrategyChoice
-from ttc.config.config import split_model
+from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.signatures import arguments_of
+from ttc.config.specs import split_model
 from ttc.identity.digests import file_digest, model_digests, named, source_digests, user_file
 from ttc.identity.reads import InnerPart, ModelFolder, reads_of
 
@@ -69,11 +69,8 @@ def _named_files(part: PartChoice) -> Mapping[str, Any]:
 
 def _arguments(part: PartChoice) -> dict[str, Any]:
     """Every argument of the factory, the defaults included; the engine that is supplied later is None."""
-    defaults = {
-        name: None if parameter.default is parameter.empty else parameter.default
-        for name, parameter in inspect.signature(part.factory).parameters.items()
-    }
-    return {**defaults, **part.params, **({"model": part.model} if "model" in defaults else {})}
+    arguments = arguments_of(part.factory, part.params)
+    return {**arguments, **({"model": part.model} if "model" in arguments else {})}
 
 
 def _owner(part: PartChoice, source: ModelFolder) -> str:

@@ -85,7 +85,7 @@ def _remember(file: Path, key: str, entry: list[int | str]) -> None:
     """Add an entry as the newest. Of two processes that write at once one entry may be lost, and is computed again."""
     entries = _entries(file)
     entries.pop(key, None)
-    kept = dict(list(entries.items())[1 - _MAX_ENTRIES :])
+    newest = dict(list(entries.items())[1 - _MAX_ENTRIES :])
     with contextlib.suppress(OSError):  # the cache saves time and decides nothing
         file.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(file, json.dumps({**kept, key: entry}))
+        replace_text(file, json.dumps({**newest, key: entry}))

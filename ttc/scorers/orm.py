@@ -10,62 +10,47 @@ answers (best-of-n); in a tree search it sees unfinished ones, which it was not 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TypeAlias
 
 from ttc.config.signatures import checked_by
 from ttc.core import Scorer
-from ttc.engines.shared.options import Dtype, check_model, check_place
+from ttc.engines.shared.options import check_model
 from ttc.errors import ConfigError
+from ttc.identity.digests import ROLES
 from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
-from ttc.scorers.reward_models.options import check_options
+from ttc.scorers.reward_models.backends import EmbeddedCore, OverHttp
+
+Backend: TypeAlias = EmbeddedCore | OverHttp
 
 
-def _check(model: str | None, **options: Any) -> None:
-    check_options(orm, options["backend"], options)
-    check_place("orm", options["device"], options["threads"])
+def _check(model: str | None) -> None:
     if model is None:
         raise ConfigError("scorer orm needs a model: --scorer orm:PATH")
     check_model(model)
 
 
-def _reads(*, model: str | None, base_url: str | None, **_: object) -> list[ModelFolder]:
+def _reads(*, model: str | None, options: Backend, **_: object) -> list[ModelFolder]:
     from ttc.engines.shared.folder import resolve
 
-    if model is None:
-        return []
-    return [ModelFolder(resolve(model)) if base_url is None else ModelFolder(resolve(model), BESIDE_WEIGHTS)]
+    roles = BESIDE_WEIGHTS if isinstance(options, OverHttp) else tuple(ROLES)
+    return [] if model is None else [ModelFolder(resolve(model), roles)]
 
 
 @reads(_reads)
 @checked_by(_check)
 def orm(
     model: str | None = None,
+    options: Backend = EmbeddedCore(),  # noqa: B008  a frozen value
     *,
-    backend: Literal["embedded", "http"] = "embedded",
     adapter: str | None = None,
-    base_url: str | None = None,
-    served_model: str | None = None,
-    api_key_env: str | None = None,
-    device: str = "auto",
-    dtype: Dtype = "auto",
-    threads: int = 1,
-    max_context: int | None = None,
-    batch_invariant: bool = False,
 ) -> Scorer:
     """Score whole answers with an outcome reward model.
 
     Args:
         model: a Hugging Face folder or hub id.
-        adapter: the format of a public family (see ttc/scorers/adapters), or file.py:function; absent: recognised.
+        options: where it computes.
         backend: embedded (in this process) or http (a vLLM server of the model).
-        base_url: http: where the server is, without /v1; several separated by commas share the work.
-        served_model: http: the model's name on the server; absent: the server's only one.
-        api_key_env: http: environment variable that holds the server's key; absent: it needs none.
-        device: embedded: auto, cpu or cuda.
-        dtype: embedded: auto, bfloat16 or float32.
-        threads: embedded: compute threads.
-        max_context: embedded: a limit below the model's own.
-        batch_invariant: embedded: what is scored together cannot change a single bit of a score on one machine; slower.
+        adapter: the format of a public family (see ttc/scorers/adapters), or file.py:function; absent: recognised.
 
     Raises:
         ConfigError: no model, or one that is no outcome reward model.
@@ -73,25 +58,24 @@ def orm(
     from ttc.engines.shared.folder import resolve
     from ttc.engines.shared.shape import read_config, supported
     from ttc.scorers.reward_models.adapters import load_adapter, recognise
-    from ttc.scorers.reward_models.embedded import Place, adapted
+    from ttc.scorers.reward_models.embedded import adapted
 
     folder = resolve(str(model))
     config = read_config(folder)
     if adapter is None:
-        chosen = recognise(str(model), folder, config, outcome=True)
+        form = recognise(str(model), folder, config, outcome=True)
     else:
-        chosen = load_adapter(adapter, config, str(folder), outcome=True)
-    if chosen is None:
-        stated = ", ".join(config.get("architectures") or ()) or config["model_type"]
-        raise ConfigError(f"{folder} ({stated}) is no outcome reward model that is known: set scorer.adapter=NAME")
-    if base_url is not None:
+        form = load_adapter(adapter, config, str(folder), outcome=True)
+    if form is None:
+        name = ", ".join(config.get("architectures") or ()) or config["model_type"]
+        raise ConfigError(f"{folder} ({name}) is no outcome reward model that is known: set scorer.adapter=NAME")
+    if isinstance(options, OverHttp):
         from ttc.scorers.reward_models.http import token_scorer
         from ttc.scorers.reward_models.server import Server
 
-        return token_scorer(Server(base_url, served_model, api_key_env), folder, chosen, None)
-    place = Place(device, dtype, threads, max_context, batch_invariant)
+        return token_scorer(Server(options), folder, form, None)
     if supported(config):
-        return adapted(folder, chosen, place, None)
+        return adapted(folder, form, options, None)
     from ttc.scorers.reward_models.transformers import transformers_scorer
 
-    return transformers_scorer(folder, chosen, place)
+    return transformers_scorer(folder, form, options)

@@ -16,39 +16,47 @@ need remote code.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 from ttc.config.signatures import checked_by
 from ttc.core import Scorer
-from ttc.engines.shared.options import Dtype, check_model, check_place
+from ttc.engines.shared.options import check_model
 from ttc.errors import ConfigError
+from ttc.identity.digests import ROLES
 from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.adapters import load_adapter, recognise, step_adapters
-from ttc.scorers.reward_models.embedded import Place, adapted
-from ttc.scorers.reward_models.options import check_options
+from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, OverHttp, StepsOverHttp
+from ttc.scorers.reward_models.embedded import adapted
 from ttc.scorers.reward_models.same_ids import Kind, same_ids
 
-_READING = ("kind", "step_tag", "good", "bad", "positive_label", "beta")
-"""Options that say how a model's scores are read; an adapter says it too."""
+Backend: TypeAlias = EmbeddedCore | InVllm | StepsOverHttp
 
 
-def _check(model: str | None, **options: Any) -> None:
-    check_options(prm, options["backend"], options)
-    check_place("prm", options["device"], options["threads"])
-    adapter, reading = options["adapter"], [name for name in _READING if options[name] is not None]
+def _check(model: str | None, options: Backend, adapter: str | None, step_delimiter: str | None, **rest: Any) -> None:
+    reading = _reading(**rest)
     if adapter is not None and reading:
         raise ConfigError(f"prm adapter={adapter} already says {', '.join(reading)}: give one or the other")
-    if options["base_url"] is None or options["protocol"] != "steps":
+    if not _is_whole(options):
         check_model(model)
     elif model is not None or adapter is not None or reading:
         raise ConfigError("prm protocol=steps: the server knows its model and how it is read; give neither here")
 
 
-def _reads(*, model: str | None, base_url: str | None, protocol: str, **_: object) -> list[ModelFolder]:
-    if base_url is not None and protocol == "steps":
+def _reading(**options: object) -> dict[str, Any]:
+    """Those options that were given, of the ones that say how a model's scores are read; an adapter says it too."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _is_whole(options: Backend) -> bool:
+    """Whether a server knows the model and how it is read."""
+    return isinstance(options, StepsOverHttp) and options.protocol == "steps"
+
+
+def _reads(*, model: str | None, options: Backend, **_: object) -> list[ModelFolder]:
+    if _is_whole(options):
         return []
-    return [ModelFolder(_folder(model)) if base_url is None else ModelFolder(_folder(model), BESIDE_WEIGHTS)]
+    return [ModelFolder(_folder(model), BESIDE_WEIGHTS if isinstance(options, OverHttp) else tuple(ROLES))]
 
 
 def _folder(model: str | None) -> Path:
@@ -62,20 +70,9 @@ def _folder(model: str | None) -> Path:
 @checked_by(_check)
 def prm(
     model: str | None = None,
+    options: Backend = EmbeddedCore(),  # noqa: B008  a frozen value
     *,
-    backend: Literal["embedded", "vllm", "http"] = "embedded",
     adapter: str | None = None,
-    base_url: str | None = None,
-    protocol: Literal["vllm", "steps"] = "vllm",
-    served_model: str | None = None,
-    api_key_env: str | None = None,
-    device: str = "auto",
-    dtype: Dtype = "auto",
-    threads: int = 1,
-    max_context: int | None = None,
-    gpu_memory_utilization: float = 0.4,
-    kv_cache_bytes: int | None = None,
-    batch_invariant: bool = False,
     kind: Kind | None = None,
     step_delimiter: str | None = None,
     step_tag: str | None = None,
@@ -88,19 +85,9 @@ def prm(
 
     Args:
         model: a Hugging Face folder or hub id; absent: the packaged reward model of the nano family.
+        options: where it computes.
         backend: embedded (in this process), vllm (in this process, by vLLM) or http (a server).
         adapter: the format of a public family (see ttc/scorers/adapters), or file.py:function; absent: recognised.
-        base_url: http: where the server is, without /v1; several separated by commas share the work.
-        protocol: http: vllm (a vLLM server of the model) or steps (plain JSON: messages and steps in, scores out).
-        served_model: http: the model's name on the server; absent: the server's only one.
-        api_key_env: http: environment variable that holds the server's key; absent: it needs none.
-        device: embedded: auto, cpu or cuda.
-        dtype: embedded, vllm: auto, bfloat16 or float32.
-        threads: embedded, vllm: compute threads.
-        max_context: embedded, vllm: a limit below the model's own.
-        gpu_memory_utilization: vllm: share of the GPU's memory it may take.
-        kv_cache_bytes: vllm: memory of its cache; absent: what gpu_memory_utilization leaves, 2 GiB on a CPU.
-        batch_invariant: embedded: what is scored together cannot change a single bit of a score on one machine; slower.
         kind: without adapter: label, token or likelihood; absent: what the folder states, else label.
         step_delimiter: text that ends a step; absent: the adapter's or the folder's own.
         step_tag: without adapter: token inserted after a step, where the score is read.
@@ -113,36 +100,34 @@ def prm(
         ConfigError: a model, adapter or tokenizer that do not fit together; before any scoring.
         MissingExtra: backend=vllm without vLLM.
     """
-    own = (kind, step_tag, good, bad, positive_label, beta)
-    given = {name: value for name, value in zip(_READING, own, strict=True) if value is not None}
-    if base_url is not None and protocol == "steps":
+    if isinstance(options, StepsOverHttp) and options.protocol == "steps":
         from ttc.scorers.reward_models.http import StepsScorer
         from ttc.scorers.reward_models.server import Server
 
-        return StepsScorer(Server(base_url, served_model, api_key_env), step_delimiter or "\n\n", served_model)
+        return StepsScorer(Server(options), step_delimiter or "\n\n", options.served_model)
 
     from ttc.engines.shared.shape import read_config
 
+    reading = _reading(kind=kind, step_tag=step_tag, good=good, bad=bad, positive_label=positive_label, beta=beta)
     folder = _folder(model)
     config = read_config(folder)
-    chosen: Adapter | None = None
+    form: Adapter | None = None
     if adapter is not None:
-        chosen = load_adapter(adapter, config, str(folder), outcome=False)
-    elif "ttc_prm" not in config and not given:
-        chosen = recognise(model or "", folder, config, outcome=False)
-    place = Place(device, dtype, threads, max_context, batch_invariant)
-    if chosen is None and backend == "embedded":
+        form = load_adapter(adapter, config, str(folder), outcome=False)
+    elif "ttc_prm" not in config and not reading:
+        form = recognise(model or "", folder, config, outcome=False)
+    if form is None and isinstance(options, EmbeddedCore):
         delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
-        return same_ids(folder, config, {**given, **delimiter}, place)
-    if chosen is None:
-        raise ConfigError(f"prm backend={backend} needs adapter=NAME for this model (known: {step_adapters()})")
-    if backend == "embedded":
-        return adapted(folder, chosen, place, step_delimiter)
-    if backend == "vllm":
+        return same_ids(folder, config, {**reading, **delimiter}, options)
+    if form is None:
+        raise ConfigError(f"prm backend={options.backend} needs adapter=NAME for this model (known: {step_adapters()})")
+    if isinstance(options, EmbeddedCore):
+        return adapted(folder, form, options, step_delimiter)
+    if isinstance(options, InVllm):
         from ttc.scorers.reward_models.vllm import vllm_scorer
 
-        return vllm_scorer(folder, chosen, place, step_delimiter, gpu_memory_utilization, kv_cache_bytes)
+        return vllm_scorer(folder, form, options, step_delimiter)
     from ttc.scorers.reward_models.http import token_scorer
     from ttc.scorers.reward_models.server import Server
 
-    return token_scorer(Server(base_url or "", served_model, api_key_env), folder, chosen, step_delimiter)
+    return token_scorer(Server(options), folder, form, step_delimiter)

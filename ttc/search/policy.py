@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from ttc.config.config import parse_spec
 from ttc.config.registry import POLICIES
+from ttc.config.specs import parse_spec
 
 if TYPE_CHECKING:
     from ttc.core import Prompt

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import cast
 
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.plugin_fault import call_strategy
-from ttc.core import Answer, Budget, Engine, Problem, Sampling, Usage
+from ttc.config.registry import ENGINES, SCORERS
+from ttc.config.specs import parse_spec
+from ttc.core import Answer, Budget, Engine, Message, Problem, Sampling, Scorer, Usage
 from ttc.errors import BudgetExceeded, ConfigError, TTCError
 from ttc.session.meter import Clock
 from ttc.session.session import Session, Shared
@@ -134,10 +138,58 @@ async def solve_all(
         await asyncio.gather(*running, *done, return_exceptions=True)
 
 
-def run(problem: Problem | str, **options: object) -> Answer:
-    """Solve one problem from synchronous code; options are those of `solve`."""
-    from ttc.core import Message
+def run(
+    problem: Problem | str,
+    *,
+    strategy: str | Strategy = "direct",
+    n: int | None = None,
+    params: Mapping[str, object] | None = None,
+    engine: str | Engine = "embedded",
+    scorer: str | Scorer | None = None,
+    seed: int = 0,
+    sampling: Sampling | None = None,
+    thinking: Thinking | None = None,
+    budget: Budget | None = None,
+) -> Answer:
+    """Solve one problem from synchronous code: `ttc.run("12+30*2", strategy="majority", n=8)`.
 
+    Strategy, engine and scorer are named as on the command line (`majority`, `mine.py:vote`, `embedded:MODEL`,
+    `prm:MODEL`), or are objects; an engine that is named is closed at the end. `n` and `params` are parameters of a
+    strategy that is named. A strategy that needs a scorer has the packaged one with the packaged model.
+
+    Raises:
+        ConfigError: a name, a parameter or a value that does not fit.
+        TTCError: as `solve`.
+    """
     if isinstance(problem, str):
         problem = Problem(id="ask", messages=(Message("user", problem),))
-    return asyncio.run(solve(problem, **options))  # type: ignore[arg-type]
+    named = {**({} if n is None else {"n": n}), **(params or {})}
+    if isinstance(strategy, str):
+        name, inline = parse_spec(strategy)
+        choice = StrategyChoice.of(name, {**named, **inline})
+        if scorer is None and choice.needs_scorer and engine == "embedded":
+            scorer = "prm"
+    elif named:
+        raise ConfigError(f"{', '.join(named)} belongs to a strategy that is named: bind it with functools.partial")
+    else:
+        choice = None
+
+    async def work() -> Answer:
+        own = PartChoice.of(ENGINES, engine, {}).create_engine() if isinstance(engine, str) else None
+        running = own or cast("Engine", engine)
+        try:
+            judge = PartChoice.of(SCORERS, scorer, {}).create_scorer(running) if isinstance(scorer, str) else scorer
+            return await solve(
+                problem,
+                engine=running,
+                strategy=cast("Strategy", strategy) if choice is None else choice.bind(judge),
+                seed=seed,
+                sampling=sampling,
+                thinking=thinking,
+                budget=budget,
+            )
+        finally:
+            if own is not None:
+                await own.close()
+
+    return asyncio.run(work())

@@ -36,9 +36,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ttc.cli.options import resolve_verifier
-from ttc.config.config import build, load_toml
+from ttc.config.choices import PartChoice
+from ttc.config.recipes import load_toml
 from ttc.config.registry import VERIFIERS
+from ttc.config.values import build
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.reads import InnerPart, reads
@@ -181,7 +182,7 @@ def _read(spec: pathlib.Path) -> tuple[Mapping[str, object], Sequence[Any]]:
 
 def _part(name: str, table: object, where: str) -> Part:
     read = _table(table, where)
-    verifier = resolve_verifier(read.verifier, read.params).create_verifier()
+    verifier = PartChoice.of(VERIFIERS, read.verifier, read.params).create_verifier()
     return Part(name, verifier, read.weight, read.veto, read.optional)
 
 

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers.extract import answer_start
-from ttc.config.config import build, load_toml
 from ttc.config.ranges import at_least
-from ttc.config.values import parse
+from ttc.config.recipes import load_toml
+from ttc.config.values import build, parse
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared._phrases import compiled, plain_words

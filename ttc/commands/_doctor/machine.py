@@ -69,10 +69,10 @@ def has_gpu() -> bool:
     if program is None:
         return pathlib.Path("/proc/driver/nvidia/gpus").is_dir()
     try:
-        done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
+        process = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return "GPU" in done.stdout
+    return "GPU" in process.stdout
 
 
 def _cores() -> int:
@@ -86,8 +86,8 @@ def _bf16_text() -> str:
         return ""
     lines = [line for line in info.read_text().splitlines() if line.startswith(("flags", "Features"))]
     flags = {flag for line in lines for flag in line.split()}
-    found = sorted(flags & {"avx512_bf16", "amx_bf16", "bf16"})
-    return f", bf16 in hardware ({', '.join(found)})" if found else ", no bf16 in hardware: fp32 may be faster"
+    names = sorted(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+    return f", bf16 in hardware ({', '.join(names)})" if names else ", no bf16 in hardware: fp32 may be faster"
 
 
 def _memory_text() -> str:

@@ -53,14 +53,14 @@ def packages() -> list[Check]:
     """Check the base dependencies."""
     checks = []
     command = reinstall()
-    for wanted in _requirements(""):
-        found = version(wanted.name)
-        if found is None:
-            checks.append(Check("packages", wanted.name, "missing", f"wants {wanted.specifier}", command))
-        elif wrong := problem(wanted, found):
-            checks.append(Check("packages", wanted.name, "broken", wrong, command))
+    for required in _requirements(""):
+        number = version(required.name)
+        if number is None:
+            checks.append(Check("packages", required.name, "missing", f"wants {required.specifier}", command))
+        elif wrong := problem(required, number):
+            checks.append(Check("packages", required.name, "broken", wrong, command))
         else:
-            checks.append(Check("packages", wanted.name, "ok", found))
+            checks.append(Check("packages", required.name, "ok", number))
     return checks
 
 
@@ -69,21 +69,21 @@ def extras() -> list[Check]:
     return [_extra(name) for name in _extras()]
 
 
-def problem(wanted: Requirement, found: str) -> str | None:
+def problem(required: Requirement, version: str) -> str | None:
     """Say what is wrong with an installed version, or None."""
-    if wanted.specifier.contains(found, prereleases=True):
+    if required.specifier.contains(version, prereleases=True):
         return None
-    return f"{found}, but {wanted.specifier} is wanted"
+    return f"{version}, but {required.specifier} is wanted"
 
 
 def requirement(package: str) -> Requirement:
     """Return what the extra of the same name as `package` asks of it."""
-    return next(wanted for wanted in _requirements(package) if wanted.name == package)
+    return next(required for required in _requirements(package) if required.name == package)
 
 
 def _extra(name: str) -> Check:
-    found = {wanted.name: (wanted, version(wanted.name)) for wanted in _requirements(name)}
-    absent = [package for package, (_, installed) in found.items() if installed is None]
+    versions = {required.name: (required, version(required.name)) for required in _requirements(name)}
+    absent = [package for package, (_, has) in versions.items() if has is None]
     rivals = [f"{rival} {installed}" for rival in ENGINES if rival != name and (installed := version(rival))]
     if absent and name in ENGINES and rivals:
         return Check("extras", name, "missing", f"optional; not beside {rivals[0]}: use another environment")
@@ -91,10 +91,10 @@ def _extra(name: str) -> Check:
         return Check("extras", name, "missing", "optional; needs an NVIDIA GPU")
     if absent:
         return Check("extras", name, "missing", f"optional; lacks {', '.join(absent)}", install(name))
-    wrong = [f"{package} {text}" for package, (wanted, has) in found.items() if (text := problem(wanted, has or ""))]
+    wrong = [f"{package} {text}" for package, (need, has) in versions.items() if (text := problem(need, has or ""))]
     if wrong:
         return Check("extras", name, "broken", "; ".join(wrong), install(name))
-    return Check("extras", name, "ok", ", ".join(f"{package} {installed}" for package, (_, installed) in found.items()))
+    return Check("extras", name, "ok", ", ".join(f"{package} {has}" for package, (_, has) in versions.items()))
 
 
 def _extras() -> list[str]:
@@ -108,8 +108,8 @@ def _requirements(extra: str) -> list[Requirement]:
     """What the base (extra "") or an extra asks for here, without this distribution itself."""
     from packaging.requirements import Requirement
 
-    wanted = [Requirement(text) for text in _texts()]
-    mine = [item for item in wanted if ("extra" in str(item.marker)) == bool(extra) and item.name != DISTRIBUTION]
+    required = [Requirement(text) for text in _texts()]
+    mine = [item for item in required if ("extra" in str(item.marker)) == bool(extra) and item.name != DISTRIBUTION]
     return [item for item in mine if item.marker is None or item.marker.evaluate({"extra": extra})]
 
 

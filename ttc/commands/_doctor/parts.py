@@ -11,10 +11,11 @@ import time
 from collections.abc import Awaitable
 from dataclasses import replace
 
-from ttc.cli.options import DEFAULT_ENGINE, PartChoice
+from ttc.cli.parts import DEFAULT_ENGINE
 from ttc.commands._doctor.check import Check, State
 from ttc.commands._doctor.foreign import FOREIGN
 from ttc.commands._doctor.packages import install, reinstall
+from ttc.config.choices import PartChoice
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Message, Prompt, Sampling
 from ttc.errors import ConfigError, MissingExtra
@@ -90,8 +91,8 @@ async def _scorer(name: str, engine: Engine, answer: Prompt) -> str:
     (score,) = await scorer.score([answer], lambda usage: None)
     seconds = time.perf_counter() - started
     scorer.release(answer.problem_id)
-    said = "no verdict on" if score.value is None else f"{score.value:.3g} for"
-    return f"{said} that answer, {seconds:.2f} s"
+    text = "no verdict on" if score.value is None else f"{score.value:.3g} for"
+    return f"{text} that answer, {seconds:.2f} s"
 
 
 async def _answer(engine: Engine) -> Prompt:

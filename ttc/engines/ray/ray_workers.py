@@ -85,8 +85,7 @@ class _Worker:
     """What runs in an actor: one engine."""
 
     def __init__(self, inner: str, given: Mapping[str, object], supply: Mapping[str, object]) -> None:
-        factory = ENGINES.load(inner)
-        self._engine = factory(**bind(factory, given, supply=supply))
+        self._engine = ENGINES.create(inner, given, supply=supply)
 
     async def capabilities(self) -> Capabilities:
         """Of the engine."""

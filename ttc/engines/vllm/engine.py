@@ -32,7 +32,7 @@ from ttc.core import (
 from ttc.engines.shared.shape import Dims, read_config
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import TokenEngine, check_start
-from ttc.engines.vllm.options import Options
+from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.params import budget_of, fields_of, salt_of
 from ttc.engines.vllm.replies import completion_of, draw_usage, scoring_usage
 from ttc.engines.vllm.requests import Outbox, Reply, Request
@@ -53,7 +53,7 @@ PARITY = 0.05
 class VllmEngine(TokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync."""
 
-    def __init__(self, name: str, folder: Path, options: Options) -> None:
+    def __init__(self, name: str, folder: Path, options: VllmOptions) -> None:
         """Load the model of `folder`; raises what `start` raises."""
         config, text = read_config(folder), Text(folder)
         think = (OPEN, CLOSE) if text.think_open else None

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 from ttc.engines.shared.options import check_threads
 from ttc.errors import ConfigError
 
-__all__ = ["Backend", "Options"]
+__all__ = ["Backend", "VllmOptions"]
 
 Backend: TypeAlias = Literal["mp", "ray", "uni"]
 
@@ -27,8 +27,25 @@ WORKER_EXTENSION = "ttc.engines.vllm.weights.WeightLoader"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Parameters of `ttc.engines.vllm.factory.vllm`; raises ConfigError naming the wrong one."""
+class VllmOptions:
+    """Options of the engine; raises ConfigError naming the wrong one.
+
+    Args:
+        dtype: "auto" (the model's own), "bfloat16", "float16" or "float32".
+        quantization: vLLM's name of the method (awq, gptq, fp8, ...); None reads it from the model.
+        max_context: a limit below the model's own, in tokens.
+        max_num_seqs: most sequences decoded at once.
+        kv_cache_bytes: memory for keys and values; None is 2 GiB on a CPU, what gpu_memory_utilization leaves on a GPU.
+        gpu_memory_utilization: share of each GPU's memory that vLLM may fill.
+        enforce_eager: neither compile nor capture graphs; None is true on a CPU (compiling makes every start slow).
+        tensor_parallel_size: devices that share each layer.
+        pipeline_parallel_size: stages of layers, each on its own devices.
+        data_parallel_size: copies of the model.
+        distributed_executor_backend: mp (one machine), ray (many) or uni (one worker); None is vLLM's choice.
+        in_process: step vLLM in this process instead of its own ones; None does so on a CPU with one worker.
+        threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
+        lora: folder of a LoRA adapter that every request uses.
+    """
 
     dtype: str = "auto"
     quantization: str | None = None

@@ -19,7 +19,7 @@ from typing import Any
 from ttc.engines.vllm.background import Background
 from ttc.engines.vllm.counts import Counts
 from ttc.engines.vllm.in_process import InProcess
-from ttc.engines.vllm.options import Options
+from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.requests import Driver
 from ttc.errors import ConfigError, EngineError, MissingExtra, TTCError
 
@@ -29,7 +29,7 @@ _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS
 """Set unless the user has set them."""
 
 
-def start(folder: Path, options: Options, think: tuple[str, str] | None) -> Driver:
+def start(folder: Path, options: VllmOptions, think: tuple[str, str] | None) -> Driver:
     """Load the model of `folder`; `think` is the opening marker and the text that vLLM's own cap would force.
 
     Raises:
@@ -41,7 +41,7 @@ def start(folder: Path, options: Options, think: tuple[str, str] | None) -> Driv
         return _driver(folder, options, think, on_cpu)
 
 
-def start_offline(folder: Path, options: Options, *, pooling: bool) -> Any:
+def start_offline(folder: Path, options: VllmOptions, *, pooling: bool) -> Any:
     """Load the model of `folder` as vLLM's offline `LLM`, which reads ids only; `pooling` reads every new token of it.
 
     To be called in the thread that will use it. Raises like `start`.
@@ -62,7 +62,7 @@ def start_offline(folder: Path, options: Options, *, pooling: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _starting(options: Options) -> Iterator[bool]:
+def _starting(options: VllmOptions) -> Iterator[bool]:
     """Prepare the process for vLLM's start and put it back; gives whether vLLM runs on the CPU."""
     quiet = {name: value for name, value in _QUIET.items() if name not in os.environ}
     with _environment(quiet), warnings.catch_warnings():
@@ -74,7 +74,7 @@ def _starting(options: Options) -> Iterator[bool]:
             yield on_cpu
 
 
-def _driver(folder: Path, options: Options, think: tuple[str, str] | None, on_cpu: bool) -> Driver:
+def _driver(folder: Path, options: VllmOptions, think: tuple[str, str] | None, on_cpu: bool) -> Driver:
     args = options.engine_args(folder, on_cpu)
     if think is not None:
         config = _import("vllm.config.reasoning").ReasoningConfig
@@ -147,7 +147,7 @@ def _import(module: str) -> Any:
         raise ConfigError(f"vllm cannot be imported: {_first_line(exc)}") from exc
 
 
-def _check_machine(options: Options, on_cpu: bool) -> None:
+def _check_machine(options: VllmOptions, on_cpu: bool) -> None:
     """Refuse, before anything loads, what this machine cannot do."""
     if options.distributed_executor_backend == "ray" and importlib.util.find_spec("ray") is None:
         raise ConfigError("vllm: distributed_executor_backend=ray needs the package ray; run: pip install ray")

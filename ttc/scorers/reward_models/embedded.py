@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.reward_models.incremental import IncrementalScorer, Reader, inference
 from ttc.scorers.reward_models.layouts import OwnText
 from ttc.scorers.reward_models.tokens import Tokens
@@ -16,21 +16,10 @@ from ttc.scorers.reward_models.tokens import Tokens
 if TYPE_CHECKING:
     from ttc.engines.embedded.model import Body
 
-__all__ = ["Place", "adapted", "load"]
+__all__ = ["adapted", "load"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where and how a model computes: the parameters of the embedded backend."""
-
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int = 1
-    max_context: int | None = None
-    batch_invariant: bool = False
-
-
-def load(folder: Path, place: Place, *, head: bool) -> tuple[Body, dict[str, Any]]:
+def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[str, Any]]:
     """Load the body (with its language-model head on demand) and the folder's other tensors.
 
     Raises:
@@ -54,7 +43,7 @@ def load(folder: Path, place: Place, *, head: bool) -> tuple[Body, dict[str, Any
     return body, rest
 
 
-def adapted(folder: Path, adapter: Adapter, place: Place, step_delimiter: str | None) -> IncrementalScorer:
+def adapted(folder: Path, adapter: Adapter, place: EmbeddedCore, step_delimiter: str | None) -> IncrementalScorer:
     """The scorer of a public reward model, in its own format."""
     tokens = Tokens(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.adapters import step_adapters
-from ttc.scorers.reward_models.embedded import Place, load
+from ttc.scorers.reward_models.backends import EmbeddedCore
+from ttc.scorers.reward_models.embedded import load
 from ttc.scorers.reward_models.incremental import IncrementalScorer
 from ttc.scorers.reward_models.layouts import SameIds
 from ttc.scorers.reward_models.tokens import Tokens
@@ -92,7 +93,9 @@ def _reading(stated: Mapping[str, Any], given: Mapping[str, Any], where: str) ->
     return reading
 
 
-def same_ids(folder: Path, config: Mapping[str, Any], given: Mapping[str, Any], place: Place) -> IncrementalScorer:
+def same_ids(
+    folder: Path, config: Mapping[str, Any], given: Mapping[str, Any], place: EmbeddedCore
+) -> IncrementalScorer:
     """The scorer of the model in `folder`; `given` are fields of `Reading` that the user set.
 
     Raises:

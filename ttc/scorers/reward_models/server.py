@@ -18,6 +18,7 @@ from ttc.engines.openai.balance import Balancer
 from ttc.engines.openai.client import Access, Busy, Client, Door, NotFound
 from ttc.engines.openai.retry import Retry
 from ttc.errors import ConfigError, EngineError, PromptTooLong, ScorerError
+from ttc.scorers.reward_models.backends import OverHttp
 from ttc.scorers.reward_models.own_loop import OwnLoop
 
 __all__ = ["Server", "part"]
@@ -31,17 +32,18 @@ _CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.M)
 class Server:
     """One or more servers of one model; sends JSON, gives JSON back."""
 
-    def __init__(self, base_url: str, served_model: str | None, api_key_env: str | None) -> None:
+    def __init__(self, options: OverHttp) -> None:
         """Opens nothing yet. Raises ConfigError for an address that is none, and for a key that is not there."""
-        urls = [url.strip().rstrip("/").removesuffix("/v1") for url in base_url.split(",") if url.strip()]
+        urls = [url.strip().rstrip("/").removesuffix("/v1") for url in options.base_url.split(",") if url.strip()]
         for url in urls:
             if not url.startswith(("http://", "https://")):
                 raise ConfigError(f"prm base_url must start with http:// or https://, got {url!r}")
+        api_key_env = options.api_key_env
         key = "" if api_key_env is None else os.environ.get(api_key_env, "").strip()
         if api_key_env is not None and not key:
             raise ConfigError(f"prm api_key_env: the environment variable {api_key_env} is not set")
         self._access = Access(key, CONNECT_S, SILENCE_S)
-        self._balancer, self._urls, self._model = Balancer(urls), urls, served_model
+        self._balancer, self._urls, self._model = Balancer(urls), urls, options.served_model
         self._clients: dict[str, Client] = {}
         self._loop = OwnLoop(self, partial(_close_all, self._clients))
 

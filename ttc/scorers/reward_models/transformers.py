@@ -13,9 +13,9 @@ from typing import Any
 from ttc.core import ModelShape, Usage, UsageSink
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.reward_models.batching import Batcher, Job
 from ttc.scorers.reward_models.blocks import Blocks
-from ttc.scorers.reward_models.embedded import Place
 from ttc.scorers.reward_models.incremental import inference
 from ttc.scorers.reward_models.layouts import Laid, OwnText
 from ttc.scorers.reward_models.recall import RecallScorer
@@ -27,7 +27,7 @@ __all__ = ["transformers_scorer"]
 class TransformersBackend:
     """A sequence classifier of transformers; reads only the end of a conversation."""
 
-    def __init__(self, model: Any, adapter: Adapter, place: Place) -> None:
+    def __init__(self, model: Any, adapter: Adapter, place: EmbeddedCore) -> None:
         self._model, self._adapter, self._threads = model, adapter, place.threads
         config = model.config
         limit = int(getattr(config, "max_position_embeddings", 2048))
@@ -66,7 +66,7 @@ class TransformersBackend:
                 job.finish(float(value[0]))
 
 
-def transformers_scorer(folder: Path, adapter: Adapter, place: Place) -> RecallScorer:
+def transformers_scorer(folder: Path, adapter: Adapter, place: EmbeddedCore) -> RecallScorer:
     """Load a sequence classifier.
 
     Raises:

@@ -17,13 +17,13 @@ from typing import Any
 
 from ttc.core import Usage, UsageSink
 from ttc.engines.shared.shape import Dims, read_config
-from ttc.engines.vllm.options import Options
+from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.start import pooling_params, sampling_params, start_offline
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
+from ttc.scorers.reward_models.backends import InVllm
 from ttc.scorers.reward_models.batching import Batcher, Job
 from ttc.scorers.reward_models.blocks import Blocks
-from ttc.scorers.reward_models.embedded import Place
 from ttc.scorers.reward_models.layouts import Laid, OwnText
 from ttc.scorers.reward_models.recall import RecallScorer
 from ttc.scorers.reward_models.tokens import Tokens
@@ -50,7 +50,7 @@ class Told:
 class VllmBackend:
     """One `LLM` of vLLM, stepped by one worker thread."""
 
-    def __init__(self, folder: Path, adapter: Adapter, options: Options, tokens: Tokens) -> None:
+    def __init__(self, folder: Path, adapter: Adapter, options: VllmOptions, tokens: Tokens) -> None:
         self._adapter = adapter
         label = adapter.kind == "label"
         dims = Dims.from_config(read_config(folder))
@@ -125,10 +125,8 @@ class VllmBackend:
 def vllm_scorer(
     folder: Path,
     adapter: Adapter,
-    place: Place,
+    place: InVllm,
     step_delimiter: str | None,
-    gpu_memory_utilization: float,
-    kv_cache_bytes: int | None,
 ) -> RecallScorer:
     """Load a reward model into vLLM.
 
@@ -141,11 +139,11 @@ def vllm_scorer(
         raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded")
     tokens = Tokens(folder)
     layout = OwnText(adapter, tokens, step_delimiter or adapter.step_delimiter)
-    options = Options(
+    options = VllmOptions(
         dtype=place.dtype,
         max_context=place.max_context,
-        kv_cache_bytes=kv_cache_bytes,
-        gpu_memory_utilization=gpu_memory_utilization,
+        kv_cache_bytes=place.kv_cache_bytes,
+        gpu_memory_utilization=place.gpu_memory_utilization,
         threads=place.threads,
     )
     return RecallScorer(VllmBackend(folder, adapter, options, tokens), layout, aggregation=adapter.aggregation)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from ttc.cli.choices import StrategyChoice
+from ttc.config.choices import StrategyChoice
 from ttc.config.plugin_fault import is_own, leaf
 from ttc.core import Budget, Completion, Engine, Message, Problem, Prompt, Sampling, Score, UsageSink
 from ttc.engines.scripted import ScriptedEngine

@@ -6,13 +6,13 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from ttc.config.registry import ENGINES, SCORERS, VERIFIERS, bind
-from ttc.core import Answer, Engine, Problem, Scorer, Verifier
-
-if TYPE_CHECKING:
-    from ttc.session.session import Session
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
+from ttc.config.signatures import call
+from ttc.config.specs import label_of, split_model
+from ttc.core import Answer, Engine, Scorer, Verifier
+from ttc.errors import ConfigError
 
 __all__ = ["PartChoice", "StrategyChoice"]
 
@@ -26,6 +26,24 @@ class PartChoice:
     model: str | None
     factory: Callable[..., Any]
     params: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, registry: Registry, spec: str, params: Mapping[str, object], model: str | None = None) -> PartChoice:
+        """Choose the part called `spec`, NAME or NAME:MODEL, and check its parameters.
+
+        Raises:
+            ConfigError: an unknown name or parameter, a value that does not fit, or a model that it does not take.
+        """
+        name, inline = split_model(spec)
+        if model is not None and inline is not None:
+            raise ConfigError(f"the model is given twice: {spec!r} and {model!r}")
+        model = inline if model is None else model
+        factory = registry.load(name)
+        if model is not None and "model" not in inspect.signature(factory).parameters:
+            raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}")
+        supply = {"engine": None, **({} if model is None else {"model": model})}
+        arguments = bind(factory, params, supply=supply)
+        return cls(registry.kind, name, model, factory, {k: v for k, v in arguments.items() if k not in supply})
 
     def create_engine(self) -> Engine:
         """Load the engine."""
@@ -41,7 +59,7 @@ class PartChoice:
 
     def _create(self, supply: Mapping[str, Any]) -> Any:
         model = {} if self.model is None else {"model": self.model}
-        return self.factory(**bind(self.factory, self.params, supply={**supply, **model}))
+        return call(self.factory, self.params, supply={**supply, **model})
 
     @property
     def label(self) -> str:
@@ -58,6 +76,14 @@ class StrategyChoice:
     function: Callable[..., Awaitable[Answer]]
     params: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, name: str, params: Mapping[str, object], label: str | None = None) -> StrategyChoice:
+        """Choose the strategy called `name` and check its parameters; raises ConfigError for what does not fit."""
+        function = STRATEGIES.load(name)
+        arguments = bind(function, params, supply={"scorer": None})
+        own = {key: value for key, value in arguments.items() if key != "scorer"}
+        return cls(name, label or label_of(name, params), function, own)
+
     @property
     def takes_scorer(self) -> bool:
         """Whether the strategy has a `scorer` parameter."""
@@ -66,10 +92,10 @@ class StrategyChoice:
     @property
     def needs_scorer(self) -> bool:
         """Whether the strategy cannot run without a scorer."""
-        found = inspect.signature(self.function).parameters.get("scorer")
-        return found is not None and found.default is found.empty
+        parameter = inspect.signature(self.function).parameters.get("scorer")
+        return parameter is not None and parameter.default is parameter.empty
 
-    def bind(self, scorer: Scorer | None = None) -> Callable[[Problem, Session], Awaitable[Answer]]:
+    def bind(self, scorer: Scorer | None = None) -> Callable[..., Awaitable[Answer]]:
         """Return the strategy as a function of problem and session."""
         supply = {} if scorer is None else {"scorer": scorer}
         return functools.partial(self.function, **bind(self.function, self.params, supply=supply))

@@ -1,0 +1,287 @@
+"""What commands share: the options of parts, strategies, thinking and sampling, and what they resolve to.
+
+`resolve_*` turn options into checked choices. Resolving imports the chosen function and binds its parameters by its
+signature, but loads no model: every name and every parameter is refused or accepted before the first expensive step.
+
+`--set` reaches every parameter: `beam_width=4` goes to the strategies that have it, `majority.n=64` to one of them,
+`engine.device=cuda`, `scorer.batch=8` and `thinking.wait=Hmm` to those parts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ttc.cli.options import option
+from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
+from ttc.config.signatures import options_of
+from ttc.config.specs import label_of, overrides, parse_spec, split_specs
+from ttc.config.values import build, nearest
+from ttc.core import Budget, Engine, Problem, Sampling
+from ttc.errors import ConfigError, PromptTooLong
+from ttc.search.policy import make_policy
+from ttc.session.thinking import Thinking
+
+__all__ = [
+    "DEFAULT_ENGINE",
+    "SEVERAL",
+    "EngineOptions",
+    "SamplingOptions",
+    "StrategyOptions",
+    "ThinkingOptions",
+    "check_parts",
+    "check_writable",
+    "fit_to_context",
+    "resolve_budget",
+    "resolve_engine",
+    "resolve_sampling",
+    "resolve_scorer",
+    "resolve_strategies",
+    "resolve_thinking",
+    "settings",
+    "strategies",
+]
+
+PARTS = ("engine", "scorer", "thinking")
+DEFAULT_ENGINE = "embedded"
+DEFAULT_SCORER = "prm"
+SEVERAL = "; repeat it, or separate by commas, to run several"
+INJECTION_RESERVE = 128
+"""Tokens kept free for hand-over and wait texts."""
+
+
+def settings(text: str, group: str | None = None) -> Mapping[str, object]:
+    """The option --set, with this help."""
+    kind: Mapping[str, object] = option({}, text, metavar="KEY=VALUE", group=group, name="set")
+    return kind
+
+
+def strategies(default: str, more: str = "") -> tuple[str, ...]:
+    """The option --strategy, whose default is said; `more` is how to name several."""
+    text = f"strategy, or file.py:function{more} (default: {default}; see: ttc list strategies)"
+    kind: tuple[str, ...] = option((default,), text, metavar="NAME[:KEY=VALUE,...]", group="strategy")
+    return kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Which engine and model run."""
+
+    engine: str = option(DEFAULT_ENGINE, "engine (default: embedded)", metavar="NAME[:MODEL]", group="engine")
+    model: str | None = option(
+        None, "model folder or hub id (default: the engine's own)", metavar="PATH|ID", group="engine"
+    )
+
+    @property
+    def is_packaged(self) -> bool:
+        """Whether the packaged model runs."""
+        return self.engine == DEFAULT_ENGINE and self.model is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyOptions:
+    """Which strategies run, with their scorer, parameters and budget."""
+
+    strategy: tuple[str, ...] = strategies("direct")
+    n: int | None = option(
+        None, "number of samples, where the strategy has that parameter", metavar="N", group="strategy"
+    )
+    scorer: str | None = option(
+        None,
+        "scorer for strategies that rank paths (default: prm, the packaged one, with the packaged model)",
+        metavar="NAME[:MODEL]",
+        group="strategy",
+    )
+    settings: Mapping[str, object] = settings(
+        "any parameter: beam_width=4, majority.n=64, engine.device=cuda, scorer.KEY, thinking.KEY", "strategy"
+    )
+    budget: str | None = option(
+        None,
+        "limits per problem: tokens, flops, seconds, calls (tokens=2000)",
+        metavar="KEY=VALUE,...",
+        group="strategy",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinkingOptions:
+    """How much a model thinks."""
+
+    thinking: Literal["on", "off", "auto"] | None = option(
+        None, "the chat template's switch (default: auto)", group="thinking"
+    )
+    max_thinking: int | None = option(None, "cap on thinking; 0 is no thinking", metavar="TOKENS", group="thinking")
+    min_thinking: int | None = option(None, "keep thinking at least so long", metavar="TOKENS", group="thinking")
+    waits: int | None = option(None, "suppress the end of thinking so many times", metavar="TIMES", group="thinking")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """How tokens are drawn."""
+
+    temperature: float | None = option(None, "0 is greedy", metavar="T", group="sampling")
+    top_p: float | None = option(
+        None, "sample from the likeliest tokens of this total share", metavar="P", group="sampling"
+    )
+    top_k: int | None = option(None, "sample from the K likeliest tokens", metavar="K", group="sampling")
+    max_tokens: int | None = option(None, "cap on one sample, thinking included", metavar="TOKENS", group="sampling")
+    seed: int | None = option(
+        None, "what all random draws are keyed by (default: a new one, which is shown)", group="sampling"
+    )
+
+
+def resolve_engine(options: EngineOptions, settings: Mapping[str, object]) -> PartChoice:
+    """Return the engine of --engine, --model and --set engine.KEY=VALUE."""
+    return PartChoice.of(ENGINES, options.engine, _section(settings, "engine"), options.model)
+
+
+def resolve_scorer(
+    name: str | None,
+    settings: Mapping[str, object],
+    strategies: Sequence[StrategyChoice],
+    *,
+    is_packaged: bool,
+) -> PartChoice | None:
+    """Return the scorer of --scorer, the packaged one where the packaged model runs, or None where none is wanted.
+
+    Raises:
+        ConfigError: a strategy needs a scorer and there is no default for this model.
+    """
+    if name is None and any(choice.needs_scorer for choice in strategies):
+        if not is_packaged:
+            who = next(choice.name for choice in strategies if choice.needs_scorer)
+            scorer_names = ", ".join(SCORERS.names())
+            raise ConfigError(f"{who} needs a scorer for this model: add --scorer prm:PATH (known: {scorer_names})")
+        name = DEFAULT_SCORER
+    if name is None:
+        if _section(settings, "scorer"):
+            raise ConfigError("--set scorer.KEY needs --scorer")
+        return None
+    if not any(choice.takes_scorer for choice in strategies):
+        names = ", ".join(choice.name for choice in strategies)
+        raise ConfigError(f"--scorer {name} has no effect: none of {names} takes a scorer")
+    return PartChoice.of(SCORERS, name, _section(settings, "scorer"))
+
+
+def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
+    """Return the strategies of --strategy with --n and --set applied.
+
+    Raises:
+        ConfigError: an unknown strategy or parameter, a value that does not fit, or the same strategy twice.
+    """
+    specs = [parse_spec(text) for item in options.strategy for text in split_specs(item)]
+    general, special = _split_settings(options.settings, [name for name, _ in specs])
+    accepted = [list(options_of(STRATEGIES.load(name))) for name, _ in specs]
+    if options.n is not None and not any("n" in names for names in accepted):
+        raise ConfigError(f"--n has no effect: {', '.join(name for name, _ in specs)} has no parameter n")
+    for key in general:
+        if not any(key in names for names in accepted):
+            parameters = sorted({name for names in accepted for name in names} - {"scorer"})
+            who = ", ".join(name for name, _ in specs)
+            listed = ", ".join(parameters) or "none"
+            raise ConfigError(f"{who} has no parameter {key!r}{nearest(key, parameters)} (known: {listed})")
+    choices = []
+    for (name, inline), names in zip(specs, accepted, strict=True):
+        params: dict[str, object] = {} if options.n is None or "n" not in names else {"n": options.n}
+        params |= {key: value for key, value in general.items() if key in names}
+        params |= special.get(name, {}) | inline
+        choice = StrategyChoice.of(name, params, label_of(name, inline))
+        if isinstance(choice.params.get("policy"), str):
+            make_policy(choice.params["policy"], 1)
+        choices.append(choice)
+    labels = [choice.label for choice in choices]
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"the same strategy twice in --strategy {' '.join(labels)}")
+    return choices
+
+
+def check_parts(settings: Mapping[str, object], parts: Sequence[str]) -> None:
+    """Refuse a --set that reaches none of `parts`; for commands without strategies."""
+    for key in settings:
+        head = key.partition(".")[0]
+        if head not in parts:
+            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, parts)} (known: {', '.join(parts)})")
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to; leaves nothing behind."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{option} {folder}: {there} is a file; name a folder")
+    try:
+        with tempfile.TemporaryDirectory(dir=there):
+            return
+    except OSError as exc:
+        raise ConfigError(f"{option} {folder}: {there} cannot be written to ({exc.strerror}); name another") from exc
+
+
+def resolve_thinking(options: ThinkingOptions, settings: Mapping[str, object]) -> Thinking:
+    """Return the thinking control of the thinking options and --set thinking.KEY=VALUE."""
+    flags = {
+        "mode": options.thinking,
+        "max_tokens": options.max_thinking,
+        "min_tokens": options.min_thinking,
+        "num_waits": options.waits,
+    }
+    own = {key: value for key, value in flags.items() if value is not None}
+    return build(Thinking, {**own, **_section(settings, "thinking")}, where="thinking.")
+
+
+def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
+    """Return `default` with the sampling options laid over it."""
+    names = ("temperature", "top_p", "top_k", "max_tokens", "seed")
+    values = {name: getattr(options, name) for name in names}
+    return replace(default, **{name: value for name, value in values.items() if value is not None})
+
+
+def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinking: Thinking) -> Sampling:
+    """Lower `max_tokens` to what the model's context leaves after the prompt; for a default that nobody asked for.
+
+    Where thinking control may inject text, room for it is kept. A prompt that leaves no room at all is left to the
+    engine to refuse.
+
+    Raises:
+        PromptTooLong: there is room for an answer, but none beside the text that thinking control may inject.
+    """
+    prompt = engine.render(problem.messages, thinking.template)
+    length = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
+    context = engine.capabilities.max_context
+    room = context - length - (INJECTION_RESERVE if thinking.active else 0)
+    if thinking.active and room < 1 <= context - length:
+        raise PromptTooLong(
+            f"{length} prompt tokens and {INJECTION_RESERVE} kept free for the end of a thinking budget fill the "
+            f"context of {context}: shorten the prompt, or do without --max-thinking, --min-thinking and --waits"
+        )
+    return replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
+
+
+def resolve_budget(text: str | None) -> Budget | None:
+    """Return the budget of --budget, or None without one."""
+    return None if text is None else build(Budget, overrides(text.split(","), "--budget"), where="budget.")
+
+
+def _section(settings: Mapping[str, object], part: str) -> dict[str, object]:
+    prefix = f"{part}."
+    return {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+
+
+def _split_settings(
+    settings: Mapping[str, object], strategies: Sequence[str]
+) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
+    """Split --set into keys for every strategy and keys for one (`majority.n`)."""
+    general: dict[str, object] = {}
+    special: dict[str, dict[str, object]] = {}
+    for key, value in settings.items():
+        head, dot, rest = key.partition(".")
+        if not dot:
+            general[key] = value
+        elif head in strategies:
+            special.setdefault(head, {})[rest] = value
+        elif head not in PARTS:
+            parts = [*PARTS, *strategies]
+            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, parts)} (known: {', '.join(parts)})")
+    return general, special
