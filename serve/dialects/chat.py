@@ -13,7 +13,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of
-from serve.requests.body import FIRST_FAULT, WHOLE, Body, OpenBody, with_reason
+from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, with_reason
 from serve.requests.errors import invalid
 from serve.requests.fields import ChoiceFields, TokenCount, max_tokens_of, sampling_of, text_of
 from serve.requests.request import ServeRequest
@@ -28,7 +28,7 @@ FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 """What only a server behind can do (see `serve.running.forward`)."""
 
 
-class ChatPart(Body):
+class ChatPart(RequestBody):
     """A part of a message's content."""
 
     type: Literal["text"] = with_reason("this server reads text only", ...)
@@ -50,7 +50,7 @@ class ChatToolCall(OpenBody):
     function: CalledFunction
 
 
-class ChatMessage(Body):
+class ChatMessage(RequestBody):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]

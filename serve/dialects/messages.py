@@ -24,7 +24,7 @@ from annotated_types import MaxLen, MinLen
 from pydantic import BaseModel, Field
 
 from serve.dialects.sse import Count, named
-from serve.requests.body import FIRST_FAULT, Body, with_reason
+from serve.requests.body import FIRST_FAULT, RequestBody, with_reason
 from serve.requests.errors import ApiError, invalid
 from serve.requests.fields import CommonFields, StopText, TokenCount, text_of
 from serve.requests.request import SamplingRequest, ServeRequest, ThinkingRequest
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-class ContentBlock(Body):
+class ContentBlock(RequestBody):
     """A block of a message's content."""
 
     type: Literal["text", "thinking", "redacted_thinking"] = with_reason("this server reads text only", ...)
@@ -61,7 +61,7 @@ class ContentBlock(Body):
 _Content = str | Annotated[list[ContentBlock], FIRST_FAULT, MinLen(1)]
 
 
-class MessageTurn(Body):
+class MessageTurn(RequestBody):
     """One turn of a conversation."""
 
     role: Literal["user", "assistant", "system"]
@@ -78,7 +78,7 @@ class MessagesThinking(ThinkingMode):
     )
 
 
-class OutputConfig(Body):
+class OutputConfig(RequestBody):
     """`output_config`: the effort of a reply."""
 
     effort: Effort | None = None

@@ -21,7 +21,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
 from serve.dialects.sse import Count, named
-from serve.requests.body import FIRST_FAULT, WHOLE, Body, OpenBody, read, with_reason
+from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, read, with_reason
 from serve.requests.errors import ApiError, invalid
 from serve.requests.fields import (
     OpenAIFields,
@@ -45,7 +45,7 @@ STATELESS = "this server keeps nothing between requests: send the whole conversa
 MAX_METADATA = 16
 
 
-class InputPart(Body):
+class InputPart(RequestBody):
     """A part of a message's content."""
 
     type: Literal["input_text", "output_text", "text"] = with_reason("this server reads text only", ...)
@@ -54,7 +54,7 @@ class InputPart(Body):
     logprobs: list[Any] | None = None
 
 
-class InputItem(Body):
+class InputItem(RequestBody):
     """An item of the input: a message, or the reasoning of an earlier reply."""
 
     type: Literal["message", "reasoning"] = with_reason(
@@ -75,7 +75,7 @@ class TextFormat(OpenBody):
     type: Literal["text"] = with_reason("formats go with /v1/chat/completions only", ...)
 
 
-class TextOptions(Body):
+class TextOptions(RequestBody):
     """`text`: the form of an answer."""
 
     format: TextFormat | None = None

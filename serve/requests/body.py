@@ -18,7 +18,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from serve.requests.errors import ApiError
 from ttc.config.values import nearest
 
-__all__ = ["FIRST_FAULT", "WHOLE", "Body", "Model", "OpenBody", "parse_json", "read", "refusal", "shown", "with_reason"]
+__all__ = [
+    "FIRST_FAULT",
+    "WHOLE",
+    "Model",
+    "OpenBody",
+    "RequestBody",
+    "parse_json",
+    "read",
+    "refusal",
+    "shown",
+    "with_reason",
+]
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SHOWN = 80
@@ -58,7 +69,7 @@ FIRST_FAULT = _FirstFault()
 """For lists, which are then checked up to their first fault: a long list of faults would cost an error each."""
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     """A JSON object of a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -73,7 +84,7 @@ class Body(BaseModel):
         return {name: item for name, item in value.items() if name in cls.model_fields or name == unknown}
 
 
-class OpenBody(Body):
+class OpenBody(RequestBody):
     """A JSON object whose further fields are kept as they came."""
 
     model_config = ConfigDict(extra="allow")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import Field
 
-from serve.requests.body import WHOLE, Body, with_reason
+from serve.requests.body import WHOLE, RequestBody, with_reason
 from serve.requests.errors import invalid
 from serve.requests.request import SamplingRequest
 from serve.requests.search import MAX_SEED, SearchFields
@@ -42,11 +42,11 @@ _NEUTRAL: Mapping[str, float] = MappingProxyType(
 )
 
 
-class _Nothing(Body):
+class _Nothing(RequestBody):
     """An object without fields."""
 
 
-class StreamOptions(Body):
+class StreamOptions(RequestBody):
     """How a stream is sent."""
 
     include_obfuscation: bool | None = None
@@ -116,7 +116,7 @@ def sampling_of(body: OpenAIFields, max_tokens: int | None, max_tokens_field: st
     )
 
 
-def max_tokens_of(body: Body, names: tuple[str, ...]) -> tuple[int | None, str]:
+def max_tokens_of(body: RequestBody, names: tuple[str, ...]) -> tuple[int | None, str]:
     """The cap on tokens under any of its names, and the one used; refuses two that differ."""
     caps = {name: value for name in names if (value := getattr(body, name)) is not None}
     if len(set(caps.values())) > 1:

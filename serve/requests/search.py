@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, create_model
 
-from serve.requests.body import WHOLE, Body, read
+from serve.requests.body import WHOLE, RequestBody, read
 from serve.requests.errors import ApiError, invalid
 from serve.requests.request import ProgressLevel, SearchRequest
 from ttc.answers import KINDS
@@ -36,7 +36,7 @@ MAX_TEXT = 200
 MAX_SEED = (1 << 63) - 1
 
 
-class SearchFields(Body):
+class SearchFields(RequestBody):
     """The `ttc` object without the parameters of strategies, which `ServedStrategies.model` adds."""
 
     strategy: str | None = None
@@ -59,7 +59,7 @@ class ServedStrategy:
     name: str
     doc: str
     function: Callable[..., Any]
-    parameters: type[Body]
+    parameters: type[RequestBody]
     needs_scorer: bool
     takes_scorer: bool
 
@@ -190,7 +190,7 @@ def _offer(name: str, function: Callable[..., Any], max_width: int) -> ServedStr
         name=name,
         doc=description.doc,
         function=function,
-        parameters=create_model(f"Parameters of {name}", __base__=Body, **fields),
+        parameters=create_model(f"Parameters of {name}", __base__=RequestBody, **fields),
         needs_scorer=scorer is not None and scorer.default is scorer.empty,
         takes_scorer=scorer is not None,
     )

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from serve.requests.body import WHOLE, Body
+from serve.requests.body import WHOLE, RequestBody
 from serve.requests.errors import invalid
 from serve.requests.request import ThinkingRequest
 from ttc.core import Capabilities
@@ -49,28 +49,28 @@ _TYPES = {"enabled": True, "disabled": False}
 _SAME = "The same as thinking_budget."
 
 
-class TemplateOptions(Body):
+class TemplateOptions(RequestBody):
     """`chat_template_kwargs`: the switch by its names in chat templates."""
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
 
 
-class ThinkingMode(Body):
+class ThinkingMode(RequestBody):
     """`thinking`, as Anthropic spells it."""
 
     type: Literal["enabled", "disabled", "adaptive"] | None = None
     budget_tokens: ThoughtTokens | None = None
 
 
-class ThinkingConfig(Body):
+class ThinkingConfig(RequestBody):
     """`thinking_config`, as Google spells it."""
 
     thinking_budget: ThoughtTokens | None = None
     include_thoughts: bool | None = None
 
 
-class ReasoningOptions(Body):
+class ReasoningOptions(RequestBody):
     """`reasoning`, as OpenAI and OpenRouter spell it."""
 
     effort: Effort | None = None
@@ -80,7 +80,7 @@ class ReasoningOptions(Body):
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class ThinkingFields(Body):
+class ThinkingFields(RequestBody):
     """The fields that steer thinking, by every name."""
 
     reasoning_effort: Effort | None = Field(None, description="How much to think; none is the no-think mode.")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
 
 from serve.dialects import chat as chat_dialect
-from serve.requests.body import WHOLE, Body, parse_json, read
+from serve.requests.body import WHOLE, RequestBody, parse_json, read
 from serve.requests.errors import ApiError, from_error
 from serve.requests.search import ServedStrategies
 from ttc.errors import ConfigError
@@ -30,12 +30,12 @@ class Item(BaseModel):
     b: int
 
 
-class Number(Body):
+class Number(RequestBody):
     n: Annotated[int, Ge(1), Le(9), WHOLE]
     maybe: Annotated[int, Ge(1), Le(9), WHOLE] | None = None
 
 
-class Colours(Body):
+class Colours(RequestBody):
     a: list[Item]
     colour: Any = None
 
