@@ -50,20 +50,19 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the models, then serve until a signal comes."""
-    from serve.http.server import serve
-    from serve.operator.config import load_config
-    from serve.operator.defaults import from_options
-    from serve.running.catalogue import Catalogue
-
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "serve")
+    from serve.http.server import serve
+    from serve.operator.config import from_options, load_config
+    from serve.running.catalogue import Catalogue
+
     if not 0 <= args.port <= 65535:
         raise ConfigError(f"--port must lie in 0..65535, got {args.port}")
     if args.config is not None:
-        given = [flag for flag in ("model", "engine", "scorer", "upstream", "name", "set") if getattr(args, flag)]
-        if given:
-            raise ConfigError(f"--config says it all: drop {', '.join(given)}, or the file")
+        flags = [flag for flag in ("model", "engine", "scorer", "upstream", "name", "set") if getattr(args, flag)]
+        if flags:
+            raise ConfigError(f"--config says it all: drop {', '.join(flags)}, or the file")
         config = load_config(pathlib.Path(args.config))
     else:
         config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))

@@ -7,199 +7,181 @@ null. What happened is in the top-level `ttc` object: of the reply, or of the ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from serve.dialects._chunks import USAGE, ChunkStream, body_of
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import BaseModel, Field
+
+from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of
+from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, with_reason
 from serve.requests.errors import invalid
-from serve.requests.fields import SHARED, max_tokens_of, sampling_of, text_of
+from serve.requests.fields import ChoiceFields, TokenCount, max_tokens_of, sampling_of, text_of
 from serve.requests.request import ServeRequest
-from serve.requests.schema import Schema, described, nullable, without_nulls
 from serve.requests.search import read_search
 from serve.requests.thinking import read_thinking
-from serve.running.events import Finish, Outcome, Started, TokenLogprob
+from serve.running.events import Finish, Started, TokenLogprob, WholeReply
 from ttc.core import Message
 
-__all__ = ["RESULT", "Stream", "parse", "reply", "schema"]
+__all__ = ["ChatEncoder", "ChatReply", "ChatRequest", "parse", "reply"]
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
-_ROLES = {"developer": "system"}
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 """What only a server behind can do (see `serve.running.forward`)."""
 
-_CONTENT: Schema = {
-    "anyOf": [
-        {"type": "string"},
-        {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["type", "text"],
-                "properties": {
-                    "type": {"type": "string", "enum": ["text"], "x-reason": "this server reads text only"},
-                    "text": {"type": "string"},
-                },
-            },
-        },
-        {"type": "null"},
-    ]
-}
-_TOOL_CALLS: Schema = nullable(
-    {
-        "type": "array",
-        "maxItems": 128,
-        "items": {
-            "type": "object",
-            "required": ["id", "type", "function"],
-            "properties": {
-                "id": {"type": "string"},
-                "type": {"type": "string", "enum": ["function"]},
-                "function": {
-                    "type": "object",
-                    "required": ["name", "arguments"],
-                    "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
-                },
-            },
-        },
-    }
-)
-_MESSAGE: Schema = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["role"],
-    "properties": {
-        "role": {"type": "string", "enum": list(ROLES)},
-        "content": _CONTENT,
-        "name": described(nullable({"type": "string"}), "No effect."),
-        "reasoning": described(nullable({"type": "string"}), "No effect: thought of earlier turns is not read again."),
-        "reasoning_content": described(nullable({"type": "string"}), "No effect, like reasoning."),
-        "refusal": nullable({"type": "string"}),
-        "tool_calls": _TOOL_CALLS,
-        "tool_call_id": nullable({"type": "string"}),
-    },
-}
-_TOKENS: Schema = nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31})
+
+class ChatPart(RequestBody):
+    """A part of a message's content."""
+
+    type: Literal["text"] = with_reason("this server reads text only", ...)
+    text: str
 
 
-RESULT: Schema = {
-    "type": "object",
-    "required": ["id", "object", "created", "model", "choices", "usage", "ttc"],
-    "properties": {
-        "id": {"type": "string"},
-        "object": {"const": "chat.completion"},
-        "created": {"type": "integer"},
-        "model": {"type": "string"},
-        "usage": USAGE,
-        "ttc": {"type": "object", "required": ["type", "strategy", "thinking", "usage", "seed", "stop_cause"]},
-        "choices": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["index", "message", "logprobs", "finish_reason"],
-                "properties": {
-                    "index": {"type": "integer"},
-                    "finish_reason": {"enum": ["stop", "length", "tool_calls"]},
-                    "message": {
-                        "type": "object",
-                        "required": ["role", "content", "refusal"],
-                        "properties": {"role": {"const": "assistant"}, "content": {"type": "string"}},
-                    },
-                },
-            },
-        },
-    },
-}
-"""What a reply is sure to have, by OpenAI's own schema and ours."""
+class CalledFunction(OpenBody):
+    """The function of a tool call."""
+
+    name: str
+    arguments: str
 
 
-def schema(ttc: Schema) -> dict[str, Any]:
-    """The schema of a request; `ttc` is that of the search object."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["model", "messages"],
-        "properties": {
-            "messages": {"type": "array", "minItems": 1, "maxItems": 4096, "items": _MESSAGE},
-            **SHARED,
-            "max_tokens": _TOKENS,
-            "max_completion_tokens": described(_TOKENS, "Most tokens of a choice, thought included."),
-            "logprobs": nullable({"type": "boolean"}),
-            "top_logprobs": described(
-                nullable({"type": "integer", "minimum": 0, "maximum": 20}),
-                "Of each token of the answer, with logprobs; refused by models whose engine does not tell.",
-            ),
-            "modalities": nullable({"type": "array", "items": {"type": "string", "enum": ["text"]}}),
-            "audio": {"type": "null", "x-reason": "this server writes text only"},
-            "prediction": {"type": "null", "x-reason": "predicted outputs are not supported"},
-            "web_search_options": {"type": "null", "x-reason": "this server does not search the web"},
-            "functions": {"type": "null", "x-reason": "use tools"},
-            "function_call": {"type": "null", "x-reason": "use tool_choice"},
-            "tools": nullable({"type": "array", "maxItems": 128, "items": {"type": "object"}}),
-            "tool_choice": {"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]},
-            "parallel_tool_calls": nullable({"type": "boolean"}),
-            "response_format": nullable(
-                {
-                    "type": "object",
-                    "required": ["type"],
-                    "properties": {
-                        "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
-                        "json_schema": nullable({"type": "object"}),
-                    },
-                }
-            ),
-            "ttc": nullable(ttc),
-        },
-    }
+class ChatToolCall(OpenBody):
+    """A tool call of an earlier turn, which a server behind may have made."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
 
 
-def parse(body: Mapping[str, Any]) -> ServeRequest:
-    """Translate a checked body.
+class ChatMessage(RequestBody):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[ChatPart], FIRST_FAULT] | None = None
+    name: str | None = Field(None, description="No effect.")
+    reasoning: str | None = Field(None, description="No effect: thought of earlier turns is not read again.")
+    reasoning_content: str | None = Field(None, description="No effect, like reasoning.")
+    refusal: str | None = None
+    tool_calls: Annotated[list[ChatToolCall], FIRST_FAULT, MaxLen(128)] | None = None
+    tool_call_id: str | None = None
+
+
+class ResponseFormat(OpenBody):
+    """The form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: dict[str, Any] | None = None
+
+
+class ChatRequest(ChoiceFields):
+    """The body of a chat-completions request."""
+
+    messages: Annotated[list[ChatMessage], FIRST_FAULT, MinLen(1), MaxLen(4096)]
+    max_tokens: TokenCount | None = None
+    max_completion_tokens: TokenCount | None = Field(None, description="Most tokens of a choice, thought included.")
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Ge(0), Le(20), WHOLE] | None = Field(
+        None,
+        description="Of each token of the answer, with logprobs; refused by models whose engine does not tell.",
+    )
+    modalities: Annotated[list[Literal["text"]], FIRST_FAULT] | None = None
+    audio: None = with_reason("this server writes text only")
+    prediction: None = with_reason("predicted outputs are not supported")
+    web_search_options: None = with_reason("this server does not search the web")
+    functions: None = with_reason("use tools")
+    function_call: None = with_reason("use tool_choice")
+    tools: Annotated[list[dict[str, Any]], MaxLen(128)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+
+
+class ReplyMessage(BaseModel):
+    """The message of a choice; `reasoning`, `reasoning_content` and `tool_calls` where there are any."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(BaseModel):
+    """One choice of a reply."""
+
+    index: int
+    message: ReplyMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: Literal["stop", "length", "tool_calls"]
+
+
+class ChatReport(BaseModel):
+    """The `ttc` object of a reply: what is always there."""
+
+    type: str
+    strategy: str
+    thinking: Any
+    usage: dict[str, Any]
+    seed: int
+    stop_cause: str | None
+
+
+class ChatReply(BaseModel):
+    """A reply that is not streamed: what it is sure to have, by OpenAI's own schema and ours."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: Annotated[list[ChatChoice], MinLen(1)]
+    usage: ChoiceUsage
+    ttc: ChatReport
+
+
+def parse(body: ChatRequest) -> ServeRequest:
+    """Translate a request.
 
     Raises:
         ApiError: fields that contradict each other.
     """
     max_tokens, name = max_tokens_of(body, ("max_completion_tokens", "max_tokens"))
-    seed = body.get("seed")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid("top_logprobs", "top_logprobs needs logprobs = true")
     return ServeRequest(
-        model=body["model"],
+        model=body.model,
         messages=tuple(
-            Message(_ROLES.get(message["role"], message["role"]), text_of(message.get("content")))
-            for message in body["messages"]
+            Message("system" if message.role == "developer" else message.role, text_of(message.content))
+            for message in body.messages
         ),
-        num_choices=body.get("n") or 1,
-        stream=bool(body.get("stream")),
+        num_choices=body.n or 1,
+        stream=bool(body.stream),
         sampling=sampling_of(body, max_tokens, name),
         thinking=read_thinking(body),
-        search=read_search(body.get("ttc"), None if seed is None else abs(seed)),
-        logprobs=_logprobs(body),
-        top_logprobs=body.get("top_logprobs") or 0,
-        return_token_ids=bool(body.get("return_token_ids")),
+        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
+        logprobs=bool(body.logprobs),
+        top_logprobs=body.top_logprobs or 0,
+        return_token_ids=bool(body.return_token_ids),
         forward=_forward(body),
     )
 
 
-def _logprobs(body: Mapping[str, Any]) -> bool:
-    if body.get("top_logprobs") is not None and not body.get("logprobs"):
-        raise invalid("top_logprobs", "top_logprobs needs logprobs = true")
-    return bool(body.get("logprobs"))
-
-
-def _forward(body: Mapping[str, Any]) -> dict[str, Any]:
+def _forward(body: ChatRequest) -> dict[str, Any]:
     """The fields that a server behind must see, with the messages as they came; empty when there is none."""
-    given = {name: body[name] for name in FORWARDED if body.get(name) not in (None, [])}
-    if (given.get("response_format") or {}).get("type") == "text":
-        del given["response_format"]
-    if "tools" not in given:
-        given = {name: value for name, value in given.items() if name == "response_format"}
-    turns = [message for message in body["messages"] if message.get("tool_calls") or message["role"] == "tool"]
-    if not given and not turns:
+    values = body.model_dump(include=set(FORWARDED), exclude_unset=True)
+    fields = {name: value for name, value in values.items() if value not in (None, [])}
+    if (fields.get("response_format") or {}).get("type") == "text":
+        del fields["response_format"]
+    if "tools" not in fields:
+        fields = {name: value for name, value in fields.items() if name == "response_format"}
+    turns = any(message.role == "tool" or message.tool_calls for message in body.messages)
+    if not fields and not turns:
         return {}
-    return {**given, "messages": [without_nulls(message) for message in body["messages"]]}
+    messages = [message.model_dump(exclude_unset=True) for message in body.messages]
+    return {**fields, "messages": [_without_nulls(message) for message in messages]}
 
 
-def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
-    """The body of a reply that is not streamed; nothing of the checked `request` is repeated in it."""
+def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is null: in OpenAI's API that is the same as absent."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def reply(body: ChatRequest, outcome: WholeReply) -> dict[str, Any]:
+    """The body of a reply that is not streamed; nothing of the request is repeated in it."""
     head = _head(outcome.started, "chat.completion")
     return body_of(outcome, head, [_choice(finish) for finish in outcome.choices])
 
@@ -236,7 +218,7 @@ def _token(item: TokenLogprob) -> dict[str, Any]:
     return {"token": item.text, "logprob": item.logprob, "bytes": list(item.text.encode())}
 
 
-class Stream(ChunkStream):
+class ChatEncoder(ChunkStream):
     """Chunks of a chat; tool calls come whole, in the chunk that ends their choice."""
 
     def head(self, started: Started) -> Mapping[str, Any]:

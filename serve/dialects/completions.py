@@ -7,91 +7,85 @@ template here that could switch thinking off. Thought goes out as `reasoning`, `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from serve.dialects._chunks import USAGE, ChunkStream, body_of
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import BaseModel
+
+from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of
+from serve.requests.body import WHOLE, with_reason
 from serve.requests.errors import invalid
-from serve.requests.fields import SHARED, max_tokens_of, sampling_of
+from serve.requests.fields import ChoiceFields, TokenCount, max_tokens_of, sampling_of
 from serve.requests.request import ServeRequest
-from serve.requests.schema import Schema, nullable
 from serve.requests.search import read_search
 from serve.requests.thinking import read_thinking
-from serve.running.events import Finish, Outcome, Started
+from serve.running.events import Finish, Started, WholeReply
 from ttc.core import Message
 
-__all__ = ["RESULT", "Stream", "parse", "reply", "schema"]
+__all__ = ["CompletionEncoder", "CompletionReply", "CompletionRequest", "parse", "reply"]
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
-_PROMPT: Schema = {"type": "string", "minLength": 1}
 
 
-RESULT: Schema = {
-    "type": "object",
-    "required": ["id", "object", "created", "model", "choices", "usage", "ttc"],
-    "properties": {
-        "object": {"const": "text_completion"},
-        "usage": USAGE,
-        "choices": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["index", "text", "logprobs", "finish_reason"],
-                "properties": {"text": {"type": "string"}, "finish_reason": {"enum": ["stop", "length"]}},
-            },
-        },
-    },
-}
-"""What a reply is sure to have."""
+_Prompt = Annotated[str, MinLen(1)]
 
 
-def schema(ttc: Schema) -> dict[str, Any]:
-    """The schema of a request; `ttc` is that of the search object."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["model", "prompt"],
-        "properties": {
-            "prompt": {
-                "anyOf": [_PROMPT, {"type": "array", "minItems": 1, "maxItems": 1, "items": _PROMPT}],
-                "x-reason": "one prompt a request, as text: ask once for each",
-            },
-            **SHARED,
-            "max_tokens": nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31}),
-            "logprobs": nullable(
-                {"type": "integer", "minimum": 0, "maximum": 1, "x-reason": "only the sampled token's is known"}
-            ),
-            "echo": nullable({"type": "boolean", "enum": [False], "x-reason": "the prompt is not repeated"}),
-            "suffix": {"type": "null", "x-reason": "insertion is not supported"},
-            "ttc": nullable(ttc),
-        },
-    }
+class CompletionRequest(ChoiceFields):
+    """The body of a completions request."""
+
+    prompt: _Prompt | Annotated[list[_Prompt], MinLen(1), MaxLen(1)] = with_reason(
+        "one prompt a request, as text: ask once for each", ...
+    )
+    max_tokens: TokenCount | None = None
+    logprobs: Annotated[int, Ge(0), Le(1), WHOLE] | None = with_reason("only the sampled token's is known")
+    echo: Literal[False] | None = with_reason("the prompt is not repeated")
+    suffix: None = with_reason("insertion is not supported")
 
 
-def parse(body: Mapping[str, Any]) -> ServeRequest:
-    """Translate a checked body."""
-    seed, prompt = body.get("seed"), body["prompt"]
-    text = prompt if isinstance(prompt, str) else prompt[0]
+class CompletionChoice(BaseModel):
+    """One choice of a reply; `reasoning` where there is any."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionReply(BaseModel):
+    """A reply that is not streamed: what it is sure to have."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: Annotated[list[CompletionChoice], MinLen(1)]
+    usage: ChoiceUsage
+    ttc: dict[str, Any]
+
+
+def parse(body: CompletionRequest) -> ServeRequest:
+    """Translate a request."""
+    text = body.prompt if isinstance(body.prompt, str) else body.prompt[0]
     max_tokens, name = max_tokens_of(body, ("max_tokens",))
-    if body.get("logprobs") == 1 and body.get("stream"):
+    if body.logprobs == 1 and body.stream:
         raise invalid("logprobs", "logprobs must be 0 in a stream of completions")
     return ServeRequest(
-        model=body["model"],
+        model=body.model,
         messages=(Message("user", text),),
         text=text,
-        num_choices=body.get("n") or 1,
-        stream=bool(body.get("stream")),
+        num_choices=body.n or 1,
+        stream=bool(body.stream),
         sampling=sampling_of(body, max_tokens or DEFAULT_MAX_TOKENS, name),
         thinking=read_thinking(body),
-        search=read_search(body.get("ttc"), None if seed is None else abs(seed)),
-        logprobs=body.get("logprobs") is not None,
-        return_token_ids=bool(body.get("return_token_ids")),
+        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
+        logprobs=body.logprobs is not None,
+        return_token_ids=bool(body.return_token_ids),
     )
 
 
-def reply(request: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
-    """The body of a reply that is not streamed; nothing of the checked `request` is repeated in it."""
+def reply(body: CompletionRequest, outcome: WholeReply) -> dict[str, Any]:
+    """The body of a reply that is not streamed; nothing of the request is repeated in it."""
     choices = [_choice(finish, finish.answer, finish.thinking) for finish in outcome.choices]
     return body_of(outcome, _head(outcome.started), choices)
 
@@ -134,7 +128,7 @@ def _logprobs(finish: Finish) -> dict[str, Any] | None:
     }
 
 
-class Stream(ChunkStream):
+class CompletionEncoder(ChunkStream):
     """Chunks of a completion."""
 
     def head(self, started: Started) -> Mapping[str, Any]:

@@ -1,8 +1,12 @@
 """`POST /v1/messages`: the text part of Anthropic's Messages, thinking included.
 
 `thinking.budget_tokens` is the budget, held to the token as in every dialect, and may be below Anthropic's least of
-1024; `thinking` that is absent or adaptive leaves it to `output_config.effort`, then to the server. The reply is made
-in `serve.dialects.messages_reply`.
+1024; `thinking` that is absent or adaptive leaves it to `output_config.effort`, then to the server.
+
+In the reply the thought is a thinking block before the text block. Its `signature` is a digest of the thought, there
+because clients want one; nothing here relies on it when it comes back. Progress of a search goes out as events
+`ttc.progress`, silence is filled by pings; the `ttc` object is in the message, or in `message_delta`. The prompt's
+tokens are known at the end, so `message_start` counts none and `message_delta` all.
 
 Left out, and refused by name: tools, images and documents, prefilled answers, containers, JSON formats. A mark for
 Anthropic's prompt cache has no effect: prefixes are cached here anyway.
@@ -10,190 +14,166 @@ Anthropic's prompt cache has no effect: prefixes are cached here anyway.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import MaxLen, MinLen
+from pydantic import BaseModel, Field
+
+from serve.dialects.sse import Count, named
+from serve.requests.body import FIRST_FAULT, RequestBody, with_reason
 from serve.requests.errors import ApiError, invalid
-from serve.requests.fields import SHARED, text_of
-from serve.requests.request import SamplingWish, ServeRequest, ThinkingWish
-from serve.requests.schema import Schema, described, nullable
+from serve.requests.fields import CommonFields, StopText, TokenCount, text_of
+from serve.requests.request import SamplingRequest, ServeRequest, ThinkingRequest
 from serve.requests.search import read_search
-from serve.requests.thinking import EFFORTS, read_thinking
-from serve.requests.thinking import FIELDS as THINKING
+from serve.requests.thinking import Effort, ThinkingMode, read_thinking
+from serve.running import events
 from ttc.core import Message
 
-__all__ = ["parse", "schema"]
-
-_TEXT: Schema = {"type": "string"}
-_CACHE: Schema = described(nullable({"type": "object"}), "No effect.")
-_BLOCK: Schema = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["type"],
-    "properties": {
-        "type": {
-            "type": "string",
-            "enum": ["text", "thinking", "redacted_thinking"],
-            "x-reason": "this server reads text only",
-        },
-        "text": _TEXT,
-        "cache_control": _CACHE,
-        "citations": described({"type": ["array", "null"], "maxItems": 0}, "None."),
-        "thinking": described(_TEXT, "No effect: thought of earlier turns is not read again."),
-        "signature": described(_TEXT, "No effect, like thinking."),
-        "data": described(_TEXT, "No effect, like thinking."),
-    },
-}
-_BLOCKS: Schema = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _BLOCK}]}
-_OWN: Mapping[str, Schema] = MappingProxyType(
-    {
-        "thinking": nullable(
-            {
-                "type": "object",
-                "required": ["type"],
-                "additionalProperties": False,
-                "properties": {
-                    "type": {"type": "string", "enum": ["enabled", "disabled", "adaptive"]},
-                    "budget_tokens": nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31}),
-                    "display": described(
-                        nullable({"type": "string", "enum": ["summarized", "omitted"]}),
-                        "omitted hides the thought; nothing here summarises it.",
-                    ),
-                },
-            }
-        ),
-        "output_config": nullable(
-            {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    "effort": nullable({"type": "string", "enum": list(EFFORTS)}),
-                    "format": {"type": "null", "x-reason": "formats go with /v1/chat/completions only"},
-                },
-            }
-        ),
-    }
-)
+__all__ = [
+    "PING",
+    "STATUSES",
+    "MessagesEncoder",
+    "MessagesError",
+    "MessagesReply",
+    "MessagesRequest",
+    "parse",
+    "refusal",
+    "reply",
+]
 
 
-def schema(ttc: Schema) -> dict[str, Any]:
-    """The schema of a request; `ttc` is that of the search object."""
-    message = {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["role", "content"],
-        "properties": {"role": {"type": "string", "enum": ["user", "assistant", "system"]}, "content": _BLOCKS},
-    }
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["model", "messages", "max_tokens"],
-        "properties": {
-            "messages": {"type": "array", "minItems": 1, "maxItems": 4096, "items": message},
-            "system": {"anyOf": [*_BLOCKS["anyOf"], {"type": "null"}]},
-            "max_tokens": described(
-                {"type": "integer", "minimum": 1, "maximum": 1 << 31}, "Most tokens, thought included."
-            ),
-            "model": SHARED["model"],
-            "temperature": SHARED["temperature"],
-            "top_p": SHARED["top_p"],
-            "top_k": SHARED["top_k"],
-            "stop_sequences": nullable(
-                {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 256}}
-            ),
-            "stream": nullable({"type": "boolean"}),
-            **THINKING,
-            **_OWN,
-            "metadata": described(nullable({"type": "object"}), "No effect."),
-            "service_tier": described(nullable({"type": "string"}), "No effect."),
-            "cache_control": _CACHE,
-            "tools": nullable({"type": "array", "maxItems": 0, "x-reason": "tools go with /v1/chat/completions only"}),
-            "tool_choice": {"type": "null", "x-reason": "there are no tools"},
-            "container": {"type": "null", "x-reason": "nothing runs code here"},
-            "mcp_servers": nullable({"type": "array", "maxItems": 0, "x-reason": "there are no tools"}),
-            "context_management": {"type": "null", "x-reason": "nothing is cut off a conversation"},
-            "ttc": nullable(ttc),
-        },
-    }
+class ContentBlock(RequestBody):
+    """A block of a message's content."""
+
+    type: Literal["text", "thinking", "redacted_thinking"] = with_reason("this server reads text only", ...)
+    text: str | None = None
+    cache_control: dict[str, Any] | None = Field(None, description="No effect.")
+    citations: Annotated[list[Any], MaxLen(0)] | None = Field(None, description="None.")
+    thinking: str | None = Field(None, description="No effect: thought of earlier turns is not read again.")
+    signature: str | None = Field(None, description="No effect, like thinking.")
+    data: str | None = Field(None, description="No effect, like thinking.")
 
 
-def parse(body: Mapping[str, Any]) -> ServeRequest:
-    """Translate a checked body.
+_Content = str | Annotated[list[ContentBlock], FIRST_FAULT, MinLen(1)]
+
+
+class MessageTurn(RequestBody):
+    """One turn of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: _Content
+
+
+class MessagesThinking(ThinkingMode):
+    """`thinking` as Anthropic has it."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: TokenCount | None = None
+    display: Literal["summarized", "omitted"] | None = Field(
+        None, description="omitted hides the thought; nothing here summarises it."
+    )
+
+
+class OutputConfig(RequestBody):
+    """`output_config`: the effort of a reply."""
+
+    effort: Effort | None = None
+    format: None = with_reason("formats go with /v1/chat/completions only")
+
+
+class MessagesRequest(CommonFields):
+    """The body of a Messages request."""
+
+    messages: Annotated[list[MessageTurn], FIRST_FAULT, MinLen(1), MaxLen(4096)]
+    system: _Content | None = None
+    max_tokens: TokenCount = Field(description="Most tokens, thought included.")
+    stop_sequences: Annotated[list[StopText], MaxLen(4)] | None = None
+    thinking: MessagesThinking | None = None
+    output_config: OutputConfig | None = None
+    metadata: dict[str, Any] | None = Field(None, description="No effect.")
+    service_tier: str | None = Field(None, description="No effect.")
+    cache_control: dict[str, Any] | None = Field(None, description="No effect.")
+    tools: Annotated[list[Any], MaxLen(0)] | None = with_reason("tools go with /v1/chat/completions only")
+    tool_choice: None = with_reason("there are no tools")
+    container: None = with_reason("nothing runs code here")
+    mcp_servers: Annotated[list[Any], MaxLen(0)] | None = with_reason("there are no tools")
+    context_management: None = with_reason("nothing is cut off a conversation")
+
+
+def parse(body: MessagesRequest) -> ServeRequest:
+    """Translate a request.
 
     Raises:
         ApiError: a message that cannot be continued from, or fields that contradict each other.
     """
-    top_k = body.get("top_k")
     return ServeRequest(
-        model=body["model"],
+        model=body.model,
         messages=_messages(body),
-        stream=bool(body.get("stream")),
-        sampling=SamplingWish(
-            temperature=body.get("temperature"),
-            top_p=body.get("top_p"),
-            top_k=top_k if top_k is not None and top_k > 0 else None,
-            max_tokens=body["max_tokens"],
-            stop=tuple(body.get("stop_sequences") or ()),
+        stream=bool(body.stream),
+        sampling=SamplingRequest(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
+            max_tokens=body.max_tokens,
+            stop=tuple(body.stop_sequences or ()),
         ),
         thinking=_thinking(body),
-        search=read_search(body.get("ttc"), None),
+        search=read_search(body.ttc, None),
     )
 
 
-def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    if body["messages"][-1]["role"] != "user":
-        last = f"messages[{len(body['messages']) - 1}].role"
+def _messages(body: MessagesRequest) -> tuple[Message, ...]:
+    if body.messages[-1].role != "user":
+        last = f"messages[{len(body.messages) - 1}].role"
         raise invalid(last, f"{last}: the last message must be the user's; an answer cannot be begun for the model")
-    system = _text(body.get("system"), "system")
-    turns = [
-        Message(message["role"], _text(message["content"], f"messages[{i}].content"))
-        for i, message in enumerate(body["messages"])
-    ]
+    system = _text(body.system, "system")
+    turns = [Message(turn.role, _text(turn.content, f"messages[{i}].content")) for i, turn in enumerate(body.messages)]
     return (*([Message("system", system)] if system else []), *turns)
 
 
-def _text(content: Any, where: str) -> str:
+def _text(content: str | list[ContentBlock] | None, where: str) -> str:
     """The text of a content; thought of earlier turns is left out."""
     if not isinstance(content, list):
         return text_of(content)
     for i, block in enumerate(content):
-        if block["type"] == "text" and "text" not in block:
+        if block.type == "text" and block.text is None:
             raise invalid(f"{where}[{i}].text", f"{where}[{i}].text is required", "missing_required_parameter")
-    return "".join(block["text"] for block in content if block["type"] == "text")
+    return "".join(block.text or "" for block in content if block.type == "text")
 
 
-def _thinking(body: Mapping[str, Any]) -> ThinkingWish:
+def _thinking(body: MessagesRequest) -> ThinkingRequest:
     """Thinking by Anthropic's names, and by the others that every dialect takes."""
-    own = dict(body.get("thinking") or {})
-    kind, display, budget = own.get("type"), own.pop("display", None), own.get("budget_tokens")
-    if kind == "enabled" and budget is None:
+    mode = body.thinking
+    budget = None if mode is None else mode.budget_tokens
+    if mode is not None and mode.type == "enabled" and budget is None:
         name = "thinking.budget_tokens"
         raise invalid(name, f"{name} is required where thinking.type is enabled", "missing_required_parameter")
-    if kind == "adaptive" and budget is not None:
+    if mode is not None and mode.type == "adaptive" and budget is not None:
         raise invalid("thinking.budget_tokens", "thinking.budget_tokens goes with thinking.type enabled")
-    if budget is not None and budget >= body["max_tokens"]:
+    if budget is not None and budget >= body.max_tokens:
         raise invalid(
             "thinking.budget_tokens",
-            f"thinking.budget_tokens = {budget} must be less than max_tokens = {body['max_tokens']}",
+            f"thinking.budget_tokens = {budget} must be less than max_tokens = {body.max_tokens}",
             "budget_exceeds_max_tokens",
         )
-    effort = (body.get("output_config") or {}).get("effort")
-    said = body.get("reasoning_effort")
-    if effort is not None and said not in (None, effort):
+    effort, other = None if body.output_config is None else body.output_config.effort, body.reasoning_effort
+    if effort is not None and other not in (None, effort):
         raise invalid(
             "output_config.effort",
-            f"reasoning_effort = {said!r} and output_config.effort = {effort!r} contradict each other: send one",
+            f"reasoning_effort = {other!r} and output_config.effort = {effort!r} contradict each other: send one",
             "conflicting_thinking",
         )
     try:
-        wish = read_thinking({**body, "thinking": own, "reasoning_effort": effort or said})
+        wish = read_thinking(body.model_copy(update={"reasoning_effort": effort or other}))
     except ApiError as error:
         raise error if effort is None else _renamed(error) from error
     if effort is not None:
         wish = replace(wish, effort_field="output_config.effort")
-    return replace(wish, show=wish.show and display != "omitted")
+    return replace(wish, show=wish.show and (mode is None or mode.display != "omitted"))
 
 
 def _renamed(error: ApiError) -> ApiError:
@@ -201,3 +181,191 @@ def _renamed(error: ApiError) -> ApiError:
     old, new = "reasoning_effort", "output_config.effort"
     param = new if error.param == old else error.param
     return ApiError(error.status, error.code, error.message.replace(old, new), param=param)
+
+
+PING = named("ping", {"type": "ping"})
+STATUSES: Mapping[int, int] = MappingProxyType({503: 529})
+"""Anthropic's number for an overloaded or unavailable service."""
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class ReplyBlock(BaseModel):
+    """A block of a reply."""
+
+    type: Literal["thinking", "text"]
+
+
+class MessagesUsage(BaseModel):
+    """Anthropic's usage."""
+
+    input_tokens: Count
+    output_tokens: Count
+
+
+class MessagesReply(BaseModel):
+    """A reply that is not streamed: what it is sure to have."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    content: Annotated[list[ReplyBlock], MinLen(1)]
+    model: str
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence"]
+    stop_sequence: str | None
+    usage: MessagesUsage
+    ttc: dict[str, Any]
+
+
+class MessagesErrorDetail(BaseModel):
+    """What went wrong; `code` and `param` are those of the other dialects."""
+
+    type: str
+    message: str
+    code: str
+    param: str | None
+
+
+class MessagesError(BaseModel):
+    """What an error looks like."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetail
+
+
+def refusal(error: ApiError) -> dict[str, Any]:
+    """Anthropic's error object; `code` and `param` are those of the other dialects."""
+    kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    detail = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
+    return {"type": "error", "error": detail}
+
+
+def reply(body: MessagesRequest, outcome: events.WholeReply) -> dict[str, Any]:
+    """The message of a request that is not streamed; nothing of the request is repeated in it."""
+    finish = outcome.choices[0]
+    blocks = [_thought(finish.thinking, _signature(finish.thinking))] if finish.thinking else []
+    if finish.answer or not blocks:
+        blocks.append({"type": "text", "text": finish.answer})
+    usage = _usage(outcome.done.counts)
+    return {**_message(outcome.started, usage), **_stop(finish), "content": blocks, "ttc": outcome.done.ttc}
+
+
+def _thought(text: str, signature: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def _signature(thought: str) -> str:
+    return hashlib.sha256(thought.encode()).hexdigest()
+
+
+def _message(started: events.Started, usage: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without content."""
+    return {
+        "id": f"msg_{started.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": started.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+
+
+def _stop(finish: events.Finish) -> dict[str, Any]:
+    """Why it ended."""
+    if finish.reason == "length":
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    return {"stop_reason": "end_turn" if finish.stop is None else "stop_sequence", "stop_sequence": finish.stop}
+
+
+def _usage(counts: events.TokenCounts) -> dict[str, Any]:
+    """Anthropic counts cached tokens of the prompt apart."""
+    return {
+        "input_tokens": counts.prompt - counts.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": counts.cached,
+        "output_tokens": counts.completion,
+        "output_tokens_details": {"thinking_tokens": counts.reasoning},
+    }
+
+
+class MessagesEncoder:
+    """Events in Anthropic's order: message_start, blocks with their deltas, message_delta, message_stop."""
+
+    def __init__(self, body: MessagesRequest) -> None:
+        """Nothing of the request is repeated."""
+        self._index = -1
+        self._open: str | None = None
+        self._thinking: list[str] = []
+        self._finish: events.Finish | None = None
+
+    def encode(self, event: events.ServeEvent) -> bytes:
+        """The events of one event; may be empty."""
+        match event:
+            case events.Started():
+                frames = [_event("message_start", message=_message(event, _usage(events.TokenCounts())))]
+            case events.ThinkingDelta():
+                self._thinking.append(event.text)
+                frames = self._delta("thinking", "thinking_delta", event.text)
+            case events.AnswerDelta():
+                frames = self._delta("text", "text_delta", event.text)
+            case events.SearchProgress():
+                frames = [_event("ttc.progress", ttc=event.data)]
+            case events.Finish():
+                frames = self._end(event)
+            case events.Done():
+                frames = self._done(event)
+            case events.RequestFailed():
+                frames = [named("error", refusal(event.error))]
+        return b"".join(frames)
+
+    def _delta(self, block: str, kind: str, text: str) -> list[bytes]:
+        return [*self._enter(block), self._block("delta", delta={"type": kind, block: text})]
+
+    def _block(self, kind: str, **fields: Any) -> bytes:
+        return _event(f"content_block_{kind}", index=self._index, **fields)
+
+    def _enter(self, block: str) -> list[bytes]:
+        """Begin a block, where it is not open; ends the one before."""
+        if self._open == block:
+            return []
+        ended = self._leave()
+        self._index, self._open = self._index + 1, block
+        content = _thought("", "") if block == "thinking" else {"type": "text", "text": ""}
+        return [*ended, self._block("start", content_block=content)]
+
+    def _leave(self) -> list[bytes]:
+        block, self._open = self._open, None
+        if block is None:
+            return []
+        signed = []
+        if block == "thinking":
+            signature = _signature("".join(self._thinking))
+            signed = [self._block("delta", delta={"type": "signature_delta", "signature": signature})]
+        return [*signed, self._block("stop")]
+
+    def _end(self, finish: events.Finish) -> list[bytes]:
+        self._finish = finish
+        begun = self._enter("text") if self._index < 0 else []
+        return [*begun, *self._leave()]
+
+    def _done(self, event: events.Done) -> list[bytes]:
+        if self._finish is None:
+            return []
+        usage = _usage(event.counts)
+        return [
+            _event("message_delta", delta=_stop(self._finish), usage=usage, ttc=event.ttc),
+            _event("message_stop"),
+        ]
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return named(kind, {"type": kind, **fields})

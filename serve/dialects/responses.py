@@ -1,8 +1,11 @@
 """`POST /v1/responses`: the text part of OpenAI's Responses, without state: what a request holds is all there is.
 
 `input` is a text or a list of messages; `instructions` is the system message before them. What came out of an earlier
-reply can be sent back as it is: messages are read, reasoning items are not read again. The reply is made in
-`serve.dialects.responses_reply`.
+reply can be sent back as it is: messages are read, reasoning items are not read again.
+
+In the reply the thought is a reasoning item before the message: as `reasoning_text`, or, when a summary was asked for,
+as a summary (the whole thought: nothing here summarises). A stream has the same as named, numbered events; progress of
+a search goes out as events `ttc.progress`; the `ttc` object is in the final response.
 
 Left out, and refused by name: stored responses and conversations, tools, images and files, background runs, JSON
 formats, templates of prompts.
@@ -10,181 +13,137 @@ formats, templates of prompts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import BaseModel, Field
+
+from serve.dialects.sse import Count, named
+from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, read, with_reason
 from serve.requests.errors import ApiError, invalid
-from serve.requests.fields import IGNORED, SHARED, max_tokens_of, sampling_of, stream_options, text_of
+from serve.requests.fields import (
+    OpenAIFields,
+    StreamOptions,
+    TokenCount,
+    max_tokens_of,
+    sampling_of,
+    stream_options,
+    text_of,
+)
 from serve.requests.request import ServeRequest
-from serve.requests.schema import Schema, described, nullable, read
 from serve.requests.search import read_search
-from serve.requests.thinking import FIELDS as THINKING
-from serve.requests.thinking import read_thinking
-from ttc.core import Message
+from serve.requests.thinking import ReasoningOptions, read_thinking
+from serve.running import events
+from ttc.core import Message, Sampling
 
-__all__ = ["parse", "schema"]
+__all__ = ["ResponsesEncoder", "ResponsesReply", "ResponsesRequest", "parse", "refusal", "reply"]
 
-ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+
 STATELESS = "this server keeps nothing between requests: send the whole conversation as input"
 MAX_METADATA = 16
-_TAKEN = ("model", "temperature", "top_p", "top_k", "seed", "stop", "stream", "frequency_penalty", "presence_penalty")
-_STATUS: Schema = nullable({"type": "string", "enum": ["in_progress", "completed", "incomplete"]})
-_TEXT_PART: Schema = {
-    "type": "object",
-    "required": ["type", "text"],
-    "additionalProperties": False,
-    "properties": {
-        "type": {
-            "type": "string",
-            "enum": ["input_text", "output_text", "text"],
-            "x-reason": "this server reads text only",
-        },
-        "text": {"type": "string"},
-        "annotations": nullable({"type": "array"}),
-        "logprobs": nullable({"type": "array"}),
-    },
-}
-_ITEM: Schema = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "type": {
-            "type": "string",
-            "enum": ["message", "reasoning"],
-            "x-reason": "of the kinds of items only messages are read, and reasoning is accepted",
-        },
-        "role": {"type": "string", "enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"}]},
-        "id": nullable({"type": "string"}),
-        "status": _STATUS,
-        "phase": described(nullable({"type": "string"}), "No effect."),
-        "summary": described({"type": "array"}, "Of a reasoning item; not read again."),
-        "encrypted_content": described(nullable({"type": "string"}), "Of a reasoning item; not read again."),
-    },
-}
 
 
-def _absent(reason: str) -> dict[str, Any]:
-    return {"type": "null", "x-reason": reason}
+class InputPart(RequestBody):
+    """A part of a message's content."""
+
+    type: Literal["input_text", "output_text", "text"] = with_reason("this server reads text only", ...)
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
 
 
-def schema(ttc: Schema) -> dict[str, Any]:
-    """The schema of a request; `ttc` is that of the search object."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["model", "input"],
-        "properties": {
-            "input": {
-                "anyOf": [
-                    {"type": "string", "minLength": 1},
-                    {"type": "array", "minItems": 1, "maxItems": 4096, "items": _ITEM},
-                ]
-            },
-            "instructions": nullable({"type": "string"}),
-            **{name: SHARED[name] for name in _TAKEN},
-            "max_output_tokens": described(
-                nullable({"type": "integer", "minimum": 1, "maximum": 1 << 31}), "Most tokens, thought included."
-            ),
-            "stream_options": nullable(
-                {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {"include_obfuscation": nullable({"type": "boolean"})},
-                }
-            ),
-            **THINKING,
-            **IGNORED,
-            "text": nullable(
-                {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {
-                        "format": nullable(
-                            {
-                                "type": "object",
-                                "required": ["type"],
-                                "properties": {
-                                    "type": {
-                                        "type": "string",
-                                        "enum": ["text"],
-                                        "x-reason": "formats go with /v1/chat/completions only",
-                                    }
-                                },
-                            }
-                        ),
-                        "verbosity": IGNORED["verbosity"],
-                    },
-                }
-            ),
-            "store": nullable({"type": "boolean", "enum": [False], "x-reason": STATELESS}),
-            "background": nullable({"type": "boolean", "enum": [False], "x-reason": STATELESS}),
-            "previous_response_id": _absent(STATELESS),
-            "conversation": _absent(STATELESS),
-            "context_management": _absent(STATELESS),
-            "prompt": _absent("templates of prompts are not kept here"),
-            "moderation": _absent("there is no moderation here"),
-            "image": _absent("images are not made here"),
-            "include": nullable({"type": "array", "maxItems": 0, "x-reason": "nothing further can be included"}),
-            "tools": nullable({"type": "array", "maxItems": 0, "x-reason": "tools go with /v1/chat/completions only"}),
-            "tool_choice": nullable({"type": "string", "enum": ["auto", "none"], "x-reason": "there are no tools"}),
-            "parallel_tool_calls": nullable({"type": "boolean"}),
-            "max_tool_calls": nullable({"type": "integer"}),
-            "top_logprobs": nullable(
-                {"type": "integer", "minimum": 0, "maximum": 0, "x-reason": "log-probabilities go with chat only"}
-            ),
-            "truncation": nullable(
-                {"type": "string", "enum": ["disabled"], "x-reason": "nothing is cut off a conversation"}
-            ),
-            "ttc": nullable(ttc),
-        },
-    }
+class InputItem(RequestBody):
+    """An item of the input: a message, or the reasoning of an earlier reply."""
+
+    type: Literal["message", "reasoning"] = with_reason(
+        "of the kinds of items only messages are read, and reasoning is accepted", "message"
+    )
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    phase: str | None = Field(None, description="No effect.")
+    summary: list[Any] | None = Field(None, description="Of a reasoning item; not read again.")
+    encrypted_content: str | None = Field(None, description="Of a reasoning item; not read again.")
 
 
-def parse(body: Mapping[str, Any]) -> ServeRequest:
-    """Translate a checked body.
+class TextFormat(OpenBody):
+    """`text.format`."""
+
+    type: Literal["text"] = with_reason("formats go with /v1/chat/completions only", ...)
+
+
+class TextOptions(RequestBody):
+    """`text`: the form of an answer."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ResponsesRequest(OpenAIFields):
+    """The body of a Responses request."""
+
+    input: Annotated[str, MinLen(1)] | Annotated[list[InputItem], FIRST_FAULT, MinLen(1), MaxLen(4096)]
+    instructions: str | None = None
+    max_output_tokens: TokenCount | None = Field(None, description="Most tokens, thought included.")
+    stream_options: StreamOptions | None = None
+    text: TextOptions | None = None
+    store: Literal[False] | None = with_reason(STATELESS)
+    background: Literal[False] | None = with_reason(STATELESS)
+    previous_response_id: None = with_reason(STATELESS)
+    conversation: None = with_reason(STATELESS)
+    context_management: None = with_reason(STATELESS)
+    prompt: None = with_reason("templates of prompts are not kept here")
+    moderation: None = with_reason("there is no moderation here")
+    image: None = with_reason("images are not made here")
+    include: Annotated[list[Any], MaxLen(0)] | None = with_reason("nothing further can be included")
+    tools: Annotated[list[Any], MaxLen(0)] | None = with_reason("tools go with /v1/chat/completions only")
+    tool_choice: Literal["auto", "none"] | None = with_reason("there are no tools")
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, WHOLE] | None = None
+    top_logprobs: Annotated[int, Ge(0), Le(0), WHOLE] | None = with_reason("log-probabilities go with chat only")
+    truncation: Literal["disabled"] | None = with_reason("nothing is cut off a conversation")
+
+
+def parse(body: ResponsesRequest) -> ServeRequest:
+    """Translate a request.
 
     Raises:
         ApiError: an item that cannot be read, or fields that contradict each other.
     """
-    stream_options(body)
-    _check_metadata(body.get("metadata") or {})
-    seed = body.get("seed")
+    stream_options(body, body.stream_options)
+    _check_metadata(body.metadata or {})
     max_tokens, name = max_tokens_of(body, ("max_output_tokens",))
     return ServeRequest(
-        model=body["model"],
+        model=body.model,
         messages=_messages(body),
-        stream=bool(body.get("stream")),
+        stream=bool(body.stream),
         sampling=sampling_of(body, max_tokens, name),
         thinking=read_thinking(body),
-        search=read_search(body.get("ttc"), None if seed is None else abs(seed)),
+        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
     )
 
 
-def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    given, instructions = body["input"], body.get("instructions")
-    head = [Message("system", instructions)] if instructions else []
-    if isinstance(given, str):
-        return (*head, Message("user", given))
-    messages = [_message(item, f"input[{i}]") for i, item in enumerate(given) if item.get("type") != "reasoning"]
+def _messages(body: ResponsesRequest) -> tuple[Message, ...]:
+    head = [Message("system", body.instructions)] if body.instructions else []
+    if isinstance(body.input, str):
+        return (*head, Message("user", body.input))
+    messages = [_message(item, f"input[{i}]") for i, item in enumerate(body.input) if item.type != "reasoning"]
     if not messages:
         raise invalid("input", "input holds no message")
     return (*head, *messages)
 
 
-def _message(item: Mapping[str, Any], where: str) -> Message:
-    for key in ("role", "content"):
-        if item.get(key) is None:
-            raise invalid(f"{where}.{key}", f"{where}.{key} is required", "missing_required_parameter")
-    content = item["content"]
-    if isinstance(content, list):
-        _check_parts(content, f"{where}.content")
-    return Message(ROLES[item["role"]], text_of(content))
-
-
-def _check_parts(parts: list[Any], where: str) -> None:
-    """Content of reasoning items looks different, so the parts of messages are checked here."""
-    read(parts, {"type": "array", "items": _TEXT_PART}, where)
+def _message(item: InputItem, where: str) -> Message:
+    if item.role is None or item.content is None:
+        missing = f"{where}.role" if item.role is None else f"{where}.content"
+        raise invalid(missing, f"{missing} is required", "missing_required_parameter")
+    content: Any = item.content
+    if isinstance(content, list):  # of reasoning items it looks different, so parts are checked here
+        content = [read(InputPart, part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+    return Message("system" if item.role == "developer" else item.role, text_of(content))
 
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
@@ -193,3 +152,288 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
     for key, value in metadata.items():
         if not isinstance(value, str):
             raise ApiError(400, "invalid_type", f"metadata.{key[:64]} must be a string", param="metadata")
+
+
+class OutputItem(BaseModel):
+    """An item of a reply's output."""
+
+    id: str
+    type: Literal["reasoning", "message"]
+    status: str
+
+
+class ResponsesUsage(BaseModel):
+    """The usage of a response."""
+
+    input_tokens: Count
+    input_tokens_details: dict[str, Any]
+    output_tokens: Count
+    output_tokens_details: dict[str, Any]
+    total_tokens: Count
+
+
+class ResponsesReply(BaseModel):
+    """A reply that is not streamed: what it is sure to have."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    error: None
+    incomplete_details: dict[str, Any] | None
+    instructions: str | None
+    metadata: dict[str, Any]
+    model: str
+    output: Annotated[list[OutputItem], MinLen(1)]
+    parallel_tool_calls: bool
+    temperature: float
+    tool_choice: str
+    tools: list[Any]
+    top_p: float
+    usage: ResponsesUsage
+    ttc: dict[str, Any]
+
+
+def refusal(error: ApiError) -> dict[str, Any]:
+    """OpenAI's error object; what the server calls the messages is called input here."""
+    detail: dict[str, Any] = error.to_json()["error"]
+    if error.param == "messages":
+        detail |= {"param": "input", "message": detail["message"].replace("messages", "input", 1)}
+    return {"error": detail}
+
+
+def reply(body: ResponsesRequest, outcome: events.WholeReply) -> dict[str, Any]:
+    """The response object of a request that is not streamed."""
+    finish = outcome.choices[0]
+    items = _Items(body, outcome.started.id)
+    output = [items.reasoning(finish.thinking)] if finish.thinking else []
+    return _final(body, outcome.started, finish, outcome.done, [*output, items.message(finish)])
+
+
+class _Items:
+    """The output items of one reply; `summarised` says which of its two places the thought goes to."""
+
+    def __init__(self, body: ResponsesRequest, name: str) -> None:
+        self.reasoning_id, self.message_id = f"rs_{name}", f"msg_{name}"
+        self.summarised = body.reasoning is not None and body.reasoning.summary is not None
+
+    def thought(self, text: str) -> dict[str, Any]:
+        """The part that holds the thought."""
+        return {"type": "summary_text" if self.summarised else "reasoning_text", "text": text}
+
+    def reasoning(self, text: str | None) -> dict[str, Any]:
+        """A reasoning item; None: one that begins."""
+        parts = [] if text is None else [self.thought(text)]
+        return {
+            "id": self.reasoning_id,
+            "type": "reasoning",
+            "summary": parts if self.summarised else [],
+            "content": [] if self.summarised else parts,
+            "encrypted_content": None,
+            "status": "in_progress" if text is None else "completed",
+        }
+
+    def message(self, finish: events.Finish | None) -> dict[str, Any]:
+        """The message; None: one that begins."""
+        return {
+            "id": self.message_id,
+            "type": "message",
+            "role": "assistant",
+            "content": [] if finish is None else [text_part(finish.answer)],
+            "status": "in_progress" if finish is None else _status(finish),
+        }
+
+
+def text_part(text: str) -> dict[str, Any]:
+    """A part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _status(finish: events.Finish) -> str:
+    return "incomplete" if finish.reason == "length" else "completed"
+
+
+def _response(body: ResponsesRequest, started: events.Started, status: str) -> dict[str, Any]:
+    """A response without output, with what the client asked for."""
+    default, reasoning = Sampling(), body.reasoning or ReasoningOptions()
+    return {
+        "id": f"resp_{started.id}",
+        "object": "response",
+        "created_at": started.created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": None,
+        "metadata": body.metadata or {},
+        "model": started.model,
+        "output": [],
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {
+            "effort": reasoning.effort or body.reasoning_effort,
+            "summary": reasoning.summary,
+        },
+        "service_tier": "default",
+        "store": False,
+        "temperature": default.temperature if body.temperature is None else body.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": default.top_p if body.top_p is None else body.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.user,
+    }
+
+
+def _final(
+    body: ResponsesRequest,
+    started: events.Started,
+    finish: events.Finish,
+    done: events.Done,
+    output: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """The response once it is complete."""
+    incomplete = {"reason": "max_output_tokens"} if finish.reason == "length" else None
+    return {
+        **_response(body, started, _status(finish)),
+        "completed_at": None if incomplete else int(time.time()),
+        "incomplete_details": incomplete,
+        "output": output,
+        "usage": _usage(done.counts),
+        "ttc": done.ttc,
+    }
+
+
+def _usage(counts: events.TokenCounts) -> dict[str, Any]:
+    return {
+        "input_tokens": counts.prompt,
+        "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
+        "output_tokens": counts.completion,
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning},
+        "total_tokens": counts.prompt + counts.completion,
+    }
+
+
+class ResponsesEncoder:
+    """Events in the order of OpenAI's own: created, items with their parts and deltas, then completed or incomplete."""
+
+    def __init__(self, body: ResponsesRequest) -> None:
+        """`body` is the request."""
+        self._body, self._number = body, 0
+        self._started = events.Started("", "", 0)
+        self._items = _Items(body, "")
+        self._output: list[dict[str, Any]] = []
+        self._thinking: list[str] | None = None
+        self._answering = False
+        self._finish: events.Finish | None = None
+
+    def encode(self, event: events.ServeEvent) -> bytes:
+        """The events of one event; may be empty."""
+        match event:
+            case events.Started():
+                frames = self._begin(event)
+            case events.ThinkingDelta():
+                frames = self._think(event.text)
+            case events.AnswerDelta():
+                frames = [*self._answer(), self._text("response.output_text.delta", delta=event.text, logprobs=[])]
+            case events.SearchProgress():
+                frames = [self._event("ttc.progress", ttc=event.data)]
+            case events.Finish():
+                frames = self._end(event)
+            case events.Done():
+                frames = self._done(event)
+            case events.RequestFailed():
+                frames = [self._failed(event.error)]
+        return b"".join(frames)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return named(kind, {"type": kind, "sequence_number": number, **fields})
+
+    def _begin(self, event: events.Started) -> list[bytes]:
+        self._started, self._items = event, _Items(self._body, event.id)
+        response = _response(self._body, event, "in_progress")
+        return [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
+
+    def _item(self, kind: str, item: Mapping[str, Any]) -> bytes:
+        return self._event(f"response.output_item.{kind}", output_index=len(self._output), item=item)
+
+    def _thought(self, kind: str, **fields: Any) -> bytes:
+        """An event of the part that holds the thought."""
+        index = "summary_index" if self._items.summarised else "content_index"
+        where = {"item_id": self._items.reasoning_id, "output_index": len(self._output), index: 0}
+        return self._event(kind, **where, **fields)
+
+    def _text(self, kind: str, **fields: Any) -> bytes:
+        """An event of the part that holds the answer."""
+        return self._event(
+            kind, item_id=self._items.message_id, output_index=len(self._output), content_index=0, **fields
+        )
+
+    def _names(self) -> tuple[str, str]:
+        """What the events of the thought are called: those of its part, those of its text."""
+        if self._items.summarised:
+            return "response.reasoning_summary_part", "response.reasoning_summary_text"
+        return "response.content_part", "response.reasoning_text"
+
+    def _think(self, text: str) -> list[bytes]:
+        part, content = self._names()
+        begun = []
+        if self._thinking is None:
+            self._thinking = []
+            begun = [self._item("added", self._items.reasoning(None))]
+            begun.append(self._thought(f"{part}.added", part=self._items.thought("")))
+        self._thinking.append(text)
+        return [*begun, self._thought(f"{content}.delta", delta=text)]
+
+    def _close_thought(self) -> list[bytes]:
+        if self._thinking is None:
+            return []
+        (part, content), text, self._thinking = self._names(), "".join(self._thinking), None
+        item = self._items.reasoning(text)
+        ended = [
+            self._thought(f"{content}.done", text=text),
+            self._thought(f"{part}.done", part=self._items.thought(text)),
+            self._item("done", item),
+        ]
+        self._output.append(item)
+        return ended
+
+    def _answer(self) -> list[bytes]:
+        """Begin the message, where it has not begun."""
+        if self._answering:
+            return []
+        self._answering = True
+        return [
+            *self._close_thought(),
+            self._item("added", self._items.message(None)),
+            self._text("response.content_part.added", part=text_part("")),
+        ]
+
+    def _end(self, finish: events.Finish) -> list[bytes]:
+        self._finish = finish
+        item = self._items.message(finish)
+        ended = [
+            *self._answer(),
+            self._text("response.output_text.done", text=finish.answer, logprobs=[]),
+            self._text("response.content_part.done", part=text_part(finish.answer)),
+            self._item("done", item),
+        ]
+        self._output.append(item)
+        return ended
+
+    def _done(self, event: events.Done) -> list[bytes]:
+        if self._finish is None:
+            return []
+        response = _final(self._body, self._started, self._finish, event, self._output)
+        return [self._event(f"response.{response['status']}", response=response)]
+
+    def _failed(self, error: ApiError) -> bytes:
+        response = _response(self._body, self._started, "failed")
+        detail = {"code": error.code, "message": error.message}
+        return self._event("response.failed", response={**response, "output": self._output, "error": detail})

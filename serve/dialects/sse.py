@@ -1,13 +1,42 @@
-"""Server-sent events: data lines, comments, and the end."""
+"""Server-sent events: data lines, comments, the end; and the chunks of OpenAI's dialects with choices."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from pydantic import BaseModel
 
 from serve.requests.errors import ApiError
+from serve.requests.fields import ChoiceFields, stream_options
+from serve.running.events import (
+    AnswerDelta,
+    Done,
+    Finish,
+    RequestFailed,
+    SearchProgress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenCounts,
+    WholeReply,
+)
 
-__all__ = ["DONE", "HEARTBEAT", "Frame", "data", "named", "openai_failure"]
+__all__ = [
+    "DONE",
+    "HEARTBEAT",
+    "ChoiceUsage",
+    "ChunkStream",
+    "ChunkTemplate",
+    "Count",
+    "body_of",
+    "data",
+    "named",
+    "openai_failure",
+]
+
 
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": keep-alive\n\n"
@@ -23,7 +52,7 @@ def named(name: str, value: Any) -> bytes:
     return b"event: " + name.encode() + b"\n" + data(value)
 
 
-class Frame:
+class ChunkTemplate:
     """An event without a name that is sent often, with another text each time: only the text is encoded anew."""
 
     HOLE = "\0text\0"
@@ -45,3 +74,103 @@ def openai_failure(error: ApiError) -> bytes:
 def _text(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode("utf-8", "replace")
+
+
+Count = Annotated[int, Ge(0)]
+
+
+class ChoiceUsage(BaseModel):
+    """OpenAI's usage of a reply with choices."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+
+
+def _usage_of(counts: TokenCounts) -> dict[str, Any]:
+    """OpenAI's usage object."""
+    return {
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.completion,
+        "total_tokens": counts.prompt + counts.completion,
+        "prompt_tokens_details": {"cached_tokens": counts.cached},
+        "completion_tokens_details": {"reasoning_tokens": counts.reasoning},
+    }
+
+
+def body_of(outcome: WholeReply, head: Mapping[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """The body of a reply that is not streamed."""
+    summary = outcome.done
+    ids = {} if summary.prompt_token_ids is None else {"prompt_token_ids": summary.prompt_token_ids}
+    return {**head, "choices": choices, "usage": _usage_of(summary.counts), "ttc": summary.ttc, **ids}
+
+
+class ChunkStream:
+    """Events to chunks, in the order in which clients expect them; a dialect says how a choice looks."""
+
+    def __init__(self, body: ChoiceFields) -> None:
+        """`body` is the request."""
+        self._num_choices, self._usage = body.n or 1, stream_options(body, body.stream_options)
+        self._head: Mapping[str, Any] = {}
+        self._last: Finish | None = None
+        self._frames: dict[tuple[int, bool], ChunkTemplate] = {}
+
+    def head(self, started: Started) -> Mapping[str, Any]:
+        """What every chunk begins with."""
+        raise NotImplementedError
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """The choice that opens a stream, if there is one."""
+        raise NotImplementedError
+
+    def piece(self, index: int, thinking: str, answer: str) -> dict[str, Any]:
+        """The choice of a chunk with new text; both texts may be empty."""
+        raise NotImplementedError
+
+    def end(self, finish: Finish) -> dict[str, Any]:
+        """The choice of the chunk that ends it."""
+        raise NotImplementedError
+
+    def encode(self, event: ServeEvent) -> bytes:
+        """The chunks of one event; may be empty."""
+        match event:
+            case Started():
+                self._head = self.head(event)
+                opening = [self.first(index) for index in range(self._num_choices)]
+                return b"".join(self._chunk(choice) for choice in opening if choice is not None)
+            case ThinkingDelta():
+                return self._text(event.index, True, event.text)
+            case AnswerDelta():
+                return self._text(event.index, False, event.text)
+            case SearchProgress():
+                return self._chunk(self.piece(0, "", ""), ttc=event.data)
+            case Finish():
+                ended, self._last = self._last, event  # the chunk of the last choice waits for the `ttc` object
+                return b"" if ended is None else self._chunk(self.end(ended))
+            case Done():
+                return self._done(event)
+            case RequestFailed():
+                return openai_failure(event.error)
+
+    def _done(self, event: Done) -> bytes:
+        extra: dict[str, Any] = {"ttc": event.ttc}
+        if event.prompt_token_ids is not None:
+            extra["prompt_token_ids"] = event.prompt_token_ids
+        last = b"" if self._last is None else self._chunk(self.end(self._last), **extra)
+        usage = {**self._head, "choices": [], "usage": _usage_of(event.counts)}
+        return last + (data(usage) if self._usage else b"") + DONE
+
+    def _text(self, index: int, thinking: bool, text: str) -> bytes:
+        """A chunk with new text, which is most of a stream."""
+        frame = self._frames.get((index, thinking))
+        if frame is None:
+            choice = self.piece(index, *((ChunkTemplate.HOLE, "") if thinking else ("", ChunkTemplate.HOLE)))
+            frame = self._frames[index, thinking] = ChunkTemplate(self._value(choice))
+        return frame.fill(text)
+
+    def _chunk(self, choice: Mapping[str, Any], **extra: Any) -> bytes:
+        return data(self._value(choice, **extra))
+
+    def _value(self, choice: Mapping[str, Any], **extra: Any) -> dict[str, Any]:
+        usage = {"usage": None} if self._usage else {}
+        return {**self._head, "choices": [choice], **usage, **extra}

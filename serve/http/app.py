@@ -1,78 +1,261 @@
-"""The application: the dialects, their routes, and the guard in front of all of them."""
+"""The application: the dialects' POST routes, what a server says of itself, the playground, and the guard in front.
+
+The playground's files need no key, since they hold nothing; what the page then asks for does. Everything comes from
+this server, no file is built, nothing is loaded from elsewhere, and text cannot become markup
+(`require-trusted-types-for`).
+"""
 
 from __future__ import annotations
 
-from serve.dialects import chat, completions, messages, messages_reply, responses, responses_reply
-from serve.http import routes
-from serve.http.endpoint import Dialect, Endpoint
-from serve.http.guard import Guard
-from serve.http.pages import read_pages
-from serve.http.transport import ASGIApp
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from serve.dialects import chat, completions, messages, responses
+from serve.http.guard import NOTES, AccessGuard
+from serve.http.posts import ApiDialect, ErrorReply, add_posts
+from serve.http.transport import ASGIApp, json_bytes
 from serve.operator.config import ServeConfig
 from serve.requests.errors import ApiError
 from serve.running.catalogue import Catalogue
-from serve.running.service import Service
+from serve.running.service import InferenceService
+from ttc import __version__
+from ttc.errors import MissingExtra
 
-__all__ = ["DIALECTS", "create_app"]
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request, Response
+import importlib.resources
+from dataclasses import dataclass
+
+__all__ = ["DIALECTS", "HEADERS", "Page", "create_app", "read_pages"]
+
 
 DIALECTS = (
-    Dialect(
+    ApiDialect(
         "/v1/chat/completions",
-        chat.schema,
+        chat.ChatRequest,
         chat.parse,
         chat.reply,
-        chat.Stream,
-        ApiError.to_json,
-        chat.RESULT,
+        chat.ChatEncoder,
+        chat.ChatReply,
     ),
-    Dialect(
+    ApiDialect(
         "/v1/completions",
-        completions.schema,
+        completions.CompletionRequest,
         completions.parse,
         completions.reply,
-        completions.Stream,
-        ApiError.to_json,
-        completions.RESULT,
+        completions.CompletionEncoder,
+        completions.CompletionReply,
     ),
-    Dialect(
+    ApiDialect(
         "/v1/responses",
-        responses.schema,
+        responses.ResponsesRequest,
         responses.parse,
-        responses_reply.reply,
-        responses_reply.Stream,
-        responses_reply.refusal,
-        responses_reply.RESULT,
+        responses.reply,
+        responses.ResponsesEncoder,
+        responses.ResponsesReply,
+        responses.refusal,
     ),
-    Dialect(
+    ApiDialect(
         "/v1/messages",
-        messages.schema,
+        messages.MessagesRequest,
         messages.parse,
-        messages_reply.reply,
-        messages_reply.Stream,
-        messages_reply.refusal,
-        messages_reply.RESULT,
-        messages_reply.STATUSES,
-        messages_reply.REFUSAL,
-        messages_reply.PING,
+        messages.reply,
+        messages.MessagesEncoder,
+        messages.MessagesReply,
+        messages.refusal,
+        messages.MessagesError,
+        messages.STATUSES,
+        messages.PING,
     ),
 )
-REFUSALS = {dialect.path: dialect.error for dialect in DIALECTS}
+_BY_PATH = MappingProxyType({dialect.path: dialect for dialect in DIALECTS})
 
 
-def create_app(config: ServeConfig, catalogue: Catalogue, service: Service | None = None) -> ASGIApp:
+def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceService | None = None) -> ASGIApp:
     """Return the ASGI application that serves the loaded models of `catalogue`.
 
     Raises:
         MissingExtra: FastAPI is not installed.
     """
-    app = routes.new_app(catalogue)
-    service = service or Service(config, catalogue)
-    endpoints = [Endpoint(dialect, service) for dialect in DIALECTS]
+    try:
+        from fastapi import FastAPI
+    except ImportError as exc:
+        raise MissingExtra("fastapi", "serve") from exc
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await catalogue.close()
+
+    app = FastAPI(title="ttc serve", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    service = service or InferenceService(config, catalogue)
+    add_posts(app, service, DIALECTS)
     pages = read_pages()
-    routes.add_posts(app, endpoints)
-    routes.add_pages(app, pages)
-    routes.add_models(app, catalogue)
-    routes.add_state(app, service)
-    routes.add_refusals(app, REFUSALS)
-    routes.document(app, endpoints, catalogue.names())
-    return Guard(app, config.keys, frozenset(page.path.encode() for page in pages), REFUSALS)
+    _add_pages(app, pages)
+    _add_models(app, catalogue)
+    _add_state(app, service)
+    _add_refusals(app, service)
+    refusals = {dialect.path: dialect.refuse for dialect in DIALECTS}
+    return AccessGuard(app, config.keys, frozenset(page.path.encode() for page in pages), refusals)
+
+
+def _add_pages(app: FastAPI, pages: Sequence[Page]) -> None:
+    """The files of the playground."""
+    from fastapi import Response
+
+    def static(page: Page) -> Callable[..., Any]:
+        async def get() -> Any:
+            return Response(page.content, media_type=page.media_type, headers=dict(HEADERS))
+
+        return get
+
+    for page in pages:
+        app.add_api_route(page.path, static(page), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+_KEYED: Mapping[int | str, dict[str, Any]] = MappingProxyType(
+    {401: {"model": ErrorReply, "description": "A key is needed."}}
+)
+_NAMED: Mapping[int | str, dict[str, Any]] = MappingProxyType(
+    {
+        **_KEYED,
+        404: {"model": ErrorReply, "description": "No such model."},
+        "4XX": {"model": ErrorReply, "description": "Any other refusal."},
+    }
+)
+"""What routes refuse, for the OpenAPI document."""
+
+
+def _add_models(app: FastAPI, catalogue: Catalogue) -> None:
+    """What can be asked."""
+    from fastapi import Security
+    from fastapi.security import HTTPBearer
+
+    key = [Security(HTTPBearer(auto_error=False))]  # for the document; the guard checks it
+
+    @app.get("/v1/models", summary="Models and presets", responses=dict(_KEYED), dependencies=key)
+    async def models() -> dict[str, Any]:
+        return catalogue.to_json()
+
+    @app.get("/v1/models/{name:path}", summary="One model or preset", responses=dict(_NAMED), dependencies=key)
+    async def model(name: str) -> dict[str, Any]:
+        return catalogue.row(name)
+
+
+def _add_state(app: FastAPI, service: InferenceService) -> None:
+    """How the server is."""
+    from fastapi import Response, Security
+    from fastapi.responses import PlainTextResponse
+    from fastapi.security import HTTPBearer
+
+    key = [Security(HTTPBearer(auto_error=False))]
+    started = time.time()
+
+    @app.get("/health", summary="The process lives")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    async def ready(response: Response) -> dict[str, str]:
+        response.status_code = 503 if service.draining else 200
+        return {"status": "draining" if service.draining else "ready"}
+
+    ready.__annotations__["response"] = Response
+    drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down."}}
+    app.add_api_route("/ready", ready, summary="Models are loaded and requests are taken", responses=drains)
+
+    @app.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        response_class=PlainTextResponse,
+        responses=dict(_KEYED),
+        dependencies=key,
+    )
+    async def metrics() -> Any:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/version", summary="Version, strategies and their parameters", responses=dict(_KEYED), dependencies=key)
+    async def version() -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "uptime_s": round(time.time() - started, 1),
+            "strategies": service.offers.to_json(),
+        }
+
+
+def _add_refusals(app: FastAPI, service: InferenceService) -> None:
+    """Errors in the form of the path they were asked on; elsewhere in OpenAI's."""
+    from fastapi import Response
+    from starlette.exceptions import HTTPException
+
+    def refused(request: Request, error: ApiError, headers: Mapping[str, str]) -> Response:
+        dialect = _BY_PATH.get(request.scope["path"])
+        status = error.status if dialect is None else dialect.status(error.status)
+        body = error.to_json() if dialect is None else dialect.refuse(error)
+        return Response(json_bytes(body), status, dict(headers), "application/json")
+
+    @app.exception_handler(ApiError)
+    async def api_error(request: Request, error: ApiError) -> Response:
+        notes = request.scope[NOTES]
+        if request.scope["path"] in _BY_PATH:
+            notes["error"] = error.code
+            if "outcome" not in notes:
+                service.metrics.refused(error.code, error.status)
+        return refused(request, error, error.headers())
+
+    @app.exception_handler(HTTPException)
+    async def not_routed(request: Request, exc: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(exc.status_code, "http_error")
+        allowed = dict(exc.headers or {}).get("Allow")
+        fix = f"send {allowed}" if allowed else "GET /openapi.json lists what there is"
+        text = f"{request.method} {request.url.path[:200]}: {exc.detail}; {fix}"
+        return refused(request, ApiError(exc.status_code, code, text), exc.headers or {})
+
+
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        ".html": "text/html; charset=utf-8",
+        ".js": "text/javascript; charset=utf-8",
+        ".css": "text/css; charset=utf-8",
+    }
+)
+HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'",
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cache-control": "no-cache",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One file and where it is served."""
+
+    path: str
+    media_type: str
+    content: bytes
+
+
+def read_pages() -> tuple[Page, ...]:
+    """Read the files of the playground; `index.html` is served at `/`, the others below `/playground/`."""
+    folder = importlib.resources.files("serve") / "playground"
+    files = [file for file in folder.iterdir() if _suffix(file.name) in TYPES]
+    return tuple(
+        Page(
+            "/" if file.name == "index.html" else f"/playground/{file.name}",
+            TYPES[_suffix(file.name)],
+            file.read_bytes(),
+        )
+        for file in sorted(files, key=lambda file: file.name)
+    )
+
+
+def _suffix(name: str) -> str:
+    return "." + name.rpartition(".")[2]

@@ -17,7 +17,7 @@ from serve.http.transport import ASGIApp, Receive, Scope, Send, send_json
 from serve.requests.errors import ApiError
 from serve.requests.keys import ANYONE, Key, find_key
 
-__all__ = ["KEY", "NOTES", "REQUEST_ID", "Guard"]
+__all__ = ["KEY", "NOTES", "REQUEST_ID", "AccessGuard"]
 
 KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
 """Where the key, the id and notes for the log stand in the ASGI scope."""
@@ -27,7 +27,7 @@ _ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _log = logging.getLogger("serve.access")
 
 
-class Guard:
+class AccessGuard:
     """Wraps the application."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Guard:
             return
         name, status, started = _request_id(scope), 0, time.monotonic()
         scope[REQUEST_ID], scope[NOTES] = name, {}
-        told: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
+        body_of: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
 
         async def send_noted(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -73,12 +73,12 @@ class Guard:
             await self._app(scope, receive, send_noted)
         except ApiError as refusal:
             if not status:
-                await send_json(send_noted, refusal.status, told(refusal), refusal.headers())
+                await send_json(send_noted, refusal.status, body_of(refusal), refusal.headers())
         except Exception:
             _log.exception("internal error", extra={"request_id": name})
             if not status:
                 error = ApiError(500, "internal_error", "an error of the server itself; its log says more")
-                await send_json(send_noted, 500, told(error))
+                await send_json(send_noted, 500, body_of(error))
         finally:
             _log.info(
                 "request",
@@ -113,5 +113,5 @@ class Guard:
 
 def _request_id(scope: Scope) -> str:
     """The client's own X-Request-Id where it is a plain name, else a new one."""
-    given = dict(scope["headers"]).get(b"x-request-id", b"")
-    return given.decode() if _ID.fullmatch(given) else secrets.token_hex(12)
+    name = dict(scope["headers"]).get(b"x-request-id", b"")
+    return name.decode() if _ID.fullmatch(name) else secrets.token_hex(12)

@@ -1,22 +1,29 @@
-"""The process: uvicorn over the application, signals that drain, logs as JSON lines."""
+"""The process: uvicorn over the application, signals that drain, logs.
+
+A log is one JSON object a line; what was asked and answered is never in it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
+import logging
 import signal
 import socket
 import sys
+import time
+from typing import TextIO
 
 from serve.http.app import create_app
-from serve.http.logs import configure_logs
 from serve.operator.config import ServeConfig
 from serve.operator.tracing import configure_tracing
 from serve.running.catalogue import Catalogue
-from serve.running.service import Service
+from serve.running.service import InferenceService
 from ttc.errors import ConfigError, MissingExtra
 
-__all__ = ["serve"]
+__all__ = ["JsonLines", "configure_logs", "serve"]
+
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
@@ -34,7 +41,7 @@ async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int)
     except ImportError as exc:
         raise MissingExtra("uvicorn", "serve") from exc
     configure_tracing()
-    service = Service(config, catalogue)
+    service = InferenceService(config, catalogue)
     app = create_app(config, catalogue, service)
     configure_logs(sys.stderr)
     server = uvicorn.Server(
@@ -78,3 +85,33 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
     sock.setblocking(False)
     return sock
+
+
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON, its extra fields as they are; line breaks in values cannot forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def configure_logs(stream: TextIO) -> None:
+    """Write the logs of this package and of uvicorn to `stream`."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    for name, level in (("serve", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

@@ -14,10 +14,21 @@ from typing import Any, TypeAlias
 
 from serve.dialects.sse import HEARTBEAT
 from serve.requests.errors import ApiError
-from serve.running.events import Done, Failed, Finish, Outcome, Started
-from serve.running.service import Job
+from serve.running.events import Done, Finish, RequestFailed, Started, WholeReply
+from serve.running.service import ActiveRequest
 
-__all__ = ["ASGIApp", "Receive", "Scope", "Send", "read_body", "send_json", "stream_job", "unless_gone", "whole_reply"]
+__all__ = [
+    "ASGIApp",
+    "Receive",
+    "Scope",
+    "Send",
+    "json_bytes",
+    "read_body",
+    "send_json",
+    "stream_job",
+    "unless_gone",
+    "whole_reply",
+]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -76,11 +87,11 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         watch.cancel()
-        done = task.done()
-        if not done:
+        complete = task.done()
+        if not complete:
             task.cancel()
         await asyncio.gather(watch, task, return_exceptions=True)
-    if not done:
+    if not complete:
         return False
     task.result()
     return True
@@ -91,16 +102,21 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
+def json_bytes(body: Any) -> bytes:
+    """The JSON text of a reply."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+
+
 async def send_json(send: Send, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
     """Send a whole JSON reply."""
-    raw = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+    raw = json_bytes(body)
     head = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
     head += [(name.encode(), value.encode("latin-1", "replace")) for name, value in (headers or {}).items()]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": raw})
 
 
-async def whole_reply(job: Job) -> Outcome:
+async def whole_reply(job: ActiveRequest) -> WholeReply:
     """Wait for the whole outcome.
 
     Raises:
@@ -113,14 +129,14 @@ async def whole_reply(job: Job) -> Outcome:
             started = event
         elif isinstance(event, Finish):
             choices.append(event)
-        elif isinstance(event, Failed):
+        elif isinstance(event, RequestFailed):
             raise event.error
         elif isinstance(event, Done):
-            return Outcome(started, tuple(sorted(choices, key=lambda choice: choice.index)), event)
+            return WholeReply(started, tuple(sorted(choices, key=lambda choice: choice.index)), event)
 
 
 async def stream_job(
-    job: Job,
+    job: ActiveRequest,
     send: Send,
     encode: Callable[[Any], bytes],
     heartbeat_s: float,
@@ -133,8 +149,8 @@ async def stream_job(
         ApiError: the request failed before anything was sent.
     """
     first = await job.next()
-    event = first if isinstance(first, Failed) else await job.next(min(EARLY_S, heartbeat_s))
-    if isinstance(event, Failed):
+    event = first if isinstance(first, RequestFailed) else await job.next(min(EARLY_S, heartbeat_s))
+    if isinstance(event, RequestFailed):
         raise event.error
     head = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
     head.append((b"x-accel-buffering", b"no"))
@@ -145,7 +161,7 @@ async def stream_job(
         while event is not None:
             chunks.append(encode(event))
             size += len(chunks[-1])
-            ended = isinstance(event, Done | Failed)
+            ended = isinstance(event, Done | RequestFailed)
             event = None if ended or size > BATCH_BYTES else job.ready()
         await _send_body(send, b"".join(chunks), not ended, stall_s)
         chunks = []

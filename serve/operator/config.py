@@ -22,18 +22,20 @@ from typing import Any
 from serve.requests.keys import Key, read_keys
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
+from ttc.cli.parts import DEFAULT_ENGINE, DEFAULT_SCORER
 from ttc.config.choices import PartChoice
 from ttc.config.recipes import load_toml
 from ttc.config.registry import ENGINES, SCORERS, Registry
 from ttc.config.signatures import bind
+from ttc.config.specs import split_model
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["Limits", "ModelSpec", "PresetSpec", "ServeConfig", "load_config", "part"]
+__all__ = ["ModelSpec", "PresetSpec", "ServeConfig", "ServeLimits", "from_options", "load_config", "part"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServeLimits:
     """Bounds on one request and on the server; tokens, seconds and bytes as named.
 
     `max_choices` bounds OpenAI's n, `max_width` a strategy's; `max_sequences` is what may be admitted at once, waiting
@@ -97,7 +99,7 @@ class ServeConfig:
     models: tuple[ModelSpec, ...]
     default: str
     presets: tuple[PresetSpec, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: ServeLimits = field(default_factory=ServeLimits)
     thinking: ThinkingPolicy = field(default_factory=ThinkingPolicy)
     keys: tuple[Key, ...] = ()
     strategies: tuple[str, ...] | None = None
@@ -172,8 +174,8 @@ def load_config(path: pathlib.Path) -> ServeConfig:
     """
     values = load_toml(path)
     tables = {name: _table(name, values.pop(name, {})) for name in TABLES}
-    known = (*TABLES, *_Top.__dataclass_fields__)
-    _refuse_unknown(str(path), values, known)
+    names = (*TABLES, *_Top.__dataclass_fields__)
+    _refuse_unknown(str(path), values, names)
     top = build(_Top, values)
     if not tables["models"]:
         raise ConfigError(f"{path}: no [models.NAME] table")
@@ -183,7 +185,7 @@ def load_config(path: pathlib.Path) -> ServeConfig:
         models=models,
         default=models[0].name if top.default is None else top.default,
         presets=tuple(_preset(name, _table(f"presets.{name}", table)) for name, table in presets),
-        limits=build(Limits, tables["limits"], where="limits."),
+        limits=build(ServeLimits, tables["limits"], where="limits."),
         thinking=_thinking(tables["thinking"]),
         keys=read_keys({name: _table(f"keys.{name}", table) for name, table in tables["keys"].items()}, str(path)),
         strategies=top.strategies,
@@ -224,8 +226,8 @@ def part(registry: Registry, name: str, model: str | None, params: Mapping[str, 
 def _model(name: str, table: dict[str, Any]) -> ModelSpec:
     params = _table(f"models.{name}.params", table.pop("params", {}))
     scorers = {}
-    for label, given in _table(f"models.{name}.scorers", table.pop("scorers", {})).items():
-        inner = _table(f"models.{name}.scorers.{label}", given)
+    for label, scorer in _table(f"models.{name}.scorers", table.pop("scorers", {})).items():
+        inner = _table(f"models.{name}.scorers.{label}", scorer)
         _refuse_unknown(f"models.{name}.scorers.{label}", inner, ("kind", "model", "params"))
         scorers[label] = part(SCORERS, inner.get("kind", label), inner.get("model"), inner.get("params", {}))
     plain = build(_Model, table, where=f"models.{name}.")
@@ -259,3 +261,73 @@ def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]
     for key in table:
         if key not in known:
             raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)} (known: {', '.join(known)})")
+
+
+PACKAGED = "nano-teacher"
+SECTIONS = ("engine", "scorer", "limits", "thinking")
+VOTES = {"majority-8": {"strategy": "majority", "n": 8}}
+RANKED = {
+    "best-of-8": {"strategy": "best_of_n", "n": 8},
+    "tree-16": {"strategy": "tree", "n": 16},
+}
+
+
+def from_options(
+    model: str | None,
+    engine: str | None,
+    name: str | None,
+    scorer: str | None,
+    upstream: str | None,
+    sets: Mapping[str, str],
+) -> ServeConfig:
+    """One model and its presets; the packaged model brings its own scorer.
+
+    Raises:
+        ConfigError: an option that cannot be used, or that has no effect.
+    """
+    sections = _sections(sets)
+    if upstream is not None:
+        if engine not in (None, "openai"):
+            raise ConfigError(f"--upstream is served by the engine openai, not {engine!r}")
+        engine = "openai"
+        sections["engine"]["base_url"] = upstream
+    engine = engine or DEFAULT_ENGINE
+    packaged = engine == DEFAULT_ENGINE and model is None
+    if scorer is None and packaged:
+        scorer = DEFAULT_SCORER
+    if scorer is None and sections["scorer"]:
+        raise ConfigError("--set scorer.KEY needs --scorer")
+    name = name or _name(model, engine, upstream)
+    scorers = {}
+    if scorer is not None:
+        kind, scorer_model = split_model(scorer)
+        scorers[kind] = part(SCORERS, kind, scorer_model, sections["scorer"])
+    presets = {**VOTES, **(RANKED if scorers else {})}
+    return ServeConfig(
+        models=(ModelSpec(name, part(ENGINES, engine, model, sections["engine"]), scorers),),
+        default=name,
+        presets=tuple(
+            PresetSpec(f"{name}:{label}", name, str(table["strategy"]), {"n": table["n"]})
+            for label, table in presets.items()
+        ),
+        limits=build(ServeLimits, sections["limits"], where="limits."),
+        thinking=build(ThinkingPolicy, sections["thinking"], where="thinking."),
+        keys=read_keys({}, "the environment"),
+    )
+
+
+def _sections(sets: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    sections: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
+    for key, value in sets.items():
+        head, _, rest = key.partition(".")
+        if head not in sections or not rest:
+            raise ConfigError(f"--set {key}: no part {head!r}{nearest(head, SECTIONS)} (known: {', '.join(SECTIONS)})")
+        sections[head][rest] = value
+    return sections
+
+
+def _name(model: str | None, engine: str, upstream: str | None) -> str:
+    if model is None:
+        return PACKAGED if engine == DEFAULT_ENGINE else "upstream" if upstream else engine
+    path = pathlib.Path(model).expanduser()
+    return path.resolve().name if path.exists() else model

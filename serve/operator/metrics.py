@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ttc.core import Usage
 
-__all__ = ["Finished", "Labels", "Metrics"]
+__all__ = ["Labels", "RequestRecord", "ServerMetrics"]
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -48,19 +48,19 @@ class _Histogram:
         self.sums[key] = self.sums.get(key, 0.0) + value
 
     def lines(self, name: str) -> list[str]:
-        found = []
+        rows = []
         for labels, counts in sorted(self.counts.items()):
             total = 0
-            for bound, count in zip((*map(_number, self.bounds), "+Inf"), counts, strict=True):
+            for edge, count in zip((*map(_number, self.bounds), "+Inf"), counts, strict=True):
                 total += count
-                found.append(f"{name}_bucket{_labels((*labels, ('le', bound)))} {total}")
-            found.append(f"{name}_sum{_labels(labels)} {_number(self.sums[labels])}")
-            found.append(f"{name}_count{_labels(labels)} {total}")
-        return found
+                rows.append(f"{name}_bucket{_labels((*labels, ('le', edge)))} {total}")
+            rows.append(f"{name}_sum{_labels(labels)} {_number(self.sums[labels])}")
+            rows.append(f"{name}_count{_labels(labels)} {total}")
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class RequestRecord:
     """What is recorded of a request that ended. Seconds; `first_token_s` None when there was none."""
 
     model: str
@@ -75,7 +75,7 @@ class Finished:
     enforced: str = "none"
 
 
-class Metrics:
+class ServerMetrics:
     """The server's metrics; `gauges` are read when asked."""
 
     def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], Mapping[Labels, float]]]]) -> None:
@@ -105,7 +105,7 @@ class Metrics:
         """Record a request that did not run."""
         (self._rejected if status == 429 else self._refused).add(1, code=code)
 
-    def finished(self, done: Finished) -> None:
+    def finished(self, done: RequestRecord) -> None:
         """Record a request that ran."""
         labels = {"model": done.model, "strategy": done.strategy}
         self._ended.add(1, **labels, outcome=done.outcome)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from serve.operator.metrics import Finished
+from serve.operator.metrics import RequestRecord
 from ttc.errors import MissingExtra
 
 __all__ = ["RequestSpan", "configure_tracing"]
@@ -63,7 +63,7 @@ class RequestSpan:
             },
         )
 
-    def end(self, done: Finished) -> None:
+    def end(self, done: RequestRecord) -> None:
         """End it with what the request cost."""
         if self._span is None:
             return

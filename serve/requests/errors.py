@@ -60,14 +60,14 @@ class ApiError(TTCError):
 
     def headers(self) -> Mapping[str, str]:
         """Headers that go with it."""
-        found: dict[str, str] = {}
+        headers: dict[str, str] = {}
         if self.retry_after_s is not None:
-            found["retry-after"] = str(max(round(self.retry_after_s), 1))
+            headers["retry-after"] = str(max(round(self.retry_after_s), 1))
         if self.status == 504:
-            found["x-should-retry"] = "false"  # it would only take as long again
+            headers["x-should-retry"] = "false"  # it would only take as long again
         if self.status == 401:
-            found["www-authenticate"] = "Bearer"
-        return found
+            headers["www-authenticate"] = "Bearer"
+        return headers
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:

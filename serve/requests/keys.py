@@ -103,8 +103,8 @@ def _read_key(name: str, table: Mapping[str, Any], where: str) -> Key:
 def find_key(presented: str, keys: Sequence[Key]) -> Key | None:
     """The key whose secret was presented; compares with every one of them, whatever it finds."""
     digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
-    found = None
+    match = None
     for key in keys:
         if hmac.compare_digest(digest, key.digest):
-            found = key
-    return found
+            match = key
+    return match

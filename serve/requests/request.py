@@ -1,7 +1,7 @@
-"""What was asked, whatever dialect it came in: the wishes of one request, checked for form but not yet for this server.
+"""What was asked, whatever dialect it came in: one request, checked for form but not yet for this server.
 
-A dialect builds a `ServeRequest`; `serve.running.plan` turns it into a `Plan` for one model, or refuses it. None means
-that the client did not say.
+A dialect builds a `ServeRequest`; `serve.running.plan` turns it into a `RequestPlan` for one model, or refuses it. None
+means that the client did not say.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, Literal, TypeAlias
 
 from ttc.core import Message
 
-__all__ = ["Progress", "SamplingWish", "SearchWish", "ServeRequest", "ThinkingWish"]
+__all__ = ["ProgressLevel", "SamplingRequest", "SearchRequest", "ServeRequest", "ThinkingRequest"]
 
-Progress: TypeAlias = Literal["off", "summary", "full"]
+ProgressLevel: TypeAlias = Literal["off", "summary", "full"]
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingWish:
+class SamplingRequest:
     """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages.
 
     `penalties` holds those that are not neutral, by their names in `ttc.core.PENALTIES`.
@@ -35,7 +35,7 @@ class SamplingWish:
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkingWish:
+class ThinkingRequest:
     """How to think (see `serve.requests.thinking`). `budget` -1 is unlimited; `show` returns the thought.
 
     `budget_field` and `effort_field` are the names the client used, for messages.
@@ -51,7 +51,7 @@ class ThinkingWish:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchWish:
+class SearchRequest:
     """The `ttc` object: a strategy with its parameters and limits."""
 
     strategy: str | None = None
@@ -60,7 +60,7 @@ class SearchWish:
     scorer: str | None = None
     seed: int | None = None
     answer_kind: str | None = None
-    progress: Progress | None = None
+    progress: ProgressLevel | None = None
     return_candidates: bool = False
 
 
@@ -77,9 +77,9 @@ class ServeRequest:
     text: str | None = None
     num_choices: int = 1
     stream: bool = False
-    sampling: SamplingWish = field(default_factory=SamplingWish)
-    thinking: ThinkingWish = field(default_factory=ThinkingWish)
-    search: SearchWish = field(default_factory=SearchWish)
+    sampling: SamplingRequest = field(default_factory=SamplingRequest)
+    thinking: ThinkingRequest = field(default_factory=ThinkingRequest)
+    search: SearchRequest = field(default_factory=SearchRequest)
     logprobs: bool = False
     top_logprobs: int = 0
     return_token_ids: bool = False

@@ -1,6 +1,6 @@
 """Thinking parameters: every spelling that clients use, one meaning, and what this server makes of it.
 
-`FIELDS` describes the spellings, `read_thinking` brings them together and refuses contradictions by name, `settle`
+`ThinkingFields` holds the spellings, `read_thinking` brings them together and refuses contradictions by name, `settle`
 applies the server's table of efforts, its ceiling and the reserve of tokens for the answer. Enforcement is not here:
 `ttc.session.thinking` counts token ids. A number beats an effort; effort "none", a budget of 0 and a switch that is off
 are the same thing, and contradict anything that asks for thought.
@@ -14,62 +14,89 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
+from annotated_types import Ge, Le
+from pydantic import Field
+
+from serve.requests.body import WHOLE, RequestBody
 from serve.requests.errors import invalid
-from serve.requests.request import ThinkingWish
-from serve.requests.schema import Schema, described, nullable, without_nulls
+from serve.requests.request import ThinkingRequest
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, Thinking
 
-__all__ = ["BUDGETS", "EFFORTS", "FIELDS", "UNLIMITED", "Settled", "ThinkingPolicy", "read_thinking", "settle"]
+__all__ = [
+    "BUDGETS",
+    "EFFORTS",
+    "UNLIMITED",
+    "Effort",
+    "ReasoningOptions",
+    "ThinkingFields",
+    "ThinkingMode",
+    "ThinkingPlan",
+    "ThinkingPolicy",
+    "read_thinking",
+    "settle",
+]
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")
 UNLIMITED = -1
-_MOST = 1 << 31
-
-_BUDGET: Schema = nullable({"type": "integer", "minimum": UNLIMITED, "maximum": _MOST})
-_EFFORT: Schema = nullable({"type": "string", "enum": list(EFFORTS)})
-_SWITCH: Schema = nullable({"type": "boolean"})
-
-
-def _object(properties: Mapping[str, Schema]) -> dict[str, Any]:
-    return nullable({"type": "object", "additionalProperties": False, "properties": dict(properties)})
-
-
-FIELDS: Mapping[str, Schema] = MappingProxyType(
-    {
-        "reasoning_effort": described(_EFFORT, "How much to think; none is the no-think mode."),
-        "thinking_budget": described(_BUDGET, "Most tokens of thought; 0 closes it at once, -1 is unlimited."),
-        **{name: described(_BUDGET, "The same as thinking_budget.") for name in BUDGETS[1:]},
-        "min_thinking_tokens": nullable({"type": "integer", "minimum": 0, "maximum": _MOST}),
-        "enable_thinking": _SWITCH,
-        "include_reasoning": described(_SWITCH, "false hides the thought, its ids and log-probabilities."),
-        "chat_template_kwargs": _object({"enable_thinking": _SWITCH, "thinking": _SWITCH}),
-        "thinking": _object(
-            {
-                "type": nullable({"type": "string", "enum": ["enabled", "disabled", "adaptive"]}),
-                "budget_tokens": _BUDGET,
-            }
-        ),
-        "thinking_config": _object({"thinking_budget": _BUDGET, "include_thoughts": _SWITCH}),
-        "reasoning": _object(
-            {
-                "effort": _EFFORT,
-                "max_tokens": _BUDGET,
-                "enabled": _SWITCH,
-                "exclude": _SWITCH,
-                "summary": nullable({"type": "string", "enum": ["auto", "concise", "detailed"]}),
-            }
-        ),
-    }
-)
-"""The fields that steer thinking, by every name; for the schemas of the dialects."""
-
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORTS: tuple[str, ...] = get_args(Effort)
+ThoughtTokens = Annotated[int, Ge(UNLIMITED), Le(1 << 31), WHOLE]
 _TYPES = {"enabled": True, "disabled": False}
+_SAME = "The same as thinking_budget."
+
+
+class TemplateOptions(RequestBody):
+    """`chat_template_kwargs`: the switch by its names in chat templates."""
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+
+
+class ThinkingMode(RequestBody):
+    """`thinking`, as Anthropic spells it."""
+
+    type: Literal["enabled", "disabled", "adaptive"] | None = None
+    budget_tokens: ThoughtTokens | None = None
+
+
+class ThinkingConfig(RequestBody):
+    """`thinking_config`, as Google spells it."""
+
+    thinking_budget: ThoughtTokens | None = None
+    include_thoughts: bool | None = None
+
+
+class ReasoningOptions(RequestBody):
+    """`reasoning`, as OpenAI and OpenRouter spell it."""
+
+    effort: Effort | None = None
+    max_tokens: ThoughtTokens | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ThinkingFields(RequestBody):
+    """The fields that steer thinking, by every name."""
+
+    reasoning_effort: Effort | None = Field(None, description="How much to think; none is the no-think mode.")
+    thinking_budget: ThoughtTokens | None = Field(
+        None, description="Most tokens of thought; 0 closes it at once, -1 is unlimited."
+    )
+    thinking_token_budget: ThoughtTokens | None = Field(None, description=_SAME)
+    thinking_budget_tokens: ThoughtTokens | None = Field(None, description=_SAME)
+    max_thinking_tokens: ThoughtTokens | None = Field(None, description=_SAME)
+    min_thinking_tokens: Annotated[int, Ge(0), Le(1 << 31), WHOLE] | None = None
+    enable_thinking: bool | None = None
+    include_reasoning: bool | None = Field(None, description="false hides the thought, its ids and log-probabilities.")
+    chat_template_kwargs: TemplateOptions | None = None
+    thinking: ThinkingMode | None = None
+    thinking_config: ThinkingConfig | None = None
+    reasoning: ReasoningOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +127,9 @@ class ThinkingPolicy:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        wanted = set(EFFORTS) - {"none"}
-        if set(self.efforts) != wanted:
-            raise ConfigError(f"thinking.efforts must name {', '.join(sorted(wanted))}, got {sorted(self.efforts)}")
+        names = set(EFFORTS) - {"none"}
+        if set(self.efforts) != names:
+            raise ConfigError(f"thinking.efforts must name {', '.join(sorted(names))}, got {sorted(self.efforts)}")
         for name, value in self.efforts.items():
             if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != UNLIMITED):
                 raise ConfigError(f"thinking.efforts.{name} must be a number of tokens >= 1, or -1, got {value!r}")
@@ -124,34 +151,33 @@ class ThinkingPolicy:
         return round(max_tokens * self.reserve_share)
 
 
-def read_thinking(body: Mapping[str, Any]) -> ThinkingWish:
-    """Bring the spellings of `body` (checked against FIELDS) together.
+def read_thinking(body: ThinkingFields) -> ThinkingRequest:
+    """Bring the spellings of `body` together.
 
     Raises:
         ApiError: two of them contradict each other; names both.
     """
-    inner = {name: without_nulls(body.get(name) or {}) for name in _NESTED}
-    budgets = {name: body[name] for name in BUDGETS if body.get(name) is not None}
-    budgets |= _nested(inner, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget")
-    efforts = {"reasoning_effort": body["reasoning_effort"]} if body.get("reasoning_effort") is not None else {}
-    efforts |= _nested(inner, "reasoning.effort")
-    switches = {"enable_thinking": body["enable_thinking"]} if body.get("enable_thinking") is not None else {}
-    switches |= _nested(
-        inner, "chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking", "reasoning.enabled"
+    budgets = _spelled(
+        body, *BUDGETS, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget"
     )
-    if inner["thinking"].get("type") in _TYPES:
-        switches["thinking.type"] = _TYPES[inner["thinking"]["type"]]
-    hidden = {"include_reasoning": not body["include_reasoning"]} if body.get("include_reasoning") is not None else {}
-    hidden |= _nested(inner, "reasoning.exclude")
-    hidden |= {key: not shown for key, shown in _nested(inner, "thinking_config.include_thoughts").items()}
-    for group in (budgets, efforts, switches, hidden):
+    efforts = _spelled(body, "reasoning_effort", "reasoning.effort")
+    switches = _spelled(
+        body,
+        *("enable_thinking", "chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking"),
+        "reasoning.enabled",
+    )
+    kinds = _spelled(body, "thinking.type")
+    switches |= {name: _TYPES[kind] for name, kind in kinds.items() if kind in _TYPES}
+    shows = _spelled(body, "include_reasoning", "thinking_config.include_thoughts")
+    hides = {name: not value for name, value in shows.items()} | _spelled(body, "reasoning.exclude")
+    for group in (budgets, efforts, switches, hides):
         _agree(group)
-    wish = ThinkingWish(
+    wish = ThinkingRequest(
         enabled=next(iter(switches.values()), None),
         effort=next(iter(efforts.values()), None),
         budget=next(iter(budgets.values()), None),
-        min_tokens=body.get("min_thinking_tokens") or 0,
-        show=not next(iter(hidden.values()), False),
+        min_tokens=body.min_thinking_tokens or 0,
+        show=not next(iter(hides.values()), False),
         budget_field=next(iter(budgets), "thinking_budget"),
         effort_field=next(iter(efforts), "reasoning_effort"),
     )
@@ -159,16 +185,16 @@ def read_thinking(body: Mapping[str, Any]) -> ThinkingWish:
     return wish
 
 
-_NESTED = ("reasoning", "thinking", "thinking_config", "chat_template_kwargs")
-
-
-def _nested(inner: Mapping[str, Mapping[str, Any]], *paths: str) -> dict[str, Any]:
-    found = {}
+def _spelled(body: ThinkingFields, *paths: str) -> dict[str, Any]:
+    """What the client said at these paths, by path."""
+    values = {}
     for path in paths:
-        name, _, key = path.partition(".")
-        if key in inner[name]:
-            found[path] = inner[name][key]
-    return found
+        value: Any = body
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        if value is not None:
+            values[path] = value
+    return values
 
 
 def _agree(values: Mapping[str, Any]) -> None:
@@ -182,7 +208,7 @@ def _agree(values: Mapping[str, Any]) -> None:
             )
 
 
-def _check(wish: ThinkingWish, switch: str) -> None:
+def _check(wish: ThinkingRequest, switch: str) -> None:
     """Refuse thought that is switched off and asked for at once."""
     offs = {
         switch: wish.enabled is False,
@@ -195,8 +221,8 @@ def _check(wish: ThinkingWish, switch: str) -> None:
         switch: wish.enabled is True,
         wish.effort_field: wish.effort not in (None, "none") and wish.budget != 0,  # a number beats an effort
     }
-    off = next((name for name, said in offs.items() if said), None)
-    on = next((name for name, said in wants.items() if said), None)
+    off = next((name for name, applies in offs.items() if applies), None)
+    on = next((name for name, applies in wants.items() if applies), None)
     if off is not None and on is not None:
         raise invalid(on, f"{on} asks for thought, but {off} switches it off: send one", "conflicting_thinking")
     if wish.budget is not None and 0 < wish.budget < wish.min_tokens:
@@ -208,7 +234,7 @@ def _check(wish: ThinkingWish, switch: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ThinkingPlan:
     """How this request thinks: the control itself, and what the reply says of it."""
 
     control: Thinking
@@ -218,14 +244,14 @@ class Settled:
 
 
 def settle(
-    wish: ThinkingWish,
+    wish: ThinkingRequest,
     policy: ThinkingPolicy,
     capabilities: Capabilities,
     max_tokens: int,
     *,
     raw: bool = False,
     opened: bool = False,
-) -> Settled:
+) -> ThinkingPlan:
     """Apply the operator's policy to a wish.
 
     `raw` is for prompts without a chat template; `opened` says that the prompt, rendered without any wish, ends inside
@@ -234,23 +260,25 @@ def settle(
     Raises:
         ApiError: the model does not think, cannot be held to a budget, or the number is above the ceiling.
     """
-    said = wish.effort is not None or wish.budget is not None or wish.enabled is not None or wish.min_tokens > 0
-    effort = wish.effort if said else policy.default_effort
+    explicit = wish.effort is not None or wish.budget is not None or wish.enabled is not None or wish.min_tokens > 0
+    effort = wish.effort if explicit else policy.default_effort
     if effort == "none" or wish.enabled is False or wish.budget == 0:
-        return _off(wish, capabilities, effort, raw=raw, said=said)
-    if not (said or effort is not None or opened):
-        return Settled(Thinking())
+        return _off(wish, capabilities, effort, raw=raw, explicit=explicit)
+    if not (explicit or effort is not None or opened):
+        return ThinkingPlan(Thinking())
     if not _countable(wish, capabilities):
-        return Settled(Thinking(mode="on") if not capabilities.token_ids and not raw else Thinking(), effort=effort)
+        return ThinkingPlan(
+            Thinking(mode="on") if not capabilities.token_ids and not raw else Thinking(), effort=effort
+        )
     ceiling = policy.max_thinking_tokens
     if wish.budget is not None and ceiling is not None and wish.budget > ceiling:
         name = wish.budget_field
         raise invalid(name, f"{name} = {wish.budget} exceeds this server's ceiling of {ceiling}", "budget_too_large")
-    asked = wish.budget if wish.budget is not None or effort is None else policy.efforts[effort]
+    request = wish.budget if wish.budget is not None or effort is None else policy.efforts[effort]
     reserve = 0 if wish.budget == UNLIMITED else policy.reserve(max_tokens)
-    limits = [ceiling, max_tokens - reserve if reserve else None, None if asked == UNLIMITED else asked]
-    given = [limit for limit in limits if limit is not None]
-    cap = max(min(given), 1) if given else None
+    limits = [ceiling, max_tokens - reserve if reserve else None, None if request == UNLIMITED else request]
+    caps = [limit for limit in limits if limit is not None]
+    cap = max(min(caps), 1) if caps else None
     if cap is not None and wish.min_tokens > cap:
         raise invalid(
             "min_thinking_tokens",
@@ -260,12 +288,14 @@ def settle(
     control = Thinking(
         mode="auto" if raw else "on", max_tokens=cap, min_tokens=wish.min_tokens, handover=policy.handover
     )
-    return Settled(control, asked, reserve, effort)
+    return ThinkingPlan(control, request, reserve, effort)
 
 
-def _off(wish: ThinkingWish, capabilities: Capabilities, effort: str | None, *, raw: bool, said: bool) -> Settled:
+def _off(
+    wish: ThinkingRequest, capabilities: Capabilities, effort: str | None, *, raw: bool, explicit: bool
+) -> ThinkingPlan:
     """No thought: the template's own switch, where there is a template and a thought to switch off."""
-    if raw and said:
+    if raw and explicit:
         name = wish.budget_field if wish.budget == 0 else wish.effort_field
         raise invalid(
             name,
@@ -273,10 +303,10 @@ def _off(wish: ThinkingWish, capabilities: Capabilities, effort: str | None, *, 
             "unsupported_parameter",
         )
     thinks = bool(capabilities.think_close) or not capabilities.token_ids
-    return Settled(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)
+    return ThinkingPlan(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)
 
 
-def _countable(wish: ThinkingWish, capabilities: Capabilities) -> bool:
+def _countable(wish: ThinkingRequest, capabilities: Capabilities) -> bool:
     """Whether tokens of thought can be counted; raises for a wish that needs what the model has not."""
     if capabilities.token_ids and capabilities.think_close:
         return True

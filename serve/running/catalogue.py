@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serve.operator.config import ModelSpec, PresetSpec, ServeConfig
 from serve.requests.errors import ApiError
-from serve.running.fair import FairGate
-from serve.running.forward import Forward, open_forward
+from serve.running.admission import FairGate
 from serve.running.markers import with_markers
 from ttc.config.values import nearest
 from ttc.core import Engine, Scorer
 from ttc.session.thinking import QWEN3_HANDOVER
 
+if TYPE_CHECKING:
+    from ttc.engines.openai.client import Client
+    from ttc.engines.openai.request import Features
+
 __all__ = ["AUTO", "Catalogue", "ServedModel"]
 
 AUTO = "auto"
 _log = logging.getLogger("serve")
+
+
+IDLE_S = 600.0
+CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForwardDoor:
+    """The door to the server behind a model."""
+
+    client: Client
+    features: Features
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +47,7 @@ class ServedModel:
     engine: Engine
     gate: FairGate
     scorers: Mapping[str, Scorer]
-    forward: Forward | None = None
+    forward: ForwardDoor | None = None
 
     @property
     def name(self) -> str:
@@ -133,8 +149,8 @@ class Catalogue:
             if test is None or not capabilities.think_close or model.engine.encode(words) != capabilities.think_close:
                 continue
             report = await test()
-            told = {"model": model.name, "exact": report.exact, "failures": list(report.failures)}
-            _log.info("the engine's own thinking cap was tested", extra=told)
+            notes = {"model": model.name, "exact": report.exact, "failures": list(report.failures)}
+            _log.info("the engine's own thinking cap was tested", extra=notes)
 
     async def close(self) -> None:
         """Close every engine."""
@@ -142,3 +158,15 @@ class Catalogue:
             if model.forward is not None:
                 await model.forward.client.close()
             await model.engine.close()
+
+
+def open_forward(spec: ModelSpec, engine: Engine) -> ForwardDoor | None:
+    """The door of a model of engine `openai`; None for engines that run here."""
+    from ttc.engines.openai.engine import RemoteEngine
+
+    if not isinstance(engine, RemoteEngine):
+        return None
+    from ttc.engines.openai.client import Access, Client
+
+    key = os.environ.get(str(spec.engine.params.get("api_key_env", "OPENAI_API_KEY")), "").strip()
+    return ForwardDoor(Client(engine.base_url, Access(key, CONNECT_S, IDLE_S)), engine.features)

@@ -161,11 +161,11 @@ class Deltas:
 
 
 def _rest(part: _Part, final: str) -> bool:
-    shown = "".join(part.pieces)
-    if not final.startswith(shown):
+    prefix = "".join(part.pieces)
+    if not final.startswith(prefix):
         return False
-    if len(final) > len(shown):
-        part.write(final[len(shown) :])
+    if len(final) > len(prefix):
+        part.write(final[len(prefix) :])
     return True
 
 
@@ -177,5 +177,5 @@ def _overlap(text: str, stop: str) -> int:
 
 def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
     """`text` up to the first of `stops`, and which it was; toolkit completions keep it, OpenAI's replies do not."""
-    found = min(((text.find(stop), stop) for stop in stops if stop in text), default=None)
-    return (text, None) if found is None else (text[: found[0]], found[1])
+    first = min(((text.find(stop), stop) for stop in stops if stop in text), default=None)
+    return (text, None) if first is None else (text[: first[0]], first[1])

@@ -1,8 +1,9 @@
 """What happens while a request runs: frozen events, which a dialect turns into chunks or gathers into one reply.
 
-    Started, then per choice: ThinkingDelta* AnswerDelta* Finish; Progress anywhere before the first Finish; then Done
+    Started, then per choice: ThinkingDelta* AnswerDelta* Finish; then Done
 
-`Failed` ends a stream instead. The deltas of a choice add up to the texts of its `Finish`, streamed or not.
+`SearchProgress` may come anywhere before the first Finish.
+`RequestFailed` ends a stream instead. The deltas of a choice add up to the texts of its `Finish`, streamed or not.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from ttc.core import Usage
 
 __all__ = [
     "AnswerDelta",
-    "Counts",
     "Done",
-    "Failed",
     "Finish",
-    "Outcome",
-    "Progress",
+    "RequestFailed",
+    "SearchProgress",
     "ServeEvent",
     "Started",
     "ThinkingDelta",
+    "TokenCounts",
     "TokenLogprob",
+    "WholeReply",
     "ledger",
 ]
 
@@ -68,7 +69,7 @@ class AnswerDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SearchProgress:
     """How a search stands; JSON, sent as the top-level field `ttc` of a chunk."""
 
     data: Mapping[str, Any]
@@ -89,7 +90,7 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TokenCounts:
     """Tokens of what is returned: prompt (cached of them), completion (reasoning of them)."""
 
     prompt: int = 0
@@ -102,23 +103,23 @@ class Counts:
 class Done:
     """All choices are complete: the usage of what is returned, and the `ttc` object of the reply."""
 
-    counts: Counts
+    counts: TokenCounts
     ttc: Mapping[str, Any] = field(default_factory=dict)
     prompt_token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RequestFailed:
     """The request ends without an answer."""
 
     error: ApiError
 
 
-ServeEvent: TypeAlias = Started | ThinkingDelta | AnswerDelta | Progress | Finish | Done | Failed
+ServeEvent: TypeAlias = Started | ThinkingDelta | AnswerDelta | SearchProgress | Finish | Done | RequestFailed
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WholeReply:
     """A whole reply: what the events of a request add up to."""
 
     started: Started

@@ -10,45 +10,31 @@ counts them. Left out: other strategies, and budgets on thinking, which need tok
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from serve.operator.config import ModelSpec
-from serve.requests.errors import ApiError, invalid
-from serve.requests.extras import check_forwarded
+from serve.requests.errors import ApiError
 from serve.requests.request import ServeRequest
-from serve.running.events import AnswerDelta, Counts, Done, Finish, ServeEvent, Started, ThinkingDelta, ledger
+from serve.running.catalogue import ForwardDoor
+from serve.running.events import AnswerDelta, Done, Finish, ServeEvent, Started, ThinkingDelta, TokenCounts, ledger
+from serve.running.plan import RequestPlan
 from ttc import answers, seeds
 from ttc.concurrent import gather
-from ttc.core import Engine, Sampling, ThinkState, Usage
+from ttc.core import Sampling, ThinkState, Usage
 from ttc.errors import EngineError
 
 if TYPE_CHECKING:
-    from serve.running.plan import Plan
-    from ttc.engines.openai.client import Client
     from ttc.engines.openai.request import Features
 
-__all__ = ["Forward", "check_forward", "execute_forward", "open_forward"]
+__all__ = ["execute_forward"]
 
-STRATEGIES = ("direct", "majority")
 TOKEN_FIELDS = ("stop_token_ids", "skip_special_tokens")
 """What only makes sense for text that is continued by ids."""
 _REFUSED = re.compile(r"answered 4\d\d: (.*)", re.DOTALL)
-IDLE_S = 600.0
-CONNECT_S = 5.0
 _REASONS: Mapping[str, Any] = {"length": "length", "max_tokens": "length", "tool_calls": "tool_calls"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Forward:
-    """The door to the server behind a model."""
-
-    client: Client
-    features: Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,43 +61,6 @@ class _Reply:
         return "" if final is None else f"final:{answers.key(final, kind)}"
 
 
-def open_forward(spec: ModelSpec, engine: Engine) -> Forward | None:
-    """The door of a model of engine `openai`; None for engines that run here."""
-    from ttc.engines.openai.engine import RemoteEngine
-
-    if not isinstance(engine, RemoteEngine):
-        return None
-    from ttc.engines.openai.client import Access, Client
-    from ttc.engines.openai.factory import OFFICIAL
-
-    key = os.environ.get(str(spec.engine.params.get("api_key_env", "OPENAI_API_KEY")), "").strip()
-    urls = spec.engine.params.get("base_url") or os.environ.get("OPENAI_BASE_URL") or OFFICIAL
-    url = str(urls).split(",")[0].strip().rstrip("/")
-    return Forward(Client(url, Access(key, CONNECT_S, IDLE_S)), engine.features)
-
-
-def check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
-    """Refuse by name what cannot go together with fields that are passed through.
-
-    Raises:
-        ApiError: the model runs here, or a field needs control that a server behind does not give.
-    """
-    field = next(iter(request.forward))
-    if not able:
-        why = f"{field}: model {name} runs here, only servers behind (--upstream) have tools and formats; leave it out"
-        raise invalid(field, why, "unsupported_parameter")
-    wish = request.thinking
-    if wish.budget not in (None, 0) or wish.min_tokens:
-        counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"
-        raise invalid(counted, f"{counted} cannot be held together with {field}", "unsupported_parameter")
-    if strategy not in STRATEGIES:
-        raise invalid("ttc.strategy", f"strategy {strategy} cannot honour {field}", "unsupported_parameter")
-    check_forwarded(request, name)
-    for on, other in ((request.logprobs, "logprobs"), (request.return_token_ids, "return_token_ids")):
-        if on:
-            raise invalid(other, f"{other} cannot be given together with {field}", "unsupported_parameter")
-
-
 def forward_body(request: ServeRequest, sampling: Sampling, features: Features, seed: int) -> dict[str, Any]:
     """The request to the server behind, in the fields it was found to know."""
     from ttc.engines.openai.chat import switch_fields
@@ -127,7 +76,7 @@ def forward_body(request: ServeRequest, sampling: Sampling, features: Features, 
 
 
 async def execute_forward(
-    plan: Plan, started: Started, emit: Callable[[ServeEvent], None], charge: Callable[[Usage], None]
+    plan: RequestPlan, started: Started, emit: Callable[[ServeEvent], None], charge: Callable[[Usage], None]
 ) -> None:
     """Ask the server behind and emit the events of the reply, `Done` last.
 
@@ -151,20 +100,20 @@ async def execute_forward(
 
     replies = await gather(one(index) for index in range(num_draws))
     keys = [reply.key(plan.answer_kind) for reply in replies]
-    chosen = 0 if plan.direct else _vote(keys)
-    kept = replies if plan.direct else [replies[chosen]]
-    for index, reply in enumerate(kept):
+    winner = 0 if plan.direct else _vote(keys)
+    choices = replies if plan.direct else [replies[winner]]
+    for index, reply in enumerate(choices):
         _finish(index, reply, request, emit, written=plan.direct)
     total = Usage()
     for reply in replies:
         total += reply.usage
-    counts = Counts(
-        prompt=kept[0].usage.prompt,
-        cached=kept[0].usage.cached,
-        completion=sum(reply.usage.generated for reply in kept),
-        reasoning=sum(reply.usage.thinking for reply in kept),
+    counts = TokenCounts(
+        prompt=choices[0].usage.prompt,
+        cached=choices[0].usage.cached,
+        completion=sum(reply.usage.generated for reply in choices),
+        reasoning=sum(reply.usage.thinking for reply in choices),
     )
-    emit(Done(counts, _result(plan, replies, keys, chosen, total)))
+    emit(Done(counts, _result(plan, replies, keys, winner, total)))
 
 
 def _writer(index: int, request: ServeRequest, emit: Callable[[ServeEvent], None]) -> Callable[[str, str], None]:
@@ -193,7 +142,7 @@ def _finish(
     )
 
 
-async def _ask(forward: Forward, body: Mapping[str, Any], write: Callable[[str, str], None] | None) -> _Reply:
+async def _ask(forward: ForwardDoor, body: Mapping[str, Any], write: Callable[[str, str], None] | None) -> _Reply:
     """One streamed request, put together."""
     from ttc.engines.shared.balance import Transient
 
@@ -207,12 +156,12 @@ async def _ask(forward: Forward, body: Mapping[str, Any], write: Callable[[str, 
                 for choice in chunk.get("choices") or ():
                     delta = choice.get("delta") or {}
                     thought = delta.get("reasoning") or delta.get("reasoning_content") or ""
-                    said = delta.get("content") or ""
-                    content, reasoning = content + said, reasoning + thought
+                    text = delta.get("content") or ""
+                    content, reasoning = content + text, reasoning + thought
                     finish = choice.get("finish_reason") or finish
                     _gather_calls(calls, delta.get("tool_calls") or ())
                     if write is not None:
-                        write(thought, said)
+                        write(thought, text)
     except Transient as failure:
         raise failure.error from failure
     except EngineError as exc:
@@ -264,7 +213,9 @@ def _vote(keys: Sequence[str]) -> int:
     return keys.index(counts.most_common(1)[0][0]) if counts else 0
 
 
-def _result(plan: Plan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int, usage: Usage) -> dict[str, Any]:
+def _result(
+    plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int, usage: Usage
+) -> dict[str, Any]:
     """The `ttc` object, in the shape of `serve.running.run`; `votes` are those of a candidate's class."""
     votes = Counter(key for key in keys if key)
     candidates = [

@@ -2,37 +2,43 @@
 
 Precedence is body, then preset, then server. What comes out can run as it is; what cannot run is refused here, by
 field, so that a bad request never waits in a queue.
+
+Some fields only some engines honour: penalties, the likeliest tokens, isolated prefix caches. With keys, each key has a
+salt of its own on engines that take one, so that the time a prompt takes does not tell one key what another has asked.
+A request may add a salt to that; it cannot take the key's away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from serve.operator.config import PresetSpec, ServeConfig
+from serve.requests.body import shown
 from serve.requests.errors import from_error, invalid
-from serve.requests.extras import with_extras
-from serve.requests.keys import Key
-from serve.requests.request import Progress, SamplingWish, ServeRequest
-from serve.requests.schema import shown
-from serve.requests.search import Offers
-from serve.requests.thinking import Settled, settle
+from serve.requests.keys import ANYONE, Key
+from serve.requests.request import ProgressLevel, SamplingRequest, ServeRequest
+from serve.requests.search import ServedStrategies
+from serve.requests.thinking import ThinkingPlan, settle
 from serve.running.catalogue import Catalogue, ServedModel
-from serve.running.forward import check_forward
 from serve.running.watch import raw_prompt
 from ttc.config.recipes import dump
-from ttc.core import Answer, Budget, Problem, Prompt, Sampling
+from ttc.core import PENALTIES, Answer, Budget, ExtraSampling, Problem, Prompt, Sampling, extras_of
 from ttc.errors import TTCError
 from ttc.session.session import Session
 from ttc.session.thinking import QWEN3_HANDOVER, Thinking
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["RequestPlan", "make_plan"]
+
 
 DIRECT = "direct"
+FORWARDED_BY = ("direct", "majority")
+"""Strategies that a server behind can be asked with (see `serve.running.forward`)."""
 SEED_BITS = 53
 """Seeds go back as JSON numbers, which many clients read as doubles."""
 LONG_TEXT = 20_000
@@ -40,7 +46,7 @@ LONG_TEXT = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class RequestPlan:
     """A request bound to a model, a strategy and limits. `sequences` is how many draws may run at once."""
 
     request: ServeRequest
@@ -50,11 +56,11 @@ class Plan:
     params: Mapping[str, Any]
     call: Callable[[Problem, Session], Awaitable[Answer]]
     sampling: Sampling
-    settled: Settled
+    settled: ThinkingPlan
     budget: Budget
     seed: int
     answer_kind: str
-    progress: Progress
+    progress: ProgressLevel
     prompt: Prompt
     sequences: int
 
@@ -64,7 +70,9 @@ class Plan:
         return self.strategy == DIRECT
 
 
-async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offers: Offers, config: ServeConfig) -> Plan:
+async def make_plan(
+    request: ServeRequest, key: Key, catalogue: Catalogue, offers: ServedStrategies, config: ServeConfig
+) -> RequestPlan:
     """Check `request` against this server and fill in what it leaves open.
 
     Raises:
@@ -79,14 +87,14 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
     scorer = _scorer(request, model, preset, offer.takes_scorer, offer.needs_scorer, strategy)
     arguments = offer.bind(params, scorer)
     width = _width(request, offer.function, arguments)
-    _check_support(request, strategy, offer.parameters, width)
+    _check_support(request, strategy, offer.parameters.model_fields, width)
     if request.num_choices > config.limits.max_choices:
-        asked = shown(request.num_choices)
-        raise invalid("n", f"n must be at most {config.limits.max_choices}, this server's limit, got {asked}")
+        number = shown(request.num_choices)
+        raise invalid("n", f"n must be at most {config.limits.max_choices}, this server's limit, got {number}")
     if strategy == DIRECT and _streams_behind(request, model):
         request = replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if request.forward:
-        check_forward(request, strategy, model.forward is not None, model.name)
+        _check_forward(request, strategy, model.forward is not None, model.name)
         settled, sampling, prompt = _as_it_came(request, model, config)
     else:
         settled, sampling, prompt = await _settle(request, model, config)
@@ -99,7 +107,7 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
         raise invalid(
             "n", f"n x max_tokens = {request.num_choices * sampling.max_tokens} exceeds the limit of {limit} tokens"
         )
-    return Plan(
+    return RequestPlan(
         request=request,
         model=model,
         key=key,
@@ -120,8 +128,8 @@ async def make_plan(request: ServeRequest, key: Key, catalogue: Catalogue, offer
 def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeRequest:
     """Take the preset's thinking where the body says nothing of it."""
     wish = request.thinking
-    said = wish.effort is not None or wish.budget is not None or wish.enabled is not None
-    if preset is None or said:
+    explicit = wish.effort is not None or wish.budget is not None or wish.enabled is not None
+    if preset is None or explicit:
         return request
     return replace(request, thinking=replace(wish, effort=preset.reasoning_effort, budget=preset.thinking_budget))
 
@@ -136,8 +144,8 @@ def _scorer(
         name = next(iter(model.scorers))
     if name is not None and takes:
         if name not in model.scorers:
-            known = ", ".join(sorted(model.scorers)) or "none"
-            raise invalid("ttc.scorer", f"ttc.scorer: model {model.name} has no scorer {name!r} (known: {known})")
+            names = ", ".join(sorted(model.scorers)) or "none"
+            raise invalid("ttc.scorer", f"ttc.scorer: model {model.name} has no scorer {name!r} (known: {names})")
         return model.scorers[name]
     if needs:
         why = f"strategy {strategy} needs a scorer, and model {model.name} has none here (ttc serve --scorer NAME)"
@@ -180,7 +188,9 @@ def _streams_behind(request: ServeRequest, model: ServedModel) -> bool:
     )
 
 
-def _as_it_came(request: ServeRequest, model: ServedModel, config: ServeConfig) -> tuple[Settled, Sampling, Prompt]:
+def _as_it_came(
+    request: ServeRequest, model: ServedModel, config: ServeConfig
+) -> tuple[ThinkingPlan, Sampling, Prompt]:
     """What a server behind is asked; it renders, counts and thinks by itself.
 
     Half of its context is the most that is asked for by default, since the length of the prompt is not known here.
@@ -188,10 +198,10 @@ def _as_it_came(request: ServeRequest, model: ServedModel, config: ServeConfig) 
     wish = request.sampling
     half = max(model.engine.capabilities.max_context // 2, 1)
     max_tokens = wish.max_tokens or min(config.limits.default_max_tokens, half)
-    return Settled(Thinking()), _sampling(wish, max_tokens), Prompt(text="", token_ids=None)
+    return ThinkingPlan(Thinking()), _sampling(wish, max_tokens), Prompt(text="", token_ids=None)
 
 
-def _sampling(wish: SamplingWish, max_tokens: int) -> Sampling:
+def _sampling(wish: SamplingRequest, max_tokens: int) -> Sampling:
     default = Sampling()
     return Sampling(
         temperature=default.temperature if wish.temperature is None else wish.temperature,
@@ -202,29 +212,31 @@ def _sampling(wish: SamplingWish, max_tokens: int) -> Sampling:
     )
 
 
-async def _settle(request: ServeRequest, model: ServedModel, config: ServeConfig) -> tuple[Settled, Sampling, Prompt]:
+async def _settle(
+    request: ServeRequest, model: ServedModel, config: ServeConfig
+) -> tuple[ThinkingPlan, Sampling, Prompt]:
     """The thinking control, the sampling and the rendered prompt, which depend on each other through max_tokens."""
     limits, wish, capabilities = config.limits, request.sampling, model.engine.capabilities
     if wish.max_tokens is not None and wish.max_tokens > limits.max_tokens:
         name = wish.max_tokens_field
         raise invalid(name, f"{name} = {wish.max_tokens} exceeds this server's limit of {limits.max_tokens}")
 
-    def settled_for(max_tokens: int, *, opened: bool) -> Settled:
+    def settled_for(max_tokens: int, *, opened: bool) -> ThinkingPlan:
         raw = request.text is not None
         return settle(request.thinking, config.thinking, capabilities, max_tokens, raw=raw, opened=opened)
 
     draft = settled_for(wish.max_tokens or limits.default_max_tokens, opened=False)
     prompt = await _render(request, model, draft.control)
     opened = prompt.think_state == "open"
-    used = len(prompt.token_ids or ())  # without ids the server behind counts, and refuses
-    room = capabilities.max_context - used
+    length = len(prompt.token_ids or ())  # without ids the server behind counts, and refuses
+    room = capabilities.max_context - length
     control = settled_for(wish.max_tokens or limits.default_max_tokens, opened=opened).control
     injected = _injected(model, control) if control.active else 0
     field = "messages" if request.text is None else "prompt"
     if room - injected < 1:
         raise invalid(
             field,
-            f"{field} has {used} tokens; the context of {model.name} is {capabilities.max_context}: shorten it by "
+            f"{field} has {length} tokens; the context of {model.name} is {capabilities.max_context}: shorten it by "
             f"{injected + 1 - room} or more",
             "context_length_exceeded",
         )
@@ -233,7 +245,7 @@ async def _settle(request: ServeRequest, model: ServedModel, config: ServeConfig
         extra = f" (and {injected} that thinking control may add)" if injected else ""
         raise invalid(
             name,
-            f"{name} = {wish.max_tokens} and {used} tokens of {field}{extra} exceed the context of "
+            f"{name} = {wish.max_tokens} and {length} tokens of {field}{extra} exceed the context of "
             f"{capabilities.max_context}: at most {room - injected} is possible",
             "context_length_exceeded",
         )
@@ -269,3 +281,82 @@ def _injected(model: ServedModel, thinking: Thinking) -> int:
     handover = 0 if thinking.max_tokens is None else len(engine.encode(sentence))
     waits = thinking.min_tokens + len(engine.encode(thinking.wait)) if thinking.extends else 0
     return handover + waits
+
+
+COUNTED = ("presence_penalty", "frequency_penalty")
+"""Penalties that count the tokens of one request to the engine."""
+WHOLE = ("direct", "majority", "best_of_n")
+"""Strategies whose draws are one request each."""
+
+
+def with_extras(
+    sampling: Sampling, request: ServeRequest, key: Key, model: Any, strategy: str, control: Thinking
+) -> Sampling:
+    """`sampling` with what `request` asks beyond it of `model` (a `ServedModel`), and the key's salt.
+
+    Raises:
+        ApiError: the engine, or the strategy, cannot honour a field; names it.
+    """
+    extras: dict[str, Any] = dict(request.sampling.penalties)
+    if request.top_logprobs:
+        extras["top_logprobs"] = request.top_logprobs
+    supported = extras_of(model.engine.capabilities)
+    names = [*extras, *(["cache_salt"] if request.sampling.cache_salt else [])]
+    _check_known(names, supported, model.name)
+    _check_counted(extras, strategy, control)
+    if request.top_logprobs and strategy != "direct":
+        raise invalid("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it", "unsupported_parameter")
+    if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):
+        extras["cache_salt"] = hashlib.sha256(f"{key.name}\0{request.sampling.cache_salt or ''}".encode()).hexdigest()
+    if not extras:
+        return sampling
+    return ExtraSampling(**{field.name: getattr(sampling, field.name) for field in fields(Sampling)}, **extras)
+
+
+def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
+    """Refuse by name what cannot go together with fields that are passed through.
+
+    Raises:
+        ApiError: the model runs here, or a field needs control that a server behind does not give.
+    """
+    field = next(iter(request.forward))
+    if not able:
+        why = f"{field}: model {name} runs here, only servers behind (--upstream) have tools and formats; leave it out"
+        raise invalid(field, why, "unsupported_parameter")
+    wish = request.thinking
+    if wish.budget not in (None, 0) or wish.min_tokens:
+        counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"
+        raise invalid(counted, f"{counted} cannot be held together with {field}", "unsupported_parameter")
+    if strategy not in FORWARDED_BY:
+        raise invalid("ttc.strategy", f"strategy {strategy} cannot honour {field}", "unsupported_parameter")
+    _check_behind(request, name)
+    for on, other in ((request.logprobs, "logprobs"), (request.return_token_ids, "return_token_ids")):
+        if on:
+            raise invalid(other, f"{other} cannot be given together with {field}", "unsupported_parameter")
+
+
+def _check_behind(request: ServeRequest, name: str) -> None:
+    """Refuse what cannot be asked of a server behind: penalties can, and it answers for them."""
+    values = {"top_logprobs": request.top_logprobs, "cache_salt": request.sampling.cache_salt}
+    _check_known([field for field, value in values.items() if value], PENALTIES, name)
+
+
+def _check_known(names: Collection[str], supported: Collection[str], model: str) -> None:
+    for name in names:
+        if name not in supported:
+            why = f"{name}: the engine of model {model} does not honour it; leave it out"
+            raise invalid(name, why, "unsupported_parameter")
+
+
+def _check_counted(extras: Collection[str], strategy: str, control: Thinking) -> None:
+    """Refuse penalties whose counts would start anew within a draw."""
+    name = next((name for name in COUNTED if name in extras), None)
+    if name is None:
+        return
+    if strategy not in WHOLE:
+        why = f"strategy {strategy} draws an answer in several requests"
+    elif control.active:
+        why = "a thought under a budget and its answer are several requests (send thinking_budget = 0, or no budget)"
+    else:
+        return
+    raise invalid(name, f"{name} counts the tokens of one request, and {why}", "unsupported_parameter")

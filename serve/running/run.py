@@ -11,25 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from serve.running.admission import FairShare
 from serve.running.deltas import Deltas, Markers, cut_at_stop
-from serve.running.engines import RequestEngine
 from serve.running.events import (
     AnswerDelta,
-    Counts,
     Done,
     Finish,
-    Progress,
+    SearchProgress,
     ServeEvent,
     Started,
     ThinkingDelta,
+    TokenCounts,
     TokenLogprob,
     ledger,
 )
-from serve.running.fair import Share
 from serve.running.forward import execute_forward
-from serve.running.plan import Plan
-from serve.running.progress import Board
-from serve.running.watch import Watched
+from serve.running.plan import RequestPlan
+from serve.running.watch import Board, RequestEngine, WatchedSession
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Completion, Problem, Top, Usage
 from ttc.session.solve import attempt
@@ -47,14 +45,14 @@ class _Choice:
     """A finished choice: what is sent, counted and told of it."""
 
     finish: Finish
-    counts: Counts
+    counts: TokenCounts
     answer: Answer
     thought: str
     thinking: dict[str, Any]
     prompt_token_ids: tuple[int, ...] | None
 
 
-async def execute(plan: Plan, started: Started, emit: Emit, charge: Charge, interval_s: float) -> None:
+async def execute(plan: RequestPlan, started: Started, emit: Emit, charge: Charge, interval_s: float) -> None:
     """Run `plan` and emit its events, `Done` last; `charge` is told what each choice cost, however it ended.
 
     Raises:
@@ -71,7 +69,7 @@ async def execute(plan: Plan, started: Started, emit: Emit, charge: Charge, inte
     usage = Usage()
     for choice in choices:
         usage += choice.answer.usage
-    counts = Counts(
+    counts = TokenCounts(
         prompt=choices[0].counts.prompt,
         cached=choices[0].counts.cached,
         completion=sum(choice.counts.completion for choice in choices),
@@ -81,7 +79,7 @@ async def execute(plan: Plan, started: Started, emit: Emit, charge: Charge, inte
 
 
 async def _choice(
-    plan: Plan, name: str, index: int, share: Share, emit: Emit, charge: Charge, interval_s: float
+    plan: RequestPlan, name: str, index: int, share: FairShare, emit: Emit, charge: Charge, interval_s: float
 ) -> _Choice:
     """Run one choice from its first token to its `Finish`."""
     request, engine = plan.request, plan.model.engine
@@ -102,9 +100,9 @@ async def _choice(
         strip=chat,
     )
     streams = plan.direct and request.stream and engine.capabilities.token_ids
-    board = Board(plan.progress if request.stream else "off", lambda data: emit(Progress(data)), interval_s)
+    board = Board(plan.progress if request.stream else "off", lambda data: emit(SearchProgress(data)), interval_s)
     own = RequestEngine(engine, plan.model.gate, share, deltas if streams else None)
-    session = Watched(
+    session = WatchedSession(
         Problem(f"{name}/{index}", request.messages, plan.answer_kind),
         own,
         seed=plan.seed,
@@ -130,18 +128,18 @@ async def _choice(
     return choice
 
 
-def _close(plan: Plan, index: int, session: Watched, own: RequestEngine, answer: Answer) -> _Choice:
+def _close(plan: RequestPlan, index: int, session: WatchedSession, own: RequestEngine, answer: Answer) -> _Choice:
     """Count a finished choice and build what is sent of it."""
     request, chat = plan.request, plan.request.text is None
     path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
-    drawn = [] if path is None else session.along(path)
-    chosen = next((candidate for candidate in answer.candidates if candidate.path == path), None)
+    completions = [] if path is None else session.along(path)
+    winner = next((candidate for candidate in answer.candidates if candidate.path == path), None)
     thinking = answer.thinking.lstrip() if chat else answer.thinking
     text, stop = cut_at_stop(answer.text, plan.sampling.stop)
     text = text.lstrip() if chat else text
-    tokens = _Tokens(plan, session, drawn, own.tops)
+    tokens = _Tokens(plan, session, completions, own.tops)
     prompt = plan.prompt
-    generated = sum(completion.usage.generated for completion in drawn)
+    generated = sum(completion.usage.generated for completion in completions)
     show = request.thinking.show
     finish = Finish(
         index=index,
@@ -152,16 +150,16 @@ def _close(plan: Plan, index: int, session: Watched, own: RequestEngine, answer:
         logprobs=tokens.logprobs() if request.logprobs else None,
         token_ids=tokens.ids(show) if request.return_token_ids else None,
     )
-    counts = Counts(
+    counts = TokenCounts(
         prompt=0 if prompt.token_ids is None else len(prompt.token_ids),
         cached=0 if path is None else own.cached.get(path[:1], 0),
-        completion=generated if drawn else (chosen.num_tokens if chosen else 0),
+        completion=generated if completions else (winner.num_tokens if winner else 0),
         reasoning=tokens.num_reasoning,
     )
     if prompt.token_ids is None:  # counted by the server behind
-        counts = replace(counts, prompt=max((c.usage.prompt for c in drawn), default=answer.usage.prompt))
+        counts = replace(counts, prompt=max((c.usage.prompt for c in completions), default=answer.usage.prompt))
     control = plan.settled.control
-    told = {
+    thinking_report = {
         "mode": "off" if control.template is False else control.mode,
         "effort": plan.settled.effort,
         "budget": 0 if control.template is False else control.max_tokens,
@@ -173,13 +171,15 @@ def _close(plan: Plan, index: int, session: Watched, own: RequestEngine, answer:
         "enforced": answer.enforced,
     }
     ids = prompt.token_ids if request.return_token_ids else None
-    return _Choice(finish, counts, answer, thinking, told, ids)
+    return _Choice(finish, counts, answer, thinking, thinking_report, ids)
 
 
 class _Tokens:
     """The ids along the chosen path, thought and answer told apart."""
 
-    def __init__(self, plan: Plan, session: Watched, drawn: Sequence[Completion], tops: Mapping[int, Top]) -> None:
+    def __init__(
+        self, plan: RequestPlan, session: WatchedSession, completions: Sequence[Completion], tops: Mapping[int, Top]
+    ) -> None:
         self._engine, self._tops = plan.model.engine, tops
         self._ids: list[int] = []
         self._logprobs: list[float | None] = []
@@ -187,20 +187,20 @@ class _Tokens:
         self.forced_end, handover = False, 0
         starts_inside = bool(session.roots) and session.roots[0].think_state == "open"
         self._start = len(session.roots[0].token_ids or ()) if session.roots else 0
-        for completion in drawn:
-            kept = len(completion.token_ids) - completion.num_eos
+        for completion in completions:
+            length = len(completion.token_ids) - completion.num_eos
             for start, end in completion.injected:
                 words = _before_marker(completion.token_ids[start:end], capabilities.think_close)
                 if words is not None:
                     self.forced_end, handover = True, handover + words
-            self._ids += completion.token_ids[:kept]
-            self._logprobs += (completion.logprobs or (None,) * len(completion.token_ids))[:kept]
+            self._ids += completion.token_ids[:length]
+            self._logprobs += (completion.logprobs or (None,) * len(completion.token_ids))[:length]
         parts = split(self._ids, starts_inside, capabilities)
         self.num_thinking, self.inside = len(parts.thinking) - handover, parts.inside
         self.num_reasoning = sum(
             int(event.data["num_thinking"])
             for event in session.trace
-            if event.kind == "generate" and any(event.path == completion.path for completion in drawn)
+            if event.kind == "generate" and any(event.path == completion.path for completion in completions)
         )
         if not capabilities.token_ids:
             self.num_thinking = self.num_reasoning
@@ -212,14 +212,14 @@ class _Tokens:
 
     def logprobs(self) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of the sampled tokens of the answer."""
-        found = []
+        rows = []
         for position, token in self._answer():
             value = self._logprobs[position]
             if value is not None:
                 top = self._tops.get(self._start + position, ())
                 likeliest = tuple(TokenLogprob(self._engine.decode([other]), logprob) for other, logprob in top)
-                found.append(TokenLogprob(self._engine.decode([token]), value, likeliest))
-        return tuple(found)
+                rows.append(TokenLogprob(self._engine.decode([token]), value, likeliest))
+        return tuple(rows)
 
     def _answer(self) -> list[tuple[int, int]]:
         markers = Markers(self._starts_inside, self._engine.capabilities)
@@ -233,7 +233,7 @@ def _before_marker(ids: Sequence[int], marker: Sequence[int]) -> int | None:
     return next((at for at in spots if tuple(ids[at : at + size]) == tuple(marker)), None)
 
 
-def _result(plan: Plan, choices: Sequence[_Choice], usage: Usage) -> dict[str, Any]:
+def _result(plan: RequestPlan, choices: Sequence[_Choice], usage: Usage) -> dict[str, Any]:
     """The `ttc` object of the reply; see serve/README.md."""
     first = choices[0]
     candidates = first.answer.candidates
@@ -257,8 +257,8 @@ def _result(plan: Plan, choices: Sequence[_Choice], usage: Usage) -> dict[str, A
     return result
 
 
-def _candidate(candidate: Candidate, plan: Plan) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _candidate(candidate: Candidate, plan: RequestPlan) -> dict[str, Any]:
+    row: dict[str, Any] = {
         "path": list(candidate.path),
         "final": candidate.final,
         "score": candidate.score,
@@ -266,7 +266,7 @@ def _candidate(candidate: Candidate, plan: Plan) -> dict[str, Any]:
         "finish_reason": candidate.finish_reason,
     }
     if plan.request.search.return_candidates:
-        told["text"] = candidate.text
+        row["text"] = candidate.text
         if plan.request.thinking.show:
-            told["thinking"] = candidate.thinking
-    return told
+            row["thinking"] = candidate.thinking
+    return row

@@ -1,7 +1,15 @@
 """The service: plans, admits and runs requests; knows what runs and when to stop.
 
-A `Job` is one admitted request. Leaving its block cancels what still runs and waits until the engine has let go, so a
-client that disconnects, a deadline and a shutdown all end in the same way.
+An active request is one that was admitted. Leaving its block cancels what still runs and waits until the engine has let
+go, so a client that disconnects, a deadline and a shutdown all end in the same way.
+
+The model `auto` looks at the effort asked for, or the effort whose tokens cover the budget asked for, and takes the
+target the operator named for the nearest level at or below it; without targets, the cheapest model up to medium, the
+dearest above. A target may be a preset, so that effort picks model, mode and strategy at once.
+
+A fallback answers when its model is down, is too slow (`fallback_after_s`), or has spent its tokens on thought and said
+nothing, as long as nothing of an answer has been sent. It answers directly, with the sampling that was asked for, and
+the reply says so: `ttc.fallback: {from, reason}`.
 """
 
 from __future__ import annotations
@@ -15,67 +23,69 @@ from types import TracebackType
 from typing import Any
 
 from serve.operator.config import ServeConfig
-from serve.operator.metrics import Finished, Labels, Metrics
+from serve.operator.metrics import Labels, RequestRecord, ServerMetrics
 from serve.operator.tracing import RequestSpan
 from serve.requests.errors import ApiError, from_error, unavailable
 from serve.requests.keys import Key
-from serve.requests.request import ServeRequest
-from serve.requests.search import Offers
-from serve.running.admission import Admission, Ticket
-from serve.running.catalogue import Catalogue
-from serve.running.events import AnswerDelta, Done, Failed, Finish, ServeEvent, Started, ThinkingDelta, ledger
-from serve.running.fair import FairGate
-from serve.running.plan import Plan, make_plan
-from serve.running.routing import OutOfBudget, fallback_request, reason_of, route
+from serve.requests.request import SearchRequest, ServeRequest, ThinkingRequest
+from serve.requests.search import ServedStrategies
+from serve.requests.thinking import EFFORTS, UNLIMITED
+from serve.running.admission import Admission, FairGate, Ticket
+from serve.running.catalogue import AUTO, Catalogue
+from serve.running.events import AnswerDelta, Done, Finish, RequestFailed, ServeEvent, Started, ThinkingDelta, ledger
+from serve.running.plan import RequestPlan, make_plan
 from serve.running.run import execute
 from ttc.concurrent import settle
 from ttc.core import Usage
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["Job", "Service"]
+__all__ = ["ActiveRequest", "InferenceService", "OutOfBudget", "fallback_request", "reason_of", "route"]
+
 
 _log = logging.getLogger("serve")
 
 
-class Service:
+class InferenceService:
     """Everything behind the routes."""
 
     def __init__(self, config: ServeConfig, catalogue: Catalogue) -> None:
         """Serve the loaded models of `catalogue`; raises ConfigError for a preset that could never run."""
         self.config, self.catalogue = config, catalogue
         scorers = {name for model in catalogue for name in model.scorers}
-        self.offers = Offers(config.strategies, scorers, config.limits.max_width)
+        self.offers = ServedStrategies(config.strategies, scorers, config.limits.max_width)
         _check_presets(config, catalogue, self.offers)
         self.admission = Admission(config.limits.max_sequences)
         self.draining = False
-        self._jobs: set[Job] = set()
-        self.metrics = Metrics(self._gauges())
+        self._jobs: set[ActiveRequest] = set()
+        self.metrics = ServerMetrics(self._gauges())
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs."""
         return not self._jobs
 
-    async def open(self, request: ServeRequest, key: Key, name: str, headers: Mapping[str, str] | None = None) -> Job:
+    async def open(
+        self, request: ServeRequest, key: Key, name: str, headers: Mapping[str, str] | None = None
+    ) -> ActiveRequest:
         """Check and admit a request called `name`; `headers` may hold the trace it belongs to.
 
         Raises:
             ApiError: 400 or 404 for the request, then 503 while draining, then 429.
         """
-        routed, told = route(request, self.catalogue, self.config)
+        routed, notes = route(request, self.catalogue, self.config)
         plan = await self.plan(routed, key)
         if self.draining:
             raise unavailable("draining", "the server is shutting down", retry_after_s=self.config.limits.drain_s)
         ticket = self.admission.admit(key, plan.sequences, search=not plan.direct)
-        job = Job(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), told)
+        job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)
         return job
 
-    async def plan(self, request: ServeRequest, key: Key) -> Plan:
+    async def plan(self, request: ServeRequest, key: Key) -> RequestPlan:
         """Check a request for a model that is named; raises ApiError."""
         return await make_plan(request, key, self.catalogue, self.offers, self.config)
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: ActiveRequest) -> None:
         """Note that a job has ended."""
         self._jobs.discard(job)
         self.metrics.finished(job.finished())
@@ -103,14 +113,20 @@ class Service:
             await asyncio.sleep(0.02)
 
 
-class Job:
+class ActiveRequest:
     """One admitted request; use it as an asynchronous context."""
 
     def __init__(
-        self, service: Service, plan: Plan, ticket: Ticket, name: str, span: RequestSpan, told: Mapping[str, Any]
+        self,
+        service: InferenceService,
+        plan: RequestPlan,
+        ticket: Ticket,
+        name: str,
+        span: RequestSpan,
+        notes: Mapping[str, Any],
     ) -> None:
         """`told` goes into the `ttc` object of the reply."""
-        self._told = dict(told)
+        self._told = dict(notes)
         self._answering = False
         self._service, self.plan, self._ticket, self._name, self._span = service, plan, ticket, name, span
         self._tried = {plan.model.name}
@@ -124,7 +140,7 @@ class Job:
         self.usage = Usage()
         self.outcome = "cancelled"
 
-    async def __aenter__(self) -> Job:
+    async def __aenter__(self) -> ActiveRequest:
         self._task = asyncio.create_task(self._run())
         return self
 
@@ -141,7 +157,7 @@ class Job:
             self._span.end(self.finished())
 
     async def next(self, timeout_s: float | None = None) -> ServeEvent | None:
-        """The next event, or None when there was none for `timeout_s` seconds. The last one is Done or Failed."""
+        """The next event, or None after `timeout_s` seconds without one. The last one is Done or RequestFailed."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._events.get()
@@ -159,7 +175,7 @@ class Job:
             self._task.cancel()
 
     async def _run(self) -> None:
-        """Run the plan, then its fallbacks; the last event is Done or Failed, unless nobody waits any more."""
+        """Run the plan, then its fallbacks; the last event is Done or RequestFailed, unless nobody waits any more."""
         started = Started(self._name, self.plan.request.model, int(time.time()))
         deadline = self._opened + self._service.config.limits.request_timeout_s
         try:
@@ -194,7 +210,7 @@ class Job:
         return None
 
     async def _fall_back(self, error: ApiError) -> bool:
-        """Plan the request for the model's fallback, where `error` is one it may answer for."""
+        """RequestPlan the request for the model's fallback, where `error` is one it may answer for."""
         reason, request = reason_of(error), fallback_request(self.plan)
         if reason is None or request is None or self._answering or request.model in self._tried:
             return False
@@ -235,11 +251,11 @@ class Job:
         """The ledger of all attempts, where there was more than one."""
         return {"usage": ledger(self.usage)} if "fallback" in self._told else {}
 
-    def finished(self) -> Finished:
+    def finished(self) -> RequestRecord:
         """What is recorded of this request."""
-        told = {} if self._done is None else self._done.ttc
-        thoughts = [choice["thinking"] for choice in told.get("choices", [told])] if told else []
-        return Finished(
+        report = {} if self._done is None else self._done.ttc
+        thoughts = [choice["thinking"] for choice in report.get("choices", [report])] if report else []
+        return RequestRecord(
             model=self.plan.model.name,
             strategy=self.plan.strategy,
             outcome=self.outcome,
@@ -247,21 +263,21 @@ class Job:
             seconds=time.monotonic() - self._opened,
             first_token_s=self._first_token_s,
             finish_reasons=tuple(finish.reason for finish in self._ended),
-            num_candidates=len(told.get("candidates", ())),
+            num_candidates=len(report.get("candidates", ())),
             num_forced_ends=sum(bool(thought["forced_end"]) for thought in thoughts),
             enforced=thoughts[0]["enforced"] if thoughts else "none",
         )
 
     def _fail(self, error: ApiError) -> None:
         self.outcome = error.code
-        self._events.put_nowait(Failed(error))
+        self._events.put_nowait(RequestFailed(error))
 
     def _charge(self, usage: Usage) -> None:
         self.usage += usage
         self._ticket.charge(usage)
 
 
-def _check_presets(config: ServeConfig, catalogue: Catalogue, offers: Offers) -> None:
+def _check_presets(config: ServeConfig, catalogue: Catalogue, offers: ServedStrategies) -> None:
     """Refuse at the start what would refuse every request to a preset."""
     for preset in config.presets:
         model, _ = catalogue.find(preset.model)
@@ -276,3 +292,63 @@ def _check_presets(config: ServeConfig, catalogue: Catalogue, offers: Offers) ->
             offer.bind(preset.params, None)
         except ApiError as exc:
             raise ConfigError(f"presets.{preset.name}: {exc.message.replace('ttc.', '')}") from exc
+
+
+UNSAID = "low"
+"""The level of a request that says nothing of effort or budget."""
+HARD = ("high", "xhigh", "max")
+
+
+class OutOfBudget(ApiError):
+    """The model spent its tokens on thought and has said nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "out_of_budget", "the model spent all tokens on thought, and its fallback cannot answer")
+
+
+def route(request: ServeRequest, catalogue: Catalogue, config: ServeConfig) -> tuple[ServeRequest, Mapping[str, Any]]:
+    """Return the request for the model that `auto` picks, and what the reply says of it; others pass unchanged."""
+    if request.model != AUTO:
+        return request, {}
+    level = _level(request.thinking, config)
+    target = _target(level, catalogue, config)
+    return replace(request, model=target), {"routed": {"from": AUTO, "level": level, "to": target}}
+
+
+def _level(wish: ThinkingRequest, config: ServeConfig) -> str:
+    if wish.budget == 0 or wish.enabled is False:
+        return "none"
+    if wish.budget is not None:
+        covering = [
+            level
+            for level in EFFORTS[1:]
+            if config.thinking.efforts[level] == UNLIMITED or 0 < wish.budget <= config.thinking.efforts[level]
+        ]
+        return covering[0] if wish.budget != UNLIMITED and covering else "max"
+    return wish.effort or UNSAID
+
+
+def _target(level: str, catalogue: Catalogue, config: ServeConfig) -> str:
+    for lower in reversed(EFFORTS[: EFFORTS.index(level) + 1]):
+        if lower in config.auto:
+            return config.auto[lower]
+    ranked = sorted(catalogue, key=lambda model: model.spec.cost)
+    return ranked[-1 if level in HARD else 0].name
+
+
+def reason_of(error: BaseException) -> str | None:
+    """Why a fallback may answer in place of what raised `error`; None when it may not."""
+    if isinstance(error, OutOfBudget):
+        return "out_of_budget"
+    if isinstance(error, ApiError):
+        return {503: "unavailable", 504: "timeout"}.get(error.status)
+    return None
+
+
+def fallback_request(plan: RequestPlan) -> ServeRequest | None:
+    """The request as the fallback of the plan's model gets it; None where there is none, or several choices."""
+    name = plan.model.spec.fallback
+    if name is None or plan.request.num_choices > 1:
+        return None
+    wish = ThinkingRequest(show=plan.request.thinking.show)
+    return replace(plan.request, model=name, thinking=wish, search=SearchRequest(seed=plan.seed))

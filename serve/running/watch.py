@@ -1,22 +1,51 @@
-"""A session that is watched: its events as they happen, and the completions along the chosen path."""
+"""One choice of one request, as it is watched: its session, its engine, and how its search stands.
+
+The session passes its events on as they happen. The engine gives fair shares, hands tokens on while they are sampled
+and notes cache hits; strategies and thinking control run unchanged on top of it, so a streamed answer is the same
+answer. Draws go to the engine one by one: equal prompts that arrive together share their computation there.
+
+The board makes messages of progress from the events: counts for a summary, and the nodes that changed. A node is one
+generated piece: a whole candidate, or a step of a tree. Its state is live, then pruned, finished (the model ended it),
+cut (its tokens ran out) or chosen. Messages are rate-limited; what is left goes out with the last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any, Literal, TypeAlias
 
-from serve.running.engines import RequestEngine
+from serve.requests.request import ProgressLevel
+from serve.running.admission import FairGate, FairShare
+from serve.running.deltas import Deltas
 from ttc import seeds
 from ttc.answers import kind_of
-from ttc.core import Budget, Completion, Engine, Event, Message, Path, Problem, Prompt, Sampling
+from ttc.concurrent import gather
+from ttc.core import (
+    Answer,
+    Budget,
+    Completion,
+    Engine,
+    Event,
+    ExtraCompletion,
+    Message,
+    Path,
+    Problem,
+    Prompt,
+    Sampling,
+    Top,
+    UsageSink,
+)
+from ttc.engines.shared.wrapped import Wrapped, draw_shown
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 
-__all__ = ["Watched", "raw_prompt"]
+__all__ = ["Board", "RequestEngine", "WatchedSession", "raw_prompt"]
 
 
-class Watched(Session):
+class WatchedSession(Session):
     """One choice of one request."""
 
     def __init__(
@@ -45,8 +74,8 @@ class Watched(Session):
         super().__init__(
             problem, engine, answers=answers, seed=seed, sampling=sampling, thinking=thinking, budget=budget
         )
-        asked = logprobs and self.sampling.logprobs
-        self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index), logprobs=asked)
+        with_logprobs = logprobs and self.sampling.logprobs
+        self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index), logprobs=with_logprobs)
         self._listen, self._text, self._source = listen, text, engine
         self._drawn: dict[Path, Completion] = {}
         self.roots: list[Prompt] = []
@@ -77,5 +106,156 @@ class Watched(Session):
 def raw_prompt(engine: Engine, text: str) -> Prompt:
     """A prompt without a chat template: nothing is added."""
     ids = engine.encode(text)
-    said = (Message("user", text),)
-    return Prompt(text=text, token_ids=ids, rendered_len=len(ids), rendered_chars=len(text), messages=said)
+    messages = (Message("user", text),)
+    return Prompt(text=text, token_ids=ids, rendered_len=len(ids), rendered_chars=len(text), messages=messages)
+
+
+class RequestEngine(Wrapped):
+    """`engine` for one choice of one request."""
+
+    def __init__(self, engine: Engine, gate: FairGate, share: FairShare, deltas: Deltas | None) -> None:
+        """`deltas` shows the one draw of a choice; None where many draws run at once."""
+        super().__init__(engine)
+        self._gate, self._share, self._deltas = gate, share, deltas
+        self.cached: dict[Path, int] = {}
+        self.tops: dict[int, Top] = {}
+        """The likeliest tokens at each position of the sequence, prompt included; for choices of one draw."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
+        """Run each draw in a slot of this request's share."""
+        return await gather(self._draw(prompt, sampling, draw, on_usage) for draw in draws)
+
+    async def _draw(self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink) -> Completion:
+        async with self._gate.slot(self._share):
+            completion = await self._run(prompt, sampling, draw, on_usage)
+        if not prompt.generated_text:
+            self.cached[completion.path] = completion.usage.cached
+        if isinstance(completion, ExtraCompletion):
+            self.tops.update(enumerate(completion.top_logprobs, len(prompt.token_ids or ())))
+        return completion
+
+    async def _run(self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink) -> Completion:
+        if self._deltas is not None:
+            return await draw_shown(self._engine, prompt, sampling, draw, on_usage, self._deltas)
+        (completion,) = await self._engine.generate(prompt, sampling, range(draw, draw + 1), on_usage)
+        return completion
+
+
+State: TypeAlias = Literal["live", "pruned", "finished", "cut", "chosen"]
+PREVIEW = 200
+
+
+@dataclass(slots=True)
+class _Node:
+    path: Path
+    tokens: int = 0
+    thinking: bool = False
+    text: str = ""
+    score: float | None = None
+    state: State = "live"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": list(self.path),
+            "parent": list(self.path[:-1]),
+            "score": self.score,
+            "tokens": self.tokens,
+            "thinking": self.thinking,
+            "text": self.text if len(self.text) <= PREVIEW else self.text[: PREVIEW - 1] + "…",
+            "state": self.state,
+        }
+
+
+def _generated(node: _Node, data: Mapping[str, Any]) -> int:
+    node.tokens, node.text = int(data["num_tokens"]), str(data["text"])
+    node.thinking = bool(data["thinking"])
+    if data["stop_reason"] == "eos":
+        node.state = "finished"
+    return node.tokens
+
+
+def _scored(node: _Node, data: Mapping[str, Any]) -> int:
+    node.score = data["value"]
+    return 0
+
+
+def _pruned(node: _Node, data: Mapping[str, Any]) -> int:
+    node.state = "pruned"
+    return 0
+
+
+def _chosen(node: _Node, data: Mapping[str, Any]) -> int:
+    node.state = "chosen"
+    return 0
+
+
+_TAKE: Mapping[str, Callable[[_Node, Mapping[str, Any]], int]] = {
+    "generate": _generated,
+    "score": _scored,
+    "prune": _pruned,
+    "select": _chosen,
+}
+"""What an event of a kind does to its node, and the tokens it drew; other kinds are notes."""
+
+
+class Board:
+    """Collects the events of one search and says from time to time how it stands."""
+
+    def __init__(self, level: ProgressLevel, tell: Callable[[dict[str, Any]], None], interval_s: float) -> None:
+        """`tell` is given the `ttc` object of a progress message; never at level off."""
+        self._level, self._tell, self._interval_s = level, tell, interval_s
+        self._nodes: dict[Path, _Node] = {}
+        self._changed: dict[Path, _Node] = {}
+        self._started = time.monotonic()
+        self._told = self._started - interval_s
+        self._tokens = 0
+
+    def take(self, event: Event) -> None:
+        """Note an event; tell when it is time."""
+        if self._level == "off":
+            return
+        self._note(event)
+        now = time.monotonic()
+        if self._changed and now - self._told >= self._interval_s:
+            self._report(now)
+
+    def finish(self, answer: Answer) -> None:
+        """Take over how each candidate ended, and tell what is left."""
+        if self._level == "off":
+            return
+        for candidate in answer.candidates:
+            node = self._nodes.get(candidate.path)
+            if node is not None and node.state == "live":
+                self._set(node, "cut" if candidate.finish_reason == "length" else "finished")
+        if self._changed:
+            self._report(time.monotonic())
+
+    def _note(self, event: Event) -> None:
+        node = self._nodes.setdefault(event.path, _Node(event.path))
+        self._changed[event.path] = node
+        if event.kind in _TAKE:
+            self._tokens += _TAKE[event.kind](node, event.data)
+
+    def _set(self, node: _Node, state: State) -> None:
+        node.state = state
+        self._changed[node.path] = node
+
+    def _report(self, now: float) -> None:
+        states = [node.state for node in self._nodes.values()]
+        scores = [node.score for node in self._nodes.values() if node.score is not None]
+        parents = {node.path[:-1] for node in self._nodes.values()}
+        leaves = sum(node.state == "live" and node.path not in parents for node in self._nodes.values())
+        message: dict[str, Any] = {
+            "type": "progress",
+            "elapsed_ms": round(1000 * (now - self._started)),
+            "nodes_total": len(states),
+            "live": leaves,
+            "pruned": states.count("pruned"),
+            "finished": states.count("finished") + states.count("cut") + states.count("chosen"),
+            "best_score": max(scores, default=None),
+            "tokens": self._tokens,
+        }
+        if self._level == "full":
+            message["nodes"] = [node.to_json() for _, node in sorted(self._changed.items())]
+        self._changed, self._told = {}, now
+        self._tell(message)

@@ -14,12 +14,12 @@ import httpx2
 import uvicorn
 
 from serve.http.app import create_app
-from serve.operator.config import Limits, ModelSpec, PresetSpec, ServeConfig
+from serve.operator.config import ModelSpec, PresetSpec, ServeConfig, ServeLimits
 from serve.requests.keys import Key
 from serve.requests.thinking import ThinkingPolicy
+from serve.running.admission import FairGate
 from serve.running.catalogue import Catalogue, ServedModel
-from serve.running.fair import FairGate
-from serve.running.service import Service
+from serve.running.service import InferenceService
 from ttc.config.choices import PartChoice
 from ttc.core import Engine, Scorer
 from ttc.engines.scripted import ScriptedEngine, replies
@@ -30,7 +30,7 @@ class Running:
     """Where the server listens, and what runs in it."""
 
     url: str
-    service: Service
+    service: InferenceService
     engine: Engine
     loop: asyncio.AbstractEventLoop
 
@@ -59,7 +59,7 @@ def served(engine: Engine, name: str = "m", scorers: Mapping[str, Scorer] | None
 def running(
     *models: ServedModel,
     presets: Sequence[PresetSpec] = (),
-    limits: Limits | None = None,
+    limits: ServeLimits | None = None,
     thinking: ThinkingPolicy | None = None,
     keys: Sequence[Key] = (),
     **options: Any,
@@ -69,13 +69,13 @@ def running(
         models=tuple(model.spec for model in models),
         default=models[0].name,
         presets=tuple(presets),
-        limits=limits or Limits(),
+        limits=limits or ServeLimits(),
         thinking=thinking or ThinkingPolicy(),
         keys=tuple(keys),
         **options,
     )
     catalogue = Catalogue(config, {model.name: model for model in models})
-    service = Service(config, catalogue)
+    service = InferenceService(config, catalogue)
     app = create_app(config, catalogue, service)
     server = uvicorn.Server(
         uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=3)

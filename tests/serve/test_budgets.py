@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import Limits
+from serve.operator.config import ServeLimits
 from serve.requests.thinking import ThinkingPolicy
 from serve.running.markers import with_markers
 from tests.serve.running import Running, chat, running, served
@@ -212,7 +212,7 @@ def test_the_operators_handover_ends_a_cut_thought() -> None:
 @pytest.fixture(scope="module")
 def nano() -> Iterator[Running]:
     engine = embedded()
-    with running(served(engine), limits=Limits(default_max_tokens=256)) as found:
+    with running(served(engine), limits=ServeLimits(default_max_tokens=256)) as found:
         yield found
 
 

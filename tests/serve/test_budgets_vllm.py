@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import Limits
+from serve.operator.config import ServeLimits
 from serve.requests.thinking import ThinkingPolicy
 from serve.running.markers import with_markers
 from tests.serve.running import Running, running, served
@@ -44,7 +44,7 @@ def server() -> Iterator[Running]:
     if folder is None:
         pytest.skip("set TTC_SMOLLM2 to the folder of SmolLM2-135M-Instruct (make test-vllm does)")
     engine = with_markers(vllm(folder, VllmOptions(max_context=1024, kv_cache_bytes=1 << 29)), POLICY)
-    with running(served(engine), thinking=POLICY, limits=Limits(default_max_tokens=64)) as found:
+    with running(served(engine), thinking=POLICY, limits=ServeLimits(default_max_tokens=64)) as found:
         yield found
     asyncio.run(engine.close())
 

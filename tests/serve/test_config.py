@@ -8,7 +8,7 @@ import pytest
 
 from serve.operator.config import PresetSpec, ServeConfig, load_config
 from serve.running.catalogue import Catalogue
-from serve.running.service import Service
+from serve.running.service import InferenceService
 from tests.serve.running import scripted, served
 from ttc.errors import ConfigError
 
@@ -117,4 +117,4 @@ def test_a_preset_that_could_never_run_stops_the_start(preset: PresetSpec, messa
     model = served(scripted())
     config = ServeConfig((model.spec,), "m", presets=(preset,))
     with pytest.raises(ConfigError, match=message):
-        Service(config, Catalogue(config, {"m": model}))
+        InferenceService(config, Catalogue(config, {"m": model}))

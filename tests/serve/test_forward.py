@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve.running.catalogue import ServedModel
-from serve.running.forward import Forward, open_forward
+from serve.running.catalogue import ForwardDoor, ServedModel, open_forward
 from tests.serve.running import Running, chat, running, scripted, served, spec
 from tests.serve.streams import chunks_of, whole
 from tests.serve.upstream import Upstream, upstream
@@ -37,7 +36,7 @@ def behind() -> Iterator[tuple[Running, Upstream]]:
     with upstream(script) as found:
         model: ServedModel = served(scripted())
         features = Features("theirs", usage=True, limit_field="max_completion_tokens")
-        door = Forward(Client(found.url, Access("", 5, 30)), features)
+        door = ForwardDoor(Client(found.url, Access("", 5, 30)), features)
         with running(dataclasses.replace(model, forward=door)) as server:
             yield server, found
 

@@ -15,7 +15,7 @@ import time
 import httpx2
 import pytest
 
-from serve.operator.config import Limits
+from serve.operator.config import ServeLimits
 from tests.serve.running import Running, chat, running, served
 from tests.serve.slow import GatedEngine, SlowEngine, until
 from tests.serve.streams import chunks_of
@@ -61,7 +61,7 @@ def test_a_shutdown_under_load_frees_every_branch_of_a_real_model_within_a_secon
     long = {"min_thinking_tokens": 400, "max_tokens": 1200, "stream": True}
     bodies = [chat("12+30*2", **long, ttc={"strategy": "majority", "n": 12}) for _ in range(4)]
     bodies += [chat("7*8+1", **long) for _ in range(12)]
-    with running(served(engine), limits=Limits(drain_s=0.3)) as server:
+    with running(served(engine), limits=ServeLimits(drain_s=0.3)) as server:
         texts: list[str] = []
         asking = [threading.Thread(target=lambda body=body: texts.append(server.ask(body).text)) for body in bodies]
         for thread in asking:
@@ -77,7 +77,7 @@ def test_a_shutdown_under_load_frees_every_branch_of_a_real_model_within_a_secon
 
 def test_a_request_past_the_deadline_is_a_504_that_is_not_worth_retrying() -> None:
     engine = SlowEngine(30)
-    with running(served(engine), limits=Limits(request_timeout_s=0.2)) as server:
+    with running(served(engine), limits=ServeLimits(request_timeout_s=0.2)) as server:
         response = server.ask(chat())
         assert response.status_code == 504
         assert response.json()["error"]["code"] == "deadline_exceeded"
@@ -86,7 +86,7 @@ def test_a_request_past_the_deadline_is_a_504_that_is_not_worth_retrying() -> No
 
 
 def test_silence_is_filled_with_comments_and_a_late_failure_ends_the_stream_properly() -> None:
-    with running(served(SlowEngine(30)), limits=Limits(request_timeout_s=0.5, heartbeat_s=0.1)) as server:
+    with running(served(SlowEngine(30)), limits=ServeLimits(request_timeout_s=0.5, heartbeat_s=0.1)) as server:
         response = server.ask(chat(stream=True))
     assert response.status_code == 200
     assert response.text.count(": keep-alive") >= 2
@@ -137,7 +137,7 @@ def test_two_searches_share_an_engine_evenly() -> None:
 
 
 def test_too_much_at_once_is_a_429_that_says_when_to_come_back() -> None:
-    with running(served(SlowEngine(0.5)), limits=Limits(max_sequences=4)) as server:
+    with running(served(SlowEngine(0.5)), limits=ServeLimits(max_sequences=4)) as server:
         first = threading.Thread(target=server.ask, args=(chat(n=4),))
         first.start()
         assert until(lambda: server.service.admission.sequences == 4)
@@ -153,7 +153,7 @@ def test_too_much_at_once_is_a_429_that_says_when_to_come_back() -> None:
 
 def test_draining_refuses_new_requests_lets_running_ones_finish_and_aborts_at_the_deadline() -> None:
     engine = SlowEngine(0.6)
-    with running(served(engine), limits=Limits(drain_s=2)) as server:
+    with running(served(engine), limits=ServeLimits(drain_s=2)) as server:
         replies: list[int] = []
         asking = threading.Thread(target=lambda: replies.append(server.ask(chat()).status_code))
         asking.start()
@@ -169,7 +169,7 @@ def test_draining_refuses_new_requests_lets_running_ones_finish_and_aborts_at_th
         asking.join()
         assert replies == [200]
 
-    with running(served(SlowEngine(30)), limits=Limits(drain_s=0.2)) as server:
+    with running(served(SlowEngine(30)), limits=ServeLimits(drain_s=0.2)) as server:
         answers: list[httpx2.Response] = []
         asking = threading.Thread(target=lambda: answers.append(server.ask(chat(stream=True))))
         asking.start()
@@ -202,7 +202,7 @@ def test_the_command_serves_the_packaged_model_and_ends_cleanly_on_sigterm() -> 
 
 def test_a_client_that_reads_nothing_is_let_go() -> None:
     engine = SlowEngine(0, text="x" * 60_000)
-    limits = Limits(stall_s=0.3, max_tokens=70_000)
+    limits = ServeLimits(stall_s=0.3, max_tokens=70_000)
     with running(served(engine), limits=limits) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         body = json.dumps(chat(stream=True, max_tokens=65_000, enable_thinking=False)).encode()
@@ -216,7 +216,7 @@ def test_a_client_that_reads_nothing_is_let_go() -> None:
 
 
 def test_a_body_that_trickles_in_is_refused() -> None:
-    with running(served(SlowEngine(0)), limits=Limits(stall_s=0.2)) as server:
+    with running(served(SlowEngine(0)), limits=ServeLimits(stall_s=0.2)) as server:
         host, _, port = server.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")

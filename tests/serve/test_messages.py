@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import Limits
+from serve.operator.config import ServeLimits
 from serve.requests.keys import KeyLimits, key_from_secret
 from tests.serve.named_events import events, events_of
 from tests.serve.running import Running, running, scripted, served
@@ -126,7 +126,7 @@ def test_omitted_thought_is_nowhere(server: Running) -> None:
 
 
 def test_silence_is_filled_by_pings_and_a_failure_is_an_error_event() -> None:
-    limits = Limits(request_timeout_s=0.3, heartbeat_s=0.05)
+    limits = ServeLimits(request_timeout_s=0.3, heartbeat_s=0.05)
     with running(served(SlowEngine(30)), limits=limits) as server:
         found = events_of(server.ask(asked(stream=True), PATH).text)
     assert [event["type"] for event in found[:2]] == ["message_start", "ping"]
@@ -135,7 +135,7 @@ def test_silence_is_filled_by_pings_and_a_failure_is_an_error_event() -> None:
 
 def test_every_error_is_anthropics_own_whoever_finds_it() -> None:
     keys = [key_from_secret("alice", SECRET, KeyLimits(requests_per_minute=1))]
-    with running(served(scripted(TABLE)), keys=keys, limits=Limits(max_body_bytes=300)) as server:
+    with running(served(scripted(TABLE)), keys=keys, limits=ServeLimits(max_body_bytes=300)) as server:
         key = {"x-api-key": SECRET}
         answers = {
             401: server.ask(asked(), PATH),

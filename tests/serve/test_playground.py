@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from serve.http.pages import read_pages
-from serve.operator.config import Limits, PresetSpec
+from serve.http.app import read_pages
+from serve.operator.config import PresetSpec, ServeLimits
 from serve.requests.keys import key_from_secret
 from tests.serve.browsing import Playground, browser
 from tests.serve.running import Running, running, scripted, served
@@ -85,7 +85,7 @@ def test_the_files_are_open_guarded_by_a_policy_and_load_nothing_from_elsewhere(
 def server() -> Iterator[Running]:
     model = served(embedded(), "nano-teacher", scorers={"prm": prm()})
     presets = [PresetSpec("nano-teacher:tree-16", "nano-teacher", "tree", {"n": 16})]
-    with running(model, presets=presets, limits=Limits(progress_interval_s=0.02)) as found:
+    with running(model, presets=presets, limits=ServeLimits(progress_interval_s=0.02)) as found:
         yield found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import Limits
+from serve.operator.config import ServeLimits
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import whole
 from ttc.scorers.constant import constant
@@ -15,7 +15,7 @@ from ttc.scorers.constant import constant
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    limits = Limits(max_body_bytes=20_000, max_tokens=1000, max_width=16, max_total_tokens=5000)
+    limits = ServeLimits(max_body_bytes=20_000, max_tokens=1000, max_width=16, max_total_tokens=5000)
     engine = scripted(thinking=True, max_context=2000)
     with running(served(engine, scorers={"flat": constant()}), limits=limits) as found:
         yield found
@@ -177,12 +177,12 @@ def test_too_many_samples_are_refused_with_the_limit_of_this_server(server: Runn
 
 
 def test_a_limit_above_openais_is_the_limit() -> None:
-    with running(served(scripted()), limits=Limits(max_choices=200)) as wide:
+    with running(served(scripted()), limits=ServeLimits(max_choices=200)) as wide:
         assert len(whole(wide, chat(n=130, max_tokens=1))["choices"]) == 130
 
 
 def test_a_strategy_whose_default_is_wider_than_the_server_allows_draws_what_is_allowed() -> None:
-    with running(served(scripted()), limits=Limits(max_width=3)) as narrow:
+    with running(served(scripted()), limits=ServeLimits(max_width=3)) as narrow:
         reply = whole(narrow, chat(ttc={"strategy": "majority", "return_candidates": True}))
     assert len(reply["ttc"]["candidates"]) == 3
 

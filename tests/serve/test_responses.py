@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import Limits
+from serve.operator.config import ServeLimits
 from tests.serve.named_events import events
 from tests.serve.running import Running, running, scripted, served
 from tests.serve.slow import SlowEngine
@@ -28,7 +28,7 @@ def message(text: Any = "hi", role: str = "user", **fields: Any) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with running(served(scripted(THOUGHT)), limits=Limits(max_total_tokens=100_000)) as found:
+    with running(served(scripted(THOUGHT)), limits=ServeLimits(max_total_tokens=100_000)) as found:
         yield found
 
 
@@ -146,7 +146,7 @@ def test_a_reply_that_is_cut_is_incomplete_in_both_forms(server: Running) -> Non
 
 def test_progress_of_a_search_has_events_of_its_own() -> None:
     model = served(simulated(jitter=2), scorers={"sim": simulated_scorer()})
-    with running(model, limits=Limits(progress_interval_s=0.001)) as server:
+    with running(model, limits=ServeLimits(progress_interval_s=0.001)) as server:
         found = events(server, PATH, asked("q", ttc={"strategy": "tree", "n": 8, "progress": "full"}))
     told = [event["ttc"] for event in found if event["type"] == "ttc.progress"]
     assert told[-1]["tokens"] == found[-1]["response"]["ttc"]["usage"]["generated"]
@@ -154,7 +154,7 @@ def test_progress_of_a_search_has_events_of_its_own() -> None:
 
 
 def test_a_failure_in_a_stream_is_a_failed_response() -> None:
-    limits = Limits(request_timeout_s=0.3, heartbeat_s=0.05)
+    limits = ServeLimits(request_timeout_s=0.3, heartbeat_s=0.05)
     with running(served(SlowEngine(30)), limits=limits) as server:
         response = server.ask(asked(stream=True), PATH)
         assert response.status_code == 200 and ": keep-alive" in response.text

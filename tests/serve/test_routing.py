@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.operator.config import PresetSpec
-from serve.operator.defaults import from_options
+from serve.operator.config import PresetSpec, from_options
 from serve.running.catalogue import ServedModel
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from serve.operator.config import Limits, PresetSpec
-from serve.requests.search import Offers
+from serve.operator.config import PresetSpec, ServeLimits
+from serve.requests.search import ServedStrategies
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import same, streamed, whole
 from tests.ttc import bad_plugins
@@ -17,7 +17,7 @@ from ttc.scorers.constant import constant
 from ttc.scorers.prm import prm
 from ttc.scorers.simulated import simulated as simulated_scorer
 
-OFFERED = Offers(None, (), 128).names
+OFFERED = ServedStrategies(None, (), 128).names
 PRESETS = [
     PresetSpec("m:vote-of-5", "m", "majority", {"n": 5}),
     PresetSpec("m:tree", "m", "tree", {"n": 8, "beam_width": 4}),
@@ -27,7 +27,7 @@ PRESETS = [
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     model = served(simulated(jitter=2), scorers={"sim": simulated_scorer(), "flat": constant()})
-    with running(model, presets=PRESETS, limits=Limits(progress_interval_s=0.001)) as found:
+    with running(model, presets=PRESETS, limits=ServeLimits(progress_interval_s=0.001)) as found:
         yield found
 
 

@@ -127,6 +127,7 @@ class RemoteEngine:
         tokens: Text | None,
     ) -> None:
         """`tokens` is the local tokenizer, None where there is none."""
+        self.base_url = connection.urls[0]
         self._dialect, self._features, self._capabilities = dialect, features, capabilities
         self._tokens, self._retry = tokens, connection.retry
         self._balancer = Balancer(connection.urls)

@@ -1,18 +1,20 @@
-"""The schema subset: what is read is what fits, and refusals name the place."""
+"""Bodies of requests: what is read is what fits, and refusals name the place."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from annotated_types import Ge, Le
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, create_model
 
 from serve.dialects import chat as chat_dialect
+from serve.requests.body import WHOLE, RequestBody, parse_json, read
 from serve.requests.errors import ApiError, from_error
-from serve.requests.schema import nullable, parse_json, read
-from serve.requests.search import Offers
+from serve.requests.search import ServedStrategies
 from ttc.errors import ConfigError
 
 JSON = st.recursive(
@@ -20,29 +22,43 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=12,
 )
-OFFERS = Offers(None, ["prm"], 128)
-SCHEMA = chat_dialect.schema(OFFERS.schema())
+OFFERS = ServedStrategies(None, ["prm"], 128)
+CHAT = create_model("Chat", __base__=chat_dialect.ChatRequest, ttc=(OFFERS.model() | None, None))
 
 
-def refused(value: Any, schema: dict[str, Any]) -> tuple[str | None, str]:
+class Item(BaseModel):
+    b: int
+
+
+class Number(RequestBody):
+    n: Annotated[int, Ge(1), Le(9), WHOLE]
+    maybe: Annotated[int, Ge(1), Le(9), WHOLE] | None = None
+
+
+class Colours(RequestBody):
+    a: list[Item]
+    colour: Any = None
+
+
+def refused(value: Any, model: type[BaseModel]) -> tuple[str | None, str]:
     with pytest.raises(ApiError) as failure:
-        read(value, schema)
+        read(model, value)
     return failure.value.param, failure.value.message
 
 
 @given(JSON)
 def test_no_json_value_breaks_the_reader(value: Any) -> None:
     try:
-        read(value, SCHEMA)
+        read(CHAT, value)
     except ApiError as error:
         assert error.status == 400 and len(error.message) <= 1000
 
 
-@given(st.sampled_from(sorted(SCHEMA["properties"])), JSON)
+@given(st.sampled_from(sorted(CHAT.model_fields)), JSON)
 def test_no_value_of_a_known_field_breaks_the_reader_or_the_dialect(name: str, value: Any) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: value}
     try:
-        chat_dialect.parse(read(body, SCHEMA))
+        chat_dialect.parse(read(CHAT, body))
     except ApiError as error:
         assert error.status == 400
 
@@ -56,23 +72,16 @@ def test_no_bytes_break_the_parser(raw: bytes) -> None:
 
 
 def test_integers_may_be_written_as_floats_and_booleans_are_no_numbers() -> None:
-    schema = {"type": "integer", "minimum": 1, "maximum": 9}
-    assert read(3.0, schema) == 3 and isinstance(read(3.0, schema), int)
+    number = read(Number, {"n": 3.0, "maybe": None})
+    assert number.n == 3 and isinstance(number.n, int) and number.maybe is None
     for wrong in (True, 3.5, "3", 0, 10, None):
-        refused(wrong, schema)
-    assert read(None, nullable(schema)) is None
+        assert refused({"n": wrong}, Number)[0] == "n"
 
 
 def test_refusals_name_the_place_and_the_nearest_field() -> None:
-    schema = {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["a"],
-        "properties": {"a": {"type": "array", "items": {"type": "object", "required": ["b"]}}, "colour": {}},
-    }
-    assert refused({"a": [{"b": 1}, {}]}, schema)[0] == "a[1].b"
-    assert refused({}, schema)[0] == "a"
-    param, message = refused({"a": [], "color": 1}, schema)
+    assert refused({"a": [{"b": 1}, {}]}, Colours)[0] == "a[1].b"
+    assert refused({}, Colours)[0] == "a"
+    param, message = refused({"a": [], "color": 1}, Colours)
     assert (param, "did you mean 'colour'" in message) == ("color", True)
 
 

@@ -1,0 +1,215 @@
+"""The POST routes: FastAPI checks a body against the dialect's model, a job answers it, the dialect words the reply."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import BaseModel, Field, create_model
+
+from serve.dialects.sse import HEARTBEAT
+from serve.http.guard import KEY, NOTES
+from serve.http.transport import (
+    ClientGone,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_json,
+    stream_job,
+    unless_gone,
+    whole_reply,
+)
+from serve.requests.body import parse_json, refusal
+from serve.requests.errors import ApiError
+from serve.requests.request import ServeRequest
+from serve.running.events import ServeEvent, WholeReply
+from serve.running.service import ActiveRequest, InferenceService
+from ttc.config.recipes import dump
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["ApiDialect", "Encoder", "ErrorReply", "add_posts"]
+
+TRACE = (b"traceparent", b"tracestate")
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong; `param` is the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorReply(BaseModel):
+    """OpenAI's error object."""
+
+    error: ErrorDetail
+
+
+class Encoder(Protocol):
+    """Turns the events of one stream into bytes."""
+
+    def encode(self, event: ServeEvent) -> bytes:
+        """The bytes of one event; may be empty."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDialect:
+    """What a dialect's module provides: models of request, reply and error, and how one becomes the other.
+
+    `statuses` are those it has another number for than OpenAI, `heartbeat` fills silence.
+    """
+
+    path: str
+    request: type[Any]
+    parse: Callable[[Any], ServeRequest]
+    reply: Callable[[Any, WholeReply], Any]
+    encoder: Callable[[Any], Encoder]
+    result: type[BaseModel]
+    refuse: Callable[[ApiError], Any] = ApiError.to_json
+    refusal: type[BaseModel] = ErrorReply
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    heartbeat: bytes = HEARTBEAT
+
+    def status(self, usual: int) -> int:
+        """The dialect's own number for a status."""
+        return self.statuses.get(usual, usual)
+
+
+_REFUSALS: Mapping[int, str] = {
+    400: "The request is malformed, contradicts itself, or asks for what this server or model cannot do.",
+    401: "A key is needed.",
+    404: "No such model.",
+    408: "The body came too slowly.",
+    413: "The body is too large.",
+    429: "Busy, or the key has used what it may; see Retry-After.",
+    503: "The engine is down, or the server is shutting down.",
+    504: "No answer within the server's time limit.",
+}
+
+
+def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDialect]) -> None:
+    """One POST route for each dialect."""
+    from fastapi import Request, Response, Security
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.routing import APIRoute
+    from fastapi.security import HTTPBearer
+
+    limits = service.config.limits
+
+    class BodyRoute(APIRoute):
+        """A route whose body has a cap and a deadline, and is JSON whatever its header says."""
+
+        def get_route_handler(self) -> Callable[..., Any]:
+            """See FastAPI."""
+            answer = super().get_route_handler()
+
+            async def handle(request: Request) -> Response:
+                try:
+                    raw = await read_body(request.scope, request.receive, limits.max_body_bytes, limits.stall_s)
+                except ClientGone:
+                    return Response(status_code=499)
+                headers = [pair for pair in request.scope["headers"] if pair[0] != b"content-type"]
+                scope = {**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}
+                checked = Request(scope, request.receive)
+                # Starlette keeps both once they are read: FastAPI takes them from there.
+                checked._body, checked._json = raw, parse_json(raw)
+                try:
+                    return await answer(checked)
+                except RequestValidationError as exc:
+                    errors = [{**error, "loc": error["loc"][1:]} for error in exc.errors()]
+                    model: Any = self.dependant.body_params[0].field_info.annotation
+                    raise refusal(model, exc.body, errors) from exc
+
+            return handle
+
+    class JobResponse(Response):
+        """The reply to one request, whole or as a stream; when the client goes away, its job is cancelled."""
+
+        def __init__(self, dialect: ApiDialect, body: Any) -> None:
+            self._dialect, self._body = dialect, body
+            self._request, self._encoder = dialect.parse(body), dialect.encoder(body)
+            self.background = None
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            with contextlib.suppress(ClientGone):
+                await unless_gone(receive, self._answer(scope, send))
+
+        async def _answer(self, scope: Scope, send: Send) -> None:
+            trace = {k.decode(): v.decode("latin-1") for k, v in scope["headers"] if k in TRACE}
+            job = await service.open(self._request, scope[KEY], secrets.token_hex(12), trace)
+            try:
+                async with job:
+                    await self._send(job, send)
+            finally:
+                _note(scope, job)
+                if service.config.log_prompts:
+                    scope[NOTES]["messages"] = [dump(message) for message in self._request.messages]
+
+        async def _send(self, job: ActiveRequest, send: Send) -> None:
+            if job.plan.request.stream:
+                encode, heartbeat = self._encoder.encode, self._dialect.heartbeat
+                await stream_job(job, send, encode, limits.heartbeat_s, limits.stall_s, heartbeat)
+            else:
+                await send_json(send, 200, self._dialect.reply(self._body, await whole_reply(job)))
+
+    def route(dialect: ApiDialect, model: type[BaseModel]) -> Callable[..., Any]:
+        async def post(body: Any) -> Response:
+            return JobResponse(dialect, body)
+
+        post.__annotations__ = {"body": model}
+        return post
+
+    names, search = service.catalogue.names(), service.offers.model()
+    for dialect in dialects:
+        app.router.add_api_route(
+            dialect.path,
+            route(dialect, _for_server(dialect.request, names, search)),
+            methods=["POST"],
+            route_class_override=BodyRoute,
+            dependencies=[Security(HTTPBearer(auto_error=False))],
+            summary=dialect.path,
+            response_model=dialect.result,
+            responses={
+                200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+                **{
+                    dialect.status(status): {"model": dialect.refusal, "description": text}
+                    for status, text in _REFUSALS.items()
+                },
+                "4XX": {"model": dialect.refusal, "description": "Any other refusal."},
+            },
+        )
+
+
+def _for_server(model: type[BaseModel], names: Sequence[str], search: type[BaseModel]) -> type[BaseModel]:
+    """The dialect's model with this server's strategies, and its models in the description.
+
+    The names are not part of the check: another one is a 404, not a malformed request.
+    """
+    annotation = model.model_fields["model"]
+    described: Any = Field(max_length=512, json_schema_extra={"enum": list(names)})
+    fields: Any = {"model": (annotation.annotation, described), "ttc": (search | None, None)}
+    return create_model(model.__name__, __base__=model, **fields)
+
+
+def _note(scope: Scope, job: ActiveRequest) -> None:
+    """What the access log says of a request; no text of it, unless the operator asked for that."""
+    plan = job.plan
+    scope[NOTES].update(
+        model=plan.model.name,
+        strategy=plan.strategy,
+        key=plan.key.name,
+        outcome=job.outcome,
+        sequences=plan.sequences,
+        generated=job.usage.generated,
+        thinking=job.usage.thinking,
+        total_tokens=job.usage.tokens,
+    )
