@@ -19,8 +19,8 @@ from evals.task import Task
 from evals.tasks import TASKS, load_task
 from train.base.fields import StageRegistry
 from ttc.config.plugin_shape import PluginShape
+from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS, Registry, bind
-from ttc.config.specs import parse_spec
 from ttc.core import Verifier
 
 __all__ = [

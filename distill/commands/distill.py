@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttc.config.specs import overrides
+from ttc.config.recipes import overrides
 
 if TYPE_CHECKING:
     from distill.spec.spec import JobSpec

@@ -16,9 +16,8 @@ from distill.spec.sample import Sample
 from distill.spec.teacher import name_of
 from evals.task import Item, Task
 from ttc.config.choices import PartChoice
-from ttc.config.recipes import dump
+from ttc.config.recipes import dump, parse_spec
 from ttc.config.registry import VERIFIERS
-from ttc.config.specs import parse_spec
 from ttc.core import Answer, Submission, Verdict, Verifier
 from ttc.identity.contents import part_contents
 from ttc.verifiers.service.service import Service

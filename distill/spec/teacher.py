@@ -17,9 +17,8 @@ from distill.spec.spec import JobSpec, TeacherSpec
 from evals.runs.experiment import all_params
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.recipes import dump
+from ttc.config.recipes import dump, label_of, parse_spec, split_model
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, bind
-from ttc.config.specs import label_of, parse_spec, split_model
 from ttc.core import Engine, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.identity.contents import part_contents, strategy_contents

@@ -19,7 +19,7 @@ from evals.run_folder import read_run
 from ttc import answers
 from ttc.allocation.table import DrawKind
 from ttc.answers import kind_of
-from ttc.choosing.aggregate import aggregate
+from ttc.choosing.selection import aggregate
 from ttc.core import Candidate, Record
 from ttc.errors import ConfigError
 from ttc.replay import RecordedDraw, pool_of

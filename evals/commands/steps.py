@@ -34,8 +34,8 @@ from evals.worlds.worked_steps import ArithmeticSteps
 from ttc.cli.options import add_options, option, read_options
 from ttc.cli.parts import EngineOptions, check_parts, resolve_engine, resolve_scorer, settings
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.ranges import at_least
 from ttc.config.registry import VERIFIERS
+from ttc.config.values import at_least
 from ttc.core import Engine, Sampling, Usage
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import RolloutChecker

@@ -13,8 +13,8 @@ from pathlib import Path
 from evals.task import Task
 from evals.tasks._files import jsonl, toml_task
 from ttc.config.plugin_shape import PluginShape
+from ttc.config.recipes import split_model
 from ttc.config.registry import Registry
-from ttc.config.specs import split_model
 from ttc.errors import ConfigError
 from ttc.identity.digests import user_file
 

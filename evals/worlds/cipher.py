@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from evals.worlds.supply import Split, Texts, check_shares
 from ttc import seeds
-from ttc.config.ranges import at_least
+from ttc.config.values import at_least
 
 __all__ = ["Cipher", "cipher_texts", "noisy", "question", "solution"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ttc.cli.memory import keep_little
 from ttc.concurrent import new_event_loop
-from ttc.config.specs import overrides
+from ttc.config.recipes import overrides
 from ttc.errors import ConfigError, MissingExtra
 
 

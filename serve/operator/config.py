@@ -24,10 +24,9 @@ from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.cli.parts import DEFAULT_ENGINE, DEFAULT_SCORER
 from ttc.config.choices import PartChoice
-from ttc.config.recipes import load_toml
+from ttc.config.recipes import load_toml, split_model
 from ttc.config.registry import ENGINES, SCORERS, Registry
 from ttc.config.signatures import bind
-from ttc.config.specs import split_model
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError, UnknownName
 

@@ -16,7 +16,7 @@ from tests.oracles.tools import accuracy, answers, near, say
 from tests.ttc.conformance import essence
 from tests.ttc.questions import ask
 from ttc.allocation.table import DrawKind
-from ttc.choosing.aggregate import aggregate
+from ttc.choosing.selection import aggregate
 from ttc.core import Answer, Prompt, Sampling, Score
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.constant import constant

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ttc.config.recipes import dump, load_toml, merge
-from ttc.config.specs import overrides, parse_spec, split_specs
+from ttc.config.recipes import dump, load_toml, merge, overrides, parse_spec, split_specs
 from ttc.config.values import build
 from ttc.errors import ConfigError
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ttc import nano
 from ttc.errors import ConfigError
-from ttc.identity import digest_cache
+from ttc.identity import digests
 from ttc.identity.digests import (
     ROLES,
     differing,
@@ -40,8 +40,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     A file's attributes cannot be given an old time, so the two seconds are none here.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(digest_cache, "LARGE", 1)
-    monkeypatch.setattr(digest_cache, "_SETTLED_NS", -(10**18))
+    monkeypatch.setattr(digests, "LARGE", 1)
+    monkeypatch.setattr(digests, "_SETTLED_NS", -(10**18))
     return tmp_path / "cache" / "ttc" / "digests.json"
 
 
@@ -192,7 +192,7 @@ def test_a_changed_file_that_was_given_its_old_time_is_read_again(tmp_path, cach
 
 
 def test_a_file_changed_within_two_seconds_is_not_remembered(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(digest_cache, "_SETTLED_NS", 2_000_000_000)
+    monkeypatch.setattr(digests, "_SETTLED_NS", 2_000_000_000)
     file = tmp_path / "weights"
     file.write_bytes(b"one")
     os.utime(file, (LONG_AGO, LONG_AGO))  # its attributes have changed just now

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ttc.config.ranges import above, at_least, within
+from ttc.config.values import above, at_least, within
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
 

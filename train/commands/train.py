@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ttc.config.ranges import at_least
-from ttc.config.specs import overrides
+from ttc.config.recipes import overrides
+from ttc.config.values import at_least
 from ttc.engines.shared.options import check_threads
 from ttc.errors import ConfigError
 

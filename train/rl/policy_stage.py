@@ -43,8 +43,8 @@ from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.build import Build
 from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Objective, Updater
+from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES, bind
-from ttc.config.specs import parse_spec
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile

@@ -27,8 +27,8 @@ from train.update.terms import Correction
 from train.update.update import Objective
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import StrategyChoice
+from ttc.config.recipes import parse_spec
 from ttc.config.registry import STRATEGIES, bind
-from ttc.config.specs import parse_spec
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking

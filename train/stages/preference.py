@@ -27,7 +27,7 @@ from train.measure.measure import gains, task_gains
 from train.offline.epochs import Fit, FitFields
 from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
 from train.registries import PREFERENCES, make, make_task
-from ttc.config.specs import parse_spec
+from ttc.config.recipes import parse_spec
 from ttc.errors import ConfigError
 
 __all__ = ["preference"]

@@ -36,7 +36,7 @@ from train.measure.measure import gains, task_gains
 from train.offline.epochs import FitPlan
 from train.offline.trl_trainers import Method, TrlJob, check_options, run_trl
 from train.registries import make_task
-from ttc.config.specs import overrides
+from ttc.config.recipes import overrides
 from ttc.engines.shared.text import Text
 
 __all__ = ["trl"]

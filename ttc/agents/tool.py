@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from ttc.config.plugin_shape import PluginShape
+from ttc.config.recipes import parse_spec
 from ttc.config.registry import Registry
-from ttc.config.specs import parse_spec
 from ttc.core import Problem
 from ttc.errors import ConfigError
 

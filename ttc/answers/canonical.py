@@ -1,6 +1,19 @@
-"""Voting keys: equal keys mean the same answer, without looking at any target.
+"""Shapes and voting keys: equal keys mean the same answer, without looking at any target.
 
-A key is made from the shape of the answer: exact rationals as such, other constants and expressions by their value
+A shape is what kind of mathematical object a parsed answer is, with the spelling removed:
+
+    scalar    node                 a number or an expression
+    quantity  node, unit           a scalar with a unit
+    named     name, shape          x = 5 is the shape of 5 under the name x
+    set       shapes...            also a list without brackets, an or of solutions, a plus-minus
+    tuple     shapes...            (a, b), also an open interval, which is written alike; <a, b>
+    brackets  shapes...            [a, b, c]
+    interval  low, high, closed on the left, closed on the right (never open on both sides: that is a tuple)
+    union ratio matrix rel base empty text   as in `nodes`
+
+Inequalities in one variable become intervals; sets, tuples and intervals stay distinct.
+
+A key is made from the shape: exact rationals as such, other constants and expressions by their value
 (nine digits, at three fixed points per variable), sets sorted, tuples and intervals in order, words case-folded; text
 that is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
 Policy: units, currency, percent signs, degrees and the name on the left of `x = 5` are dropped, since the answers to
@@ -17,11 +30,175 @@ from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Term
+from ttc.answers.nodes import CONSTANTS, Term
 from ttc.answers.numeric import approximate, exact
-from ttc.answers.plain import plain
-from ttc.answers.shapes import shape
-from ttc.answers.tokens import MAX_CHARS, Unparsed
+from ttc.answers.tokens import MAX_CHARS, Unparsed, plain
+
+_FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+_INFINITE = Term("inf")
+
+
+def shape(node: Term) -> Term:
+    """Return the shape of a parsed answer."""
+    rule = _SHAPE_RULES.get(node.op)
+    return rule(node) if rule else _scalar(node)
+
+
+def _scalar(node: Term) -> Term:
+    if node == Term("sym", ("set:R",)):
+        return Term("tuple", (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,))))
+    node, unit = _lift_unit(node)
+    if node.op == "pm":
+        low, high = (Term("add", (node.args[0], Term("neg", (node.args[1],)))), Term("add", node.args))
+        return Term("set", (_with_unit(low, unit), _with_unit(high, unit)))
+    return _with_unit(node, unit)
+
+
+def _with_unit(node: Term, unit: str) -> Term:
+    return Term("quantity", (node, unit)) if unit else Term("scalar", (node,))
+
+
+def _lift_unit(node: Term) -> tuple[Term, str]:
+    """Move the unit of the last factor to the outside: -5 %, 1/2 %, 2 * 3 cm."""
+    if node.op == "quantity":
+        return node.args[0], node.args[1]
+    if node.op in ("neg", "mul", "div") and not any(child.has("quantity") for child in node.args[:-1]):
+        inner, unit = _lift_unit(node.args[-1])
+        return Term(node.op, (*node.args[:-1], inner)), unit
+    return node, ""
+
+
+def _sequence(node: Term) -> Term:
+    opening, closing, *items = node.args
+    shapes = tuple(shape(item) for item in items)
+    if opening == "{":
+        return Term("set", _flat(shapes))
+    if (opening, closing) == ("(", ")"):
+        return Term("tuple", shapes)
+    if len(shapes) == 2:
+        return Term("interval", (*shapes, opening == "[", closing == "]"))
+    return Term("brackets", shapes)
+
+
+def _flat(shapes: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The members of a set: a plus-minus inside it contributes both."""
+    return tuple(inner for item in shapes for inner in (item.args if item.op == "set" else (item,)))
+
+
+def _list(node: Term) -> Term:
+    shapes = tuple(shape(item) for item in node.args)
+    names = {item.args[0] for item in shapes if item.op == "named"}
+    if len(names) == 1:
+        bare = tuple(item.args[1] if item.op == "named" else item for item in shapes)
+        return Term("named", (names.pop(), Term("set", _flat(bare))))
+    return Term("set", _flat(shapes))
+
+
+def _union(node: Term) -> Term:
+    shapes = [shape(item) for item in node.args]
+    names = {item.args[0] for item in shapes if item.op == "named"}
+    bare = Term("union", tuple(item.args[1] if item.op == "named" else item for item in shapes))
+    return Term("named", (names.pop(), bare)) if len(names) == 1 else bare
+
+
+def _relation(node: Term) -> Term:
+    operators, *operands = node.args
+    if "~" in operators:
+        return _approximation(operators, operands)
+    if operators == ("in",) and (name := _name(operands[0])):
+        return Term("named", (name, shape(operands[1])))
+    if set(operators) == {"="}:
+        return _equation(operands, node)
+    return _interval(operators, operands) or Term("rel", node.args)
+
+
+def _approximation(operators: tuple[str, ...], operands: list[Term]) -> Term:
+    """Read x = pi ~ 3.14 as pi, and x ~ 3.14, which has nothing more exact, as 3.14."""
+    first = operators.index("~")
+    if first or not _name(operands[0]):
+        operators, operands = operators[:first], operands[: first + 1]
+        return shape(Term("rel", (operators, *operands)) if operators else operands[0])
+    return shape(Term("rel", (("=",) * (len(operands) - 1), *operands)))
+
+
+def _equation(operands: list[Term], node: Term) -> Term:
+    first, last = operands[0], operands[-1]
+    if (name := _name(first)) and _consistent(operands[1:]):
+        return Term("named", (name, shape(last)))
+    if len(operands) == 2 and (name := _name(last)):
+        return Term("named", (name, shape(first)))
+    constant = not any(operand.symbols() for operand in operands)
+    return shape(last) if constant and _consistent(operands) else Term("rel", node.args)
+
+
+def _consistent(operands: list[Term]) -> bool:
+    """Whether all sides that are rational have one value: 5 + 3 = 8 is, 8 = 9 is not."""
+    values = {exact(_lift_unit(operand)[0]) for operand in operands} - {None}
+    return len(values) <= 1
+
+
+def _name(node: Term) -> str:
+    """The name that an equation defines: x, x_1, f(x), (x, y); empty when the node is not a name."""
+    if node.op == "sym" and node.args[0] not in CONSTANTS:
+        return str(node.args[0])
+    if node.op == "mul" and len(node.args) == 2 and all(arg.op == "sym" for arg in node.args):
+        letter, argument = (str(arg.args[0]) for arg in node.args)
+        return f"{letter}({argument})" if letter[0] in "fghFGHPpQqaST" else ""
+    if node.op == "seq" and node.args[0] == "(" and all(_name(item) for item in node.args[2:]):
+        return "(" + ",".join(_name(item) for item in node.args[2:]) + ")"
+    return ""
+
+
+def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
+    """A chain of inequalities around one variable as an interval; None when it is not such a chain."""
+    where = [i for i, operand in enumerate(operands) if operand.op == "sym" and _name(operand)]
+    if len(where) != 1 or any(operand.symbols() for i, operand in enumerate(operands) if i != where[0]):
+        return None
+    at, name = where[0], _name(operands[where[0]])
+    if len(operands) == 2:
+        operator = operators[0] if at == 0 else _FLIP.get(operators[0], "")
+        limit = shape(operands[1 - at])
+        low, high = (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,)))
+        interval = {
+            "<": (low, limit, False, False), "<=": (low, limit, False, True),
+            ">": (limit, high, False, False), ">=": (limit, high, True, False),
+        }.get(operator)  # fmt: skip
+    elif len(operands) == 3 and at == 1:
+        interval = _between(operators, shape(operands[0]), shape(operands[2]))
+    else:
+        return None
+    if interval is None:
+        return None
+    low, high, left, right = interval
+    body = Term("interval", interval) if left or right else Term("tuple", (low, high))
+    return Term("named", (name, body))
+
+
+def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term, Term, bool, bool] | None:
+    if set(operators) <= {"<", "<="}:
+        return first, last, operators[0] == "<=", operators[1] == "<="
+    if set(operators) <= {">", ">="}:
+        return last, first, operators[1] == ">=", operators[0] == ">="
+    return None
+
+
+def _matrix(node: Term) -> Term:
+    return Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args))
+
+
+def _ratio(node: Term) -> Term:
+    return Term("ratio", tuple(shape(item) for item in node.args))
+
+
+def _same(node: Term) -> Term:
+    return node
+
+
+_SHAPE_RULES = {
+    "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "matrix": _matrix, "ratio": _ratio,
+    "base": _same, "empty": _same, "text": _same,
+}  # fmt: skip
+
 
 _TINY = 1e-12
 _TURNS = 3
@@ -56,15 +233,15 @@ def hashed(text: str) -> str:
 
 def shape_key(node: Term) -> str:
     """The class of a shape."""
-    text: str = _RULES[node.op](node)
+    text: str = _KEY_RULES[node.op](node)
     return text
 
 
-def _scalar(node: Term) -> str:
-    return _value(node.args[0])
+def _scalar_key(node: Term) -> str:
+    return _value_key(node.args[0])
 
 
-def _value(node: Term) -> str:
+def _value_key(node: Term) -> str:
     value = exact(node)
     if value is not None:
         return str(value)
@@ -121,41 +298,41 @@ def _coordinate(name: str, turn: int) -> float:
     return (1.2 + 2 * part, 0.1 + 0.8 * part, -1.2 - 2 * part)[turn]
 
 
-def _quantity(node: Term) -> str:
-    return _value(node.args[0])
+def _quantity_key(node: Term) -> str:
+    return _value_key(node.args[0])
 
 
-def _named(node: Term) -> str:
+def _named_key(node: Term) -> str:
     return shape_key(node.args[1])
 
 
-def _member(node: Term) -> str:
+def _member_key(node: Term) -> str:
     """A member of a set of assignments keeps its name: x = 1, y = 2."""
     return f"{node.args[0]}={shape_key(node.args[1])}" if node.op == "named" else shape_key(node)
 
 
-def _set(node: Term) -> str:
-    return "{" + "|".join(sorted({_member(item) for item in node.args})) + "}"
+def _set_key(node: Term) -> str:
+    return "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}"
 
 
-def _tuple(node: Term) -> str:
-    return "(" + ",".join(_member(item) for item in node.args) + ")"
+def _tuple_key(node: Term) -> str:
+    return "(" + ",".join(_member_key(item) for item in node.args) + ")"
 
 
-def _brackets(node: Term) -> str:
-    return "[" + ",".join(_member(item) for item in node.args) + ",]"
+def _brackets_key(node: Term) -> str:
+    return "[" + ",".join(_member_key(item) for item in node.args) + ",]"
 
 
-def _interval(node: Term) -> str:
+def _interval_key(node: Term) -> str:
     low, high, left, right = node.args
     return f"{'[' if left else '('}{shape_key(low)},{shape_key(high)}{']' if right else ')'}"
 
 
-def _union(node: Term) -> str:
+def _union_key(node: Term) -> str:
     return "U".join(sorted({shape_key(item) for item in node.args}))
 
 
-def _ratio(node: Term) -> str:
+def _ratio_key(node: Term) -> str:
     values = [exact(item.args[0]) if item.op == "scalar" else None for item in node.args]
     numbers = [value for value in values if value is not None]
     if len(numbers) == len(values) and numbers[0]:
@@ -163,11 +340,11 @@ def _ratio(node: Term) -> str:
     return ":".join(shape_key(item) for item in node.args)
 
 
-def _matrix(node: Term) -> str:
+def _matrix_key(node: Term) -> str:
     return "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args)
 
 
-def _relation(node: Term) -> str:
+def _relation_key(node: Term) -> str:
     operators, *operands = node.args
     sides = [shape_key(shape(operand)) for operand in operands]
     if len(operands) == 2 and operators[0] in (">", ">="):
@@ -177,9 +354,9 @@ def _relation(node: Term) -> str:
     return sides[0] + "".join(op + side for op, side in zip(operators, sides[1:], strict=True))
 
 
-_RULES: Mapping[str, Any] = {
-    "scalar": _scalar, "quantity": _quantity, "named": _named, "set": _set, "tuple": _tuple, "brackets": _brackets,
-    "interval": _interval, "union": _union, "ratio": _ratio, "matrix": _matrix, "rel": _relation,
-    "base": lambda node: f"{node.args[0]}_{node.args[1]}", "empty": lambda node: "{}",
-    "text": lambda node: text_key(node.args[0]),
+_KEY_RULES: Mapping[str, Any] = {
+    "scalar": _scalar_key, "quantity": _quantity_key, "named": _named_key, "set": _set_key, "tuple": _tuple_key,
+    "brackets": _brackets_key, "interval": _interval_key, "union": _union_key, "ratio": _ratio_key,
+    "matrix": _matrix_key, "rel": _relation_key, "base": lambda node: f"{node.args[0]}_{node.args[1]}",
+    "empty": lambda node: "{}", "text": lambda node: text_key(node.args[0]),
 }  # fmt: skip

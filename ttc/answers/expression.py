@@ -16,8 +16,7 @@ from fractions import Fraction
 from ttc.answers.canonical import spelling_key
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term
-from ttc.answers.plain import plain
-from ttc.answers.tokens import TooLarge, Unparsed
+from ttc.answers.tokens import TooLarge, Unparsed, plain
 
 MAX_CHARS = 1000
 MAX_NUMBERS = 64

@@ -31,7 +31,7 @@ MAX_POSTFIX = 6
 
 
 def parse(text: str) -> Term:
-    """Return the tree of a plain answer (see `plain.plain`). Raises Unparsed, or TooLarge beyond a cap."""
+    """Return the tree of a plain answer (see `tokens.plain`). Raises Unparsed, or TooLarge beyond a cap."""
     items = tokens(text)
     if len(items) == 1:
         raise Unparsed("empty")

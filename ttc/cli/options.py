@@ -29,8 +29,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from ttc.config.recipes import load_toml
-from ttc.config.specs import overrides
+from ttc.config.recipes import load_toml, overrides
 from ttc.config.values import nearest, parse
 from ttc.errors import ConfigError
 

@@ -17,9 +17,9 @@ from typing import Literal
 
 from ttc.cli.options import option
 from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.recipes import label_of, overrides, parse_spec, split_specs
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import options_of
-from ttc.config.specs import label_of, overrides, parse_spec, split_specs
 from ttc.config.values import build, nearest
 from ttc.core import Budget, Engine, Problem, Sampling
 from ttc.errors import ConfigError, PromptTooLong

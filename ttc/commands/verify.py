@@ -23,8 +23,8 @@ from typing import Any
 
 from ttc.commands._submissions import Asked, from_audit, from_lines, judge_all
 from ttc.config.choices import PartChoice
+from ttc.config.recipes import overrides
 from ttc.config.registry import VERIFIERS
-from ttc.config.specs import overrides
 from ttc.core import Verdict
 from ttc.errors import ConfigError
 from ttc.records import encode

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ttc.config.recipes import label_of, split_model
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
 from ttc.config.signatures import call
-from ttc.config.specs import label_of, split_model
 from ttc.core import Answer, Engine, Scorer, Verifier
 from ttc.errors import ConfigError
 

@@ -1,4 +1,12 @@
-"""Recipes: a TOML file plus `key=value` overrides become one frozen, checked dataclass.
+"""How a run and its parts are written down: a part in one text, a run as a TOML file plus `key=value` overrides.
+
+    split_specs("direct:temperature=0,tree:n=8,policy=beam")       ["direct:temperature=0", "tree:n=8,policy=beam"]
+    parse_spec("tree:n=8,policy=beam")                             ("tree", {"n": "8", "policy": "beam"})
+    split_model("prm:path/to/model")                               ("prm", "path/to/model")
+    label_of("direct", {"temperature": "0"})                       "direct-greedy"
+
+What stands behind the `=` of a parameter is its value up to the next `KEY=`, whatever signs it holds: addresses, paths,
+colons and commas. A recipe becomes one frozen, checked dataclass:
 
     [thinking]                      build(Recipe, merge(load_toml(path), overrides(["n=32"])))
     max_tokens = 256
@@ -7,7 +15,8 @@ Keys are the fields of the dataclass; a nested dataclass is a TOML table, which 
 (`thinking.max_tokens=64`). An unknown key is refused with the nearest known one. Reading a recipe does nothing else:
 no network, no model.
 
-Left out: includes, environment variables and interpolation. One file says what a run is.
+Left out: quotes (a value that itself holds `,KEY=` is set with `--set` or in a file); includes, environment variables
+and interpolation. One file says what a run is.
 """
 
 from __future__ import annotations
@@ -15,8 +24,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ttc.errors import ConfigError
@@ -24,9 +34,80 @@ from ttc.errors import ConfigError
 __all__ = [
     "differences",
     "dump",
+    "label_of",
     "load_toml",
     "merge",
+    "overrides",
+    "parse_spec",
+    "split_model",
+    "split_specs",
 ]
+
+
+_KEY = re.compile(r"\s*[A-Za-z_][\w.-]*\s*=")
+"""How a parameter begins."""
+
+
+def split_model(spec: str) -> tuple[str, str | None]:
+    """Split `prm:path/to/model`; in `file.py:function` and `file.py:function:model` the function is the name."""
+    head, separator, rest = spec.partition(":")
+    if head.endswith(".py"):
+        function, separator, rest = rest.partition(":")
+        head = f"{head}:{function}"
+    return head, rest if separator else None
+
+
+def split_specs(text: str) -> list[str]:
+    """Split a comma list of strategies, leaving the commas between the parameters of one strategy."""
+    parts: list[str] = []
+    for part in text.split(","):
+        if parts and _KEY.match(part):
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part.strip())
+    return parts
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, object]]:
+    """Return the name in a spec, as it is registered, and the parameters written behind it, still as text."""
+    name, *rest = re.split(f":(?={_KEY.pattern})", text, maxsplit=1)
+    pairs = re.split(f",(?={_KEY.pattern})", rest[0]) if rest else []
+    return _plain(name), dict(overrides(pairs))
+
+
+def overrides(pairs: Sequence[str], option: str = "--set") -> dict[str, str]:
+    """Split the `key=value` texts of an option; the last of equal keys wins.
+
+    Raises:
+        ConfigError: a text without `=` or with an empty key.
+    """
+    values: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"{option} wants key=value, got {pair!r}")
+        values[key.strip().replace("-", "_")] = value.strip()
+    return values
+
+
+def _plain(name: str) -> str:
+    """A registered name with its hyphens as underscores; a file's path as it is."""
+    return name if "." in name or "/" in name else name.replace("-", "_")
+
+
+def label_of(name: str, inline: Mapping[str, object]) -> str:
+    """Return a short name that tells a strategy from itself with other parameters: `majority-n64`, `direct-greedy`."""
+    base = name.rpartition(":")[2]
+    rest = sorted((key, value) for key, value in inline.items() if key != "temperature")
+    drawn_at = [_temperature(str(inline["temperature"]))] if "temperature" in inline else []
+    return "-".join([base, *drawn_at, *(f"{key}{value}" for key, value in rest)])
+
+
+def _temperature(text: str) -> str:
+    try:
+        return "greedy" if float(text) == 0 else f"t{text}"
+    except ValueError:  # refused by name when it is bound
+        return f"t{text}"
 
 
 def load_toml(path: pathlib.Path) -> dict[str, Any]:

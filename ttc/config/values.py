@@ -8,6 +8,13 @@ annotation is the schema: bool, int, float, str, Path, Literal, `X | None`, othe
 tuples and lists of these, and dataclasses, whose fields are named options. A union of dataclasses that each have a
 field of one `Literal` value is told apart by it. Text is read by the annotation, never evaluated.
 
+Ranges are checked before anything is loaded, with one message for every factory. None means that a parameter was not
+given; NaN is outside every range.
+
+    at_least("embedded", 1, threads=threads, max_batch=max_batch)
+    within("simulated", 0, 1, p=p)
+    at_most("confidence", n, "n", warmup=warmup)       warmup must be at most n=4, got 8: lower it or raise n
+
 Left out: mappings with keys of their own, and arbitrary classes; such parameters are supplied by code.
 """
 
@@ -23,7 +30,20 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ttc.errors import ConfigError
 
-__all__ = ["build", "nearest", "parse", "read_named", "type_text", "variant", "variants"]
+__all__ = [
+    "above",
+    "at_least",
+    "at_most",
+    "build",
+    "nearest",
+    "parse",
+    "read_named",
+    "type_text",
+    "variant",
+    "variants",
+    "within",
+]
+
 
 T = TypeVar("T")
 
@@ -240,3 +260,32 @@ def _path(value: object) -> pathlib.Path:
 
 
 _SCALARS: dict[Any, Callable[[object], Any]] = {bool: _bool, int: _int, float: _float, str: _str, pathlib.Path: _path}
+
+
+def at_least(owner: str, least: float, /, **values: float | None) -> None:
+    """Raise ConfigError that names the first parameter below `least`."""
+    _check(owner, f"at least {least:g}", values, lambda value: value >= least)
+
+
+def at_most(owner: str, most: float, name: str = "", /, **values: float | None) -> None:
+    """Raise ConfigError that names the first parameter above `most`, which is the value of parameter `name`, if any."""
+    limit, fix = (f"{name}={most:g}", f": lower it or raise {name}") if name else (f"{most:g}", "")
+    _check(owner, f"at most {limit}", values, lambda value: value <= most, fix)
+
+
+def above(owner: str, limit: float, /, **values: float | None) -> None:
+    """Raise ConfigError that names the first parameter not above `bound`."""
+    _check(owner, f"> {limit:g}", values, lambda value: value > limit)
+
+
+def within(owner: str, low: float, high: float, /, **values: float | None) -> None:
+    """Raise ConfigError that names the first parameter outside [low, high]."""
+    _check(owner, f"in [{low:g}, {high:g}]", values, lambda value: low <= value <= high)
+
+
+def _check(
+    owner: str, rule: str, values: Mapping[str, float | None], holds: Callable[[float], bool], fix: str = ""
+) -> None:
+    for name, value in values.items():
+        if value is not None and not holds(value):
+            raise ConfigError(f"{owner}: {name} must be {rule}, got {value}{fix}")

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc import seeds
-from ttc.config.ranges import above, at_least, within
+from ttc.config.values import above, at_least, within
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines.scripted import Script, ScriptedEngine
 from ttc.errors import ConfigError

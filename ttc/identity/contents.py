@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.recipes import split_model
 from ttc.config.signatures import arguments_of
-from ttc.config.specs import split_model
 from ttc.identity.digests import file_digest, model_digests, named, source_digests, user_file
 from ttc.identity.reads import InnerPart, ModelFolder, reads_of
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttc.config.ranges import above, at_least
+from ttc.config.values import above, at_least
 
 MIN_MEMORY_MB = 32
 _UNMAPPED = 2**32 - 1

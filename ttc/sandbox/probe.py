@@ -113,7 +113,7 @@ def failure(tier: Tier) -> str:
     return f"{tier.name}: the canary managed to {', '.join(managed)}" if managed else ""
 
 
-NEEDED = ("ttc/__init__.py", "ttc/errors.py", "ttc/config/ranges.py", "ttc/sandbox")
+NEEDED = ("ttc/__init__.py", "ttc/errors.py", "ttc/config/values.py", "ttc/sandbox")
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/libx32")
 
 

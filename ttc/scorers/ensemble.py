@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ttc.concurrent import gather
+from ttc.config.recipes import overrides, split_model
 from ttc.config.registry import SCORERS, bind
 from ttc.config.signatures import checked_by
-from ttc.config.specs import overrides, split_model
 from ttc.core import Engine, Price, PricedScorer, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.identity.reads import InnerPart, reads

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ttc.concurrent import gather
-from ttc.config.ranges import at_least
 from ttc.config.signatures import checked_by
+from ttc.config.values import at_least
 from ttc.core import Completion, Engine, Message, Price, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.errors import ConfigError
 from ttc.identity.reads import InnerPart, reads

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ttc.choosing.aggregate import aggregate
+from ttc.choosing.selection import aggregate
 from ttc.concurrent import gather
 from ttc.core import Completion, Price, Prompt
 from ttc.search.tree import NO_VERDICT, Course, Growth, Node

@@ -35,10 +35,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from ttc.choosing.aggregate import How, aggregate
+from ttc.choosing.selection import How, aggregate
 from ttc.concurrent import gather
+from ttc.config.recipes import parse_spec
 from ttc.config.registry import POLICIES
-from ttc.config.specs import parse_spec
 from ttc.core import Completion, Path, Prompt, Sampling, Scorer
 from ttc.session.session import Session
 from ttc.session.thinking import OUT_OF_CALLS

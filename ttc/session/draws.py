@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ttc.config.ranges import at_least, at_most
+from ttc.config.values import at_least, at_most
 from ttc.core import Path, Prompt, Sampling
 from ttc.errors import ConfigError
 

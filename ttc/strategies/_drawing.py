@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ttc.allocation.table import DrawKind
-from ttc.choosing.aggregate import aggregate
+from ttc.choosing.selection import aggregate
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.search.tree import Searcher, make_policy, search

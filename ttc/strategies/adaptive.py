@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc.choosing.voting import Key, fallback, tally, vote
-from ttc.config.ranges import at_least
+from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError
 from ttc.session.draws import check_n

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ttc.choosing.voting import fallback, vote
 from ttc.concurrent import gather
-from ttc.config.ranges import at_least, at_most
+from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Message, Problem
 from ttc.session.draws import check_n
 from ttc.session.session import Session

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttc.choosing.voting import fallback, tally, vote
-from ttc.config.ranges import above, at_least, at_most
+from ttc.config.values import above, at_least, at_most
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
 from ttc.session.draws import check_n

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.config.ranges import above, at_least, at_most
+from ttc.config.values import above, at_least, at_most
 from ttc.core import Answer, Candidate, Problem, Prompt
 from ttc.errors import ConfigError
 from ttc.session.growing import Draw, check_pieces, grow

@@ -10,7 +10,7 @@ within a round, which would make the ledger depend on the schedule.
 from __future__ import annotations
 
 from ttc.choosing.voting import by_length, fallback, vote
-from ttc.config.ranges import at_least, at_most
+from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Problem
 from ttc.session.draws import check_n
 from ttc.session.growing import begin, check_pieces, grow_all

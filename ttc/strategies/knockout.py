@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ttc.choosing.voting import by_length, fallback
 from ttc.concurrent import gather
-from ttc.config.ranges import at_least, at_most
+from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
 from ttc.scorers.judge import compare, verdict
 from ttc.session.draws import MAX_SAMPLES, check_n

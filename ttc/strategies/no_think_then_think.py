@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ttc.choosing.voting import fallback, tally, vote
-from ttc.config.ranges import above, at_most
+from ttc.config.values import above, at_most
 from ttc.core import Answer, Candidate, Problem
 from ttc.session.draws import check_n
 from ttc.session.session import Session

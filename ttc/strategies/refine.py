@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc.choosing.voting import fallback
-from ttc.config.ranges import at_least
+from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
 from ttc.errors import ConfigError
 from ttc.session.session import Session

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.aggregate import How, check_window
-from ttc.choosing.selection import choose
+from ttc.choosing.selection import How, check_window, choose
 from ttc.choosing.voting import Key, fallback, vote
-from ttc.config.ranges import at_least
+from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.search.anytime import find_leaves

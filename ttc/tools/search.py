@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttc.agents.tool import ToolFailure, Use
-from ttc.config.ranges import at_least
+from ttc.config.values import at_least
 from ttc.core import Problem
 from ttc.errors import ConfigError
 

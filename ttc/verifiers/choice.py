@@ -10,7 +10,7 @@ Args:
 from __future__ import annotations
 
 from ttc.answers import Extraction, extract
-from ttc.answers.choice import choice_key, choice_letter
+from ttc.answers.kinds import choice_key, choice_letter
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, AnswerVerifier

@@ -39,7 +39,7 @@ import asyncio
 import dataclasses
 import time
 
-from ttc.config.ranges import above, at_least
+from ttc.config.values import above, at_least
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox.limits import MIN_MEMORY_MB

@@ -33,7 +33,7 @@ from typing import Literal, TypeAlias
 
 from ttc.answers.extract import answer_start
 from ttc.concurrent import gather
-from ttc.config.ranges import above, at_least
+from ttc.config.values import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.identity.reads import InnerPart, reads

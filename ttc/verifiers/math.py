@@ -27,13 +27,11 @@ import time
 from typing import Literal
 
 from ttc.answers import Extraction, extract
-from ttc.answers.canonical import spelling_key
+from ttc.answers.canonical import shape, spelling_key
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term
-from ttc.answers.plain import plain
-from ttc.answers.shapes import shape
-from ttc.answers.tokens import TooLarge, Unparsed
-from ttc.config.ranges import at_least
+from ttc.answers.tokens import TooLarge, Unparsed, plain
+from ttc.config.values import at_least
 from ttc.core import Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary

@@ -37,9 +37,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers.extract import answer_start
-from ttc.config.ranges import at_least
 from ttc.config.recipes import load_toml
-from ttc.config.values import build, parse
+from ttc.config.values import at_least, build, parse
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import Canary, Card

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ttc import seeds
 from ttc.concurrent import settle
-from ttc.config.ranges import at_least, at_most
 from ttc.config.signatures import checked_by
+from ttc.config.values import at_least, at_most
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.shared.folder import generator_folder, reads_generator
 from ttc.engines.shared.options import Dtype, check_model, check_place

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ttc.config.ranges import above, at_least
+from ttc.config.values import above, at_least
 from ttc.core import Capabilities, Engine
 from ttc.errors import ConfigError
 from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads

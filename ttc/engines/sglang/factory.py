@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ttc.config.ranges import at_least
+from ttc.config.values import at_least
 from ttc.core import Capabilities, Engine, Json, ModelShape, Sampling
 from ttc.engines.sglang.engine import SGLangEngine
 from ttc.engines.sglang.http import HttpAccess, HttpServers, environment_key, parse_urls

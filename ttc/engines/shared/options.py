@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ttc.config.ranges import at_least, at_most
+from ttc.config.values import at_least, at_most
 from ttc.engines.shared.folder import check_name
 from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError

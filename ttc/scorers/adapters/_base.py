@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ttc.choosing.aggregate import How
+from ttc.choosing.selection import How
 from ttc.core import Message
 from ttc.errors import ConfigError
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ttc.choosing.aggregate import How, aggregate
+from ttc.choosing.selection import How, aggregate
 from ttc.core import ModelShape, Path, Price, Prompt, Score, Usage, UsageSink
 from ttc.errors import PromptTooLong, TTCError
 from ttc.scorers.reward_models.batching import Batcher, WorkItem, finish_all

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
-from ttc.choosing.aggregate import How, aggregate
+from ttc.choosing.selection import How, aggregate
 from ttc.concurrent import gather
 from ttc.core import Path, Price, Prompt, Score, UsageSink
 from ttc.errors import PromptTooLong

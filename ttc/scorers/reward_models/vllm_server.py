@@ -34,7 +34,7 @@ from math import exp, tanh
 from pathlib import Path
 from typing import Any
 
-from ttc.choosing.aggregate import aggregate
+from ttc.choosing.selection import aggregate
 from ttc.concurrent import gather
 from ttc.core import Prompt, Score, Usage, UsageSink
 from ttc.engines.shared.shape import Dims, read_config

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ttc.config.plugin_fault import blamed
-from ttc.config.ranges import above, at_least
+from ttc.config.values import above, at_least
 from ttc.core import Json, Submission, Target, Verdict, Verifier
 from ttc.errors import PluginError, VerifierError
 from ttc.verifiers.service.audit import Audit, Entry, digest

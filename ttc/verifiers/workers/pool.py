@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from ttc.config.ranges import above, at_least
+from ttc.config.values import above, at_least
 from ttc.core import Status, Verdict
 from ttc.errors import VerifierError
 from ttc.verifiers.workers.worker import MAX_FRAME, PREFIX, write_frame
