@@ -25,9 +25,9 @@ import torch
 
 from evals.tasks.cipher import cipher
 from train.base.models import load_model, load_tokenizer
+from train.measure.measure import HeldOut, accuracy
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
-from train.rollouts.held_out import HeldOut, accuracy
 from ttc.answers import extract
 from ttc.core import Sampling
 from ttc.engines.embedded.engine import embedded

@@ -43,7 +43,7 @@ CONFIGURATION = (
     *("distill/flags.py", "distill/spec.py", "distill/teacher.py", "serve/schema.py"),
     *("ttc/config", "ttc/cli/choices.py", "ttc/cli/options.py", "ttc/cli/recipe.py", "evals/commands/options.py"),
     *("ttc/engines/shared/options.py", "ttc/engines/vllm/options.py", "ttc/scorers/reward_models/options.py"),
-    *("train/base/fields.py", "train/recipe", "train/base/specs.py", "serve/requests/schema.py"),
+    *("train/base/fields.py", "train/registries.py", "train/recipe", "train/base/specs.py", "serve/requests/schema.py"),
     *("distill/spec/flags.py", "distill/spec/spec.py", "distill/spec/teacher.py"),
 )
 """Files and folders that turn text, TOML, JSON or arguments into checked options, at any commit."""

@@ -32,7 +32,7 @@ from typing import Any, overload
 
 from evals.task import Item
 from ttc import records as store
-from ttc.config.plugin_fault import described
+from ttc.config.plugins import described
 from ttc.config.recipes import differences
 from ttc.core import Answer, Candidate, Problem, Record, Submission, Verdict, Verifier
 from ttc.durable import replace_text

@@ -28,11 +28,10 @@ import torch
 from evals.worlds.families import FAMILIES, LEVELS
 from train.base.models import load_model, num_parameters
 from train.base.stage import read_result
-from train.measure.measure import gains
+from train.measure.measure import HeldOut, accuracy, gains
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe, stage_folders
 from train.registries import make_task, make_verifier
-from train.rollouts.held_out import HeldOut, accuracy
 from ttc.config.registry import ENGINES
 from ttc.durable import replace_text
 

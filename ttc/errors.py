@@ -117,7 +117,7 @@ class RecordError(TTCError, ValueError):
 class PluginError(TTCError, RuntimeError):
     """A plug-in of the user's own (a strategy, a scorer, a loss, ...) raised, or returned what it must not.
 
-    See `ttc.config.plugin_fault`: an exception of this toolkit's own code is never one.
+    See `ttc.config.plugins`: an exception of this toolkit's own code is never one.
     """
 
 

@@ -14,10 +14,10 @@ from typing import Any
 from distill.job.job import run_job
 from distill.spec.spec import read_spec
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
+from train.measure.measure import HeldOut, accuracy
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.registries import make_task, make_verifier
-from train.rollouts.held_out import HeldOut, accuracy
 from ttc.config.registry import ENGINES
 from ttc.session.thinking import Thinking
 

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from distill.spec.registries import FILTERS, SELECTORS
 from distill.spec.sample import Sample
-from ttc.config.plugin_fault import checked_return
+from ttc.config.plugins import checked_return
 from ttc.config.values import parse
 from ttc.errors import ConfigError, MissingExtra
 

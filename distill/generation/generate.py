@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 from distill.generation.ledger import AnswerLedger, Failure, Outcome, WorkUnit
 from distill.spec.teacher import Teacher
 from evals.run_folder import innermost
-from ttc.config.plugin_fault import described
+from ttc.config.plugins import described
 from ttc.core import Engine
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.session.session import Shared

@@ -17,7 +17,7 @@ from distill.spec.method import DistillJob, Method
 from distill.spec.registries import METHODS
 from evals.task import Item
 from train.registries import make_task
-from ttc.config.plugin_shape import PluginShape
+from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
 from ttc.errors import TTCError
 

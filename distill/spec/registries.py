@@ -7,7 +7,7 @@ distill/select/NAME.py      which of the kept answers to one prompt are learnt
 
 from __future__ import annotations
 
-from ttc.config.plugin_shape import PluginShape
+from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
 
 __all__ = ["FILTERS", "METHODS", "SELECTORS"]

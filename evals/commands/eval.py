@@ -51,7 +51,7 @@ from ttc.cli.parts import (
 )
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.plugin_fault import without_scores
+from ttc.config.plugins import without_scores
 from ttc.config.recipes import label_of, parse_spec, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call

@@ -1,6 +1,6 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a JSON-lines file (`evals.tasks._files`) or to a TOML file (`evals.tasks._files`) is a task as well.
+A path to a JSON-lines file or to a TOML file is a task as well (`evals.tasks._files`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from pathlib import Path
 
 from evals.task import Task
 from evals.tasks._files import jsonl, toml_task
-from ttc.config.plugin_shape import PluginShape
-from ttc.config.recipes import split_model
+from ttc.config.plugins import PluginShape
+from ttc.config.recipes import split_model, user_file
 from ttc.config.registry import Registry
 from ttc.errors import ConfigError
-from ttc.identity.digests import user_file
 
 __all__ = ["TASKS", "load_task", "task_file"]
 

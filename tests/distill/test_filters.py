@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from distill.data.pipeline import Context, read_filters, read_selection, run_pipeline, settings_of
 from tests.distill.pieces import sample
-from ttc.config.plugin_fault import blamed
+from ttc.config.plugins import blamed
 from ttc.errors import ConfigError, UnknownName
 
 

@@ -19,11 +19,11 @@ from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws
 from train.corpora.cipher import cipher as corpus
 from train.losses.ppo import ppo
+from train.measure.measure import HeldOut
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.rl.loop import Parts
 from train.rollouts.frontier import Frontier
-from train.rollouts.held_out import HeldOut
 from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import Syncer
 from train.update.batch import pad

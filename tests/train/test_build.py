@@ -7,8 +7,7 @@ import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.stages import make_stage
-from train.base.lora import LoraLinear, add_lora, merged_state
-from train.base.models import load_model, load_tokenizer, save_model
+from train.base.models import LoraLinear, add_lora, load_model, load_tokenizer, merged_state, save_model
 from train.base.stage import Setting
 from train.update.batch import pad
 from train.update.build import Build

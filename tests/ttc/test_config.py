@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ttc.config.recipes import dump, load_toml, merge, overrides, parse_spec, split_specs
+from ttc.config.recipes import dump, load_toml, merge, overrides, parse_spec, split_specs, user_file
 from ttc.config.values import build
 from ttc.errors import ConfigError
 
@@ -98,3 +98,9 @@ def test_the_value_in_a_spec_may_hold_colons_and_commas(text: str, name: str, pa
 def test_a_comma_list_of_specs_is_split_between_strategies_only() -> None:
     text = "direct:temperature=0,tree:n=8,policy=particle:scheme=residual,mine.py:vote"
     assert split_specs(text) == ["direct:temperature=0", "tree:n=8,policy=particle:scheme=residual", "mine.py:vote"]
+
+
+def test_a_part_is_a_users_file_only_where_it_names_one() -> None:
+    assert user_file("mine/second.py:vote") == pathlib.Path("mine/second.py")
+    assert user_file("majority") is None
+    assert user_file("prm:some/folder") is None

@@ -21,7 +21,6 @@ from ttc.identity.digests import (
     model_digests,
     named,
     source_digests,
-    user_file,
 )
 
 LONG_AGO = 1_600_000_000
@@ -124,12 +123,6 @@ def test_the_order_of_keys_does_not_matter_and_that_of_lists_does():
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
     assert digest_of([1, 2]) != digest_of([2, 1])
     assert digest_of("12") != digest_of(12) != digest_of([12])
-
-
-def test_a_part_is_a_users_file_only_where_it_names_one():
-    assert user_file("mine/second.py:vote") == Path("mine/second.py")
-    assert user_file("majority") is None
-    assert user_file("prm:some/folder") is None
 
 
 def test_a_users_file_brings_the_modules_beside_it_that_it_imports(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.ttc import bad_plugins
 from ttc.cli.cli import main
-from ttc.config.plugin_fault import blamed, call_strategy, check_answer, read_scores
+from ttc.config.plugins import blamed, call_strategy, check_answer, read_scores
 from ttc.config.registry import STRATEGIES
 from ttc.core import Answer, Message, Problem, Score, Submission
 from ttc.engines.scripted import ScriptedEngine

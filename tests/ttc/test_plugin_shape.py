@@ -11,7 +11,7 @@ import pytest
 from tests.ttc import bad_plugins
 from ttc.commands.list import REGISTRIES, find_registry
 from ttc.config.choices import PartChoice
-from ttc.config.plugin_shape import PluginShape, is_async
+from ttc.config.plugins import PluginShape, is_async
 from ttc.config.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, plugins
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, MissingExtra

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from ttc.config.plugin_shape import PluginShape
+from ttc.config.plugins import PluginShape
 from ttc.config.registry import (
     ENGINES,
     POLICIES,

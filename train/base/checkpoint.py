@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from train.base.models import inner, spread, whole
 from train.base.seal import newest_whole, numbered, seal
-from train.base.sharding import inner, spread, whole
 from ttc.durable import replaced_folder
 from ttc.errors import TrainingError
 

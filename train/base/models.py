@@ -1,24 +1,58 @@
-"""Model folders: made from nothing, loaded for training, written so that every engine can read them.
+"""Models that are trained: made from nothing or loaded, adapted, split, and written so that every engine reads them.
 
 A folder is a Hugging Face folder (config, safetensors, tokenizer with its chat template, generation config). Training
 keeps fp32 weights; a folder may be written in another type. Nothing from a folder is ever executed.
+
+Low-rank adapters train a few numbers beside frozen weights. Hu et al. 2021 (arXiv:2106.09685): a linear layer W x
+becomes W x + (alpha / rank) B A x with A random and B zero, so training starts at the model itself. All linear layers
+but the head get one (Dettmers et al. 2023 found that to matter more than the rank). Whatever leaves the trainer
+(weights pushed to an engine, a saved folder) is merged under the names of the plain model, so nothing else knows of
+adapters. Cost: two thin matrix products per layer; the optimiser keeps moments of the adapters alone. Own code because
+peft's wrapper changes what `base_model` and the state's names mean, on which scoring and weight sync rest.
+
+A model that one device cannot hold with its moments is split over the processes by FSDP2. Zhao et al. 2023
+(arXiv:2304.11277), in torch's form by parameter (`fully_shard`): every process keeps its part of each weight, gradient
+and moment; a layer's weights are gathered while it computes. Scoring, which is handed in, goes through `forward`,
+around which the gathering happens. What leaves the trainer (weights for an engine, checkpoints, folders) is gathered
+whole, by all processes together. Processes must run equally many forward passes, so an update needs at least one row
+for each. Cost: two gathers and one scatter of the weights per micro-batch.
+
+Left out: quantised weights, adapters kept apart from their model; sharding critics and references, and folders too
+large for one process's memory.
 """
 
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from train.base.lora import merged_state
-from train.base.sharding import inner
+from train.base.world import World
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
-__all__ = ["Shape", "load_model", "load_tokenizer", "new_model", "num_parameters", "save_model"]
+__all__ = [
+    "LoraLinear",
+    "Shape",
+    "Sharded",
+    "add_lora",
+    "inner",
+    "load_model",
+    "load_tokenizer",
+    "merged_state",
+    "new_model",
+    "num_parameters",
+    "save_model",
+    "shard",
+    "spread",
+    "whole",
+    "whole_tree",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +142,139 @@ def save_model(
 def num_parameters(model: Any) -> int:
     """Count the parameters, tied ones once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+class Sharded(torch.nn.Module):
+    """The model, and the scoring of tokens as its forward pass."""
+
+    def __init__(self, model: Any, score: Callable[..., Any]) -> None:
+        """`score(model, ..)` gives log-probabilities, as `train.update.logprobs.token_logprobs` does."""
+        super().__init__()
+        self.model, self._score = model, score
+
+    @property
+    def config(self) -> Any:
+        """The model's configuration."""
+        return self.model.config
+
+    def forward(self, *arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
+        """What `score` gives, as a tuple, whose tensors gathering follows."""
+        scored = self._score(self.model, *arguments, **options)
+        tensors = (scored.logprobs, scored.entropy)
+        return tensors if scored.compared is None else (*tensors, scored.compared)
+
+
+def shard(model: Any, world: World, score: Callable[..., Any]) -> Any:
+    """Split the weights of `model` over `world`, layer by layer; the model itself where there is one process.
+
+    `score` is what the forward pass of the split model does: see `Sharded`.
+    """
+    if world.size == 1:
+        return model
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
+    for layer in model.base_model.layers:
+        fully_shard(layer, mesh=mesh)
+    sharded = Sharded(model, score)
+    # gathered anew after every pass, so that a pass without a backward one leaves no old weights behind
+    fully_shard(sharded, mesh=mesh, reshard_after_forward=True)
+    return sharded
+
+
+def inner(model: Any) -> Any:
+    """The model itself."""
+    return model.model if isinstance(model, Sharded) else model
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor that may be split; every process must ask."""
+    gather = getattr(tensor, "full_tensor", None)
+    all_of_it: torch.Tensor = tensor if gather is None else gather()
+    return all_of_it
+
+
+def whole_tree(value: Any) -> Any:
+    """`whole` for every tensor in nested dictionaries and lists."""
+    if isinstance(value, torch.Tensor):
+        return whole(value)
+    if isinstance(value, Mapping):
+        return {name: whole_tree(item) for name, item in value.items()}
+    return [whole_tree(item) for item in value] if isinstance(value, list) else value
+
+
+def spread(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`tensor` split as `like` is; itself where `like` is not, or has another shape."""
+    if not hasattr(like, "full_tensor") or tensor.shape != like.shape:
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    split: Any = like
+    part: DTensor = distribute_tensor(tensor.to(split.device), split.device_mesh, split.placements)
+    return part
+
+
+class LoraLinear(torch.nn.Module):
+    """A frozen linear layer with an adapter."""
+
+    def __init__(self, base: torch.nn.Linear, rank: int, alpha: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.base, self.scale = base, alpha / rank
+        limit = 1 / math.sqrt(base.in_features)
+        start = (torch.rand(rank, base.in_features, generator=generator) * 2 - 1) * limit
+        self.down = torch.nn.Parameter(start.to(base.weight.device))
+        self.up = torch.nn.Parameter(torch.zeros(base.out_features, rank, device=base.weight.device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's output with the adapter's: (.., in) -> (.., out)."""
+        output: torch.Tensor = self.base(x) + self.scale * ((x @ self.down.T) @ self.up.T)
+        return output
+
+    @torch.no_grad()
+    def merged(self) -> torch.Tensor:
+        """The weight of one plain layer that does the same: (out, in)."""
+        return whole(self.base.weight) + self.scale * (whole(self.up) @ whole(self.down))
+
+
+def add_lora(model: Any, rank: int, alpha: float, seed: int) -> None:
+    """Freeze `model` and put an adapter on every linear layer but the head, in place; `seed` draws the start.
+
+    Raises:
+        ConfigError: rank < 1, alpha <= 0, or a model without such layers.
+    """
+    if rank < 1 or not alpha > 0:
+        raise ConfigError(f"lora must be a rank of at least 1 with lora_alpha above 0, got {rank} and {alpha}")
+    head = model.get_output_embeddings()
+    places = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, torch.nn.Linear) and child is not head
+    ]
+    if not places:
+        raise ConfigError("lora: the model has no linear layers to put adapters on")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for parent, name, child in places:
+        setattr(parent, name, LoraLinear(child, rank, alpha, generator))
+
+
+def merged_state(model: Any) -> dict[str, torch.Tensor]:
+    """The model's state with all adapters merged, whole, under the names of the plain model.
+
+    All processes of a model with split weights must ask.
+    """
+    model = inner(model)
+    adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        owner, _, last = name.rpartition(".")
+        if owner in adapted:
+            continue  # the adapter's own tensors
+        layer = owner.removesuffix(".base")
+        merges = layer in adapted and owner.endswith(".base")
+        plain = f"{layer}.{last}" if merges else name
+        state[plain] = adapted[layer].merged() if merges and last == "weight" else whole(tensor.detach())
+    return state

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from evals.worlds.supply import Texts
-from ttc.config.plugin_shape import PluginShape
+from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
 
 __all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "corpus_of", "word_tokenizer"]

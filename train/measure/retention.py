@@ -24,9 +24,8 @@ from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.rollout import Collector, Rollout, group_draws
 from train.base.stage import Setting, check_positive
-from train.measure.measure import open_engine
+from train.measure.measure import HeldOut, accuracy, open_engine
 from train.registries import make_task, make_verifier
-from train.rollouts.held_out import HeldOut, accuracy
 from train.rollouts.rewards import Rewarder
 from ttc.config.values import build
 from ttc.core import Engine, Sampling

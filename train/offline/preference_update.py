@@ -26,7 +26,7 @@ from train.examples.examples import Example
 from train.examples.imitation import completion_sums, imitation_batch
 from train.examples.pairs import LabelledBatch, LabelledLoss, PairLoss, Pairs, Preferred
 from train.update.logprobs import token_logprobs
-from ttc.config.plugin_fault import checked_return
+from ttc.config.plugins import checked_return
 from ttc.durable import replaced_file
 
 __all__ = ["PairUpdater", "Reference", "mismatched", "reference_sums"]

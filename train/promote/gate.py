@@ -35,11 +35,10 @@ from train.base.models import load_model
 from train.base.rollout import Collector, Rollout, group_draws, read_rollouts
 from train.base.stage import Setting, read_result
 from train.measure.gates import Gates
-from train.measure.measure import open_engine
+from train.measure.measure import HeldOut, accuracy, open_engine
 from train.recipe.run import stage_folders
 from train.registries import make_task, make_verifier
 from train.reward_models.reward_models import RewardSource
-from train.rollouts.held_out import HeldOut, accuracy
 from train.update.terms import exact_kl
 from ttc.core import Sampling, Usage
 from ttc.durable import replace_link, replace_text

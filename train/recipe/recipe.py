@@ -162,7 +162,7 @@ def _scaled(table: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
 
 
 def _opened(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of a stage with its shared fields flat, here and at every scale (see `train.base.fields`)."""
+    """The table of a stage with its shared fields flat, here and at every scale (see `train.registries`)."""
     if "kind" not in table:
         return dict(table)  # refused when it is bound
     kind = str(table["kind"])

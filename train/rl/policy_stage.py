@@ -23,7 +23,7 @@ from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, Strategy, read_rollouts
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
-from train.measure.measure import held_out_gains
+from train.measure.measure import HeldOut, held_out_gains
 from train.registries import make_verifier
 from train.reward_models.reward_models import (
     RewardSource,
@@ -37,7 +37,6 @@ from train.rl.asynchronous import learn_async
 from train.rl.loop import LoopPlan, Parts
 from train.rl.ptx import Ptx
 from train.rollouts.frontier import Frontier
-from train.rollouts.held_out import HeldOut
 from train.rollouts.rewards import Rewarder, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.build import Build

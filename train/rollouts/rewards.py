@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 
 from train.base.rollout import Rollout
 from train.registries import SHAPING
-from ttc.config.plugin_fault import checked_return
+from ttc.config.plugins import checked_return
 from ttc.config.recipes import parse_spec
 from ttc.core import FinishReason, Submission, Verdict, Verifier
 from ttc.errors import ConfigError

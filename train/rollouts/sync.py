@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from train.base.lora import merged_state
+from train.base.models import merged_state
 from train.update.logprobs import token_logprobs
 from ttc.core import (
     Capabilities,

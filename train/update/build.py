@@ -3,7 +3,7 @@
 Weights and optimiser moments are fp32 in every case; `autocast` computes in bf16 from them (Micikevicius et al. 2018,
 arXiv:1710.03740, without loss scaling, which bf16 does not need). Gradient checkpointing (Chen et al. 2016,
 arXiv:1604.06174) costs one more forward pass and keeps one activation per layer. `shard` splits the weights over the
-processes of a run (`train.base.sharding`).
+processes of a run (`train.base.models`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.base.lora import add_lora
-from train.base.models import load_model
-from train.base.sharding import shard
+from train.base.models import add_lora, load_model, shard
 from train.base.world import ALONE, World
 from train.update.logprobs import token_logprobs
 from ttc import seeds

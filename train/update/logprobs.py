@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from train.base.sharding import Sharded
+from train.base.models import Sharded
 from ttc.errors import ConfigError
 
 __all__ = ["Compare", "Scored", "check_packing", "packed_hidden", "placed", "token_logprobs"]

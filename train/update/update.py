@@ -15,15 +15,15 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from train.base.models import Sharded
 from train.base.optimiser import Optimiser
-from train.base.sharding import Sharded
 from train.base.world import ALONE, World
 from train.update.advantage import Advantage, RewardBatch
 from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_weights
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Correction, Loss, PerToken, with_ratio
-from ttc.config.plugin_fault import checked_return
+from ttc.config.plugins import checked_return
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["Objective", "Supervisor", "Updater", "weighted", "whitened"]

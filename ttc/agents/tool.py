@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from ttc.config.plugin_shape import PluginShape
+from ttc.config.plugins import PluginShape
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import Registry
 from ttc.core import Problem

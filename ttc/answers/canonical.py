@@ -30,8 +30,7 @@ from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import CONSTANTS, Term
-from ttc.answers.numeric import approximate, exact
+from ttc.answers.nodes import CONSTANTS, Term, approximate, exact
 from ttc.answers.tokens import MAX_CHARS, Unparsed, plain
 
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}

@@ -29,9 +29,8 @@ from ttc.answers.extract import (
     last_box,
     usual_rules,
 )
-from ttc.answers.grammar import parse
+from ttc.answers.grammar import UNITS, parse
 from ttc.answers.tokens import Alternatives, Unparsed, plain
-from ttc.answers.units import UNITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The parsed form of a short answer: one small frozen tree, built by `grammar`, read by `canonical` and the verifiers.
+"""The parsed form of a short answer: one small frozen tree, built by `grammar`, and its value.
 
 Operators and their arguments:
 
@@ -15,11 +15,16 @@ Operators and their arguments:
     base       digits, base      11_7
     quantity   node, unit        a number with a unit; the unit `%` is percent
     text       string            words
+
+Their values are exact rationals where possible, numbers in a given context of `mpmath` otherwise. Real-valued
+conventions: an odd root of a negative number is the real one; any other step that leaves the real line makes the value
+undefined, unless the expression itself contains the imaginary unit. Work is capped before it is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -62,3 +67,280 @@ def num(value: Fraction | int, digits: int | None = None) -> Term:
 def many(op: str, items: list[Term]) -> Term:
     """An n-ary node, or the item itself when there is one."""
     return items[0] if len(items) == 1 else Term(op, tuple(items))
+
+
+MAX_BITS = 14_000
+"""Bits of an exact value; below the number of digits that Python converts to text."""
+MAX_FACTORIAL = 500
+MAX_POWER = 1e9
+
+
+class Undefined(ArithmeticError):
+    """The expression has no value here (division by zero, outside the real line, not a scalar)."""
+
+
+class TooCostly(ArithmeticError):
+    """Computing the value would exceed a cap."""
+
+
+def exact(node: Term) -> Fraction | None:
+    """The rational value of `node`, or None when it is not rational, not defined or too large to write out."""
+    op, args = node.op, node.args
+    if op == "num":
+        value: Fraction = args[0]
+        return value
+    if op == "neg":
+        inner = exact(args[0])
+        return None if inner is None else -inner
+    if op == "fn":
+        return _exact_function(args[0], args[1:])
+    if op not in ("add", "mul", "div", "pow"):
+        return None
+    parts = [exact(arg) for arg in args]
+    values = [part for part in parts if part is not None]
+    if len(values) < len(parts):
+        return None
+    if op == "add":
+        return _small(sum(values, Fraction(0)))
+    if op == "mul":
+        return _product(values)
+    if op == "div":
+        return _small(values[0] / values[1]) if values[1] else None
+    return _power(*values)
+
+
+def _small(value: Fraction) -> Fraction | None:
+    return value if _bits(value) <= MAX_BITS else None
+
+
+def _bits(value: Fraction) -> int:
+    return value.numerator.bit_length() + value.denominator.bit_length()
+
+
+def _product(values: list[Fraction]) -> Fraction | None:
+    if sum(_bits(value) for value in values) > 2 * MAX_BITS:
+        return None
+    return _small(math.prod(values, start=Fraction(1)))
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
+    if exponent.denominator != 1:
+        root = _root(base, exponent.denominator)
+        return None if root is None else _power(root, Fraction(exponent.numerator))
+    if not base and exponent <= 0:
+        return None
+    if base in (0, 1, -1):
+        return base ** (exponent.numerator % 2 + 2)
+    if abs(exponent) * _bits(base) > MAX_BITS:
+        return None
+    return Fraction(base**exponent.numerator)
+
+
+def _root(value: Fraction, degree: int) -> Fraction | None:
+    """The rational root of that degree; real roots of negative values for an odd degree only."""
+    if degree > 64 or (value < 0 and degree % 2 == 0) or _bits(value) > MAX_BITS:
+        return None
+    top, bottom = _integer_root(abs(value.numerator), degree), _integer_root(value.denominator, degree)
+    if top is None or bottom is None:
+        return None
+    return Fraction(top if value >= 0 else -top, bottom)
+
+
+def _integer_root(value: int, degree: int) -> int | None:
+    if degree == 2:
+        root = math.isqrt(value)
+        return root if root * root == value else None
+    low, high = 0, 1 << (value.bit_length() // degree + 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if middle**degree <= value else (low, middle - 1)
+    return low if low**degree == value else None
+
+
+def _exact_function(name: str, args: tuple[Term, ...]) -> Fraction | None:
+    rule = _EXACT.get(name)
+    parts = [exact(arg) for arg in args]
+    values = [part for part in parts if part is not None]
+    if rule is None or len(values) < len(parts):
+        return None
+    value: Fraction | None = rule(values)
+    return value
+
+
+def _exact_factorial(values: list[Fraction]) -> Fraction | None:
+    value = values[0]
+    small = value.denominator == 1 and 0 <= value <= MAX_FACTORIAL
+    return Fraction(math.factorial(int(value))) if small else None
+
+
+def _exact_binom(values: list[Fraction]) -> Fraction | None:
+    upper, lower = values
+    small = upper.denominator == lower.denominator == 1 and 0 <= lower <= upper <= 2 * MAX_FACTORIAL
+    return Fraction(math.comb(int(upper), int(lower))) if small else None
+
+
+def _exact_root(values: list[Fraction]) -> Fraction | None:
+    value, degree = values
+    return _root(value, int(degree)) if degree.denominator == 1 and degree >= 2 else None
+
+
+_EXACT: Mapping[str, Any] = {
+    "sqrt": lambda values: _root(values[0], 2),
+    "root": _exact_root,
+    "abs": lambda values: abs(values[0]),
+    "floor": lambda values: Fraction(math.floor(values[0])),
+    "ceil": lambda values: Fraction(math.ceil(values[0])),
+    "min": min,
+    "max": max,
+    "factorial": _exact_factorial,
+    "binom": _exact_binom,
+    "gcd": lambda values: Fraction(math.gcd(*map(int, values))) if _integers(values) else None,
+    "lcm": lambda values: _small(Fraction(math.lcm(*map(int, values)))) if _integers(values) else None,
+}
+
+
+def _integers(values: list[Fraction]) -> bool:
+    return all(value.denominator == 1 for value in values)
+
+
+def approximate(node: Term, point: Mapping[str, Any], ctx: Any) -> Any:
+    """The value of `node` in the mpmath context `ctx` (`fp` or `mp`) with variables at `point`.
+
+    Raises Undefined or TooCostly; `ctx` may raise OverflowError, ValueError or ZeroDivisionError of its own.
+    """
+    return _Evaluation(point, ctx, node.has("sym") and _imaginary(node)).value(node)
+
+
+def _imaginary(node: Term) -> bool:
+    return node == Term("sym", ("i",)) or any(_imaginary(child) for child in node.children())
+
+
+class _Evaluation:
+    def __init__(self, point: Mapping[str, Any], ctx: Any, complex_allowed: bool) -> None:
+        self.point, self.ctx, self.complex_allowed = point, ctx, complex_allowed
+
+    def value(self, node: Term) -> Any:
+        rule = getattr(self, f"_{node.op}", None)
+        if rule is None:
+            raise Undefined(node.op)
+        value = rule(*node.args)
+        if getattr(value, "imag", 0) != 0 and not self.complex_allowed:
+            raise Undefined("outside the real line")
+        return value if self.complex_allowed else getattr(value, "real", value)
+
+    def _num(self, value: Fraction, _digits: int | None) -> Any:
+        return self.ctx.mpf(value.numerator) / value.denominator
+
+    def _sym(self, name: str) -> Any:
+        constants = {"pi": self.ctx.pi, "e": self.ctx.e, "i": self.ctx.mpc(0, 1)}
+        value = constants.get(name)
+        if value is not None:
+            return +value
+        if name not in self.point:
+            raise Undefined(f"the symbol {name}")
+        return self.point[name]
+
+    def _quantity(self, inner: Term, unit: str) -> Any:
+        factors = {"%": self.ctx.mpf(1) / 100, "degree": self.ctx.pi / 180}
+        if unit not in factors:
+            raise Undefined(f"the unit {unit}")
+        return self.value(inner) * factors[unit]
+
+    def _neg(self, inner: Term) -> Any:
+        return -self.value(inner)
+
+    def _add(self, *items: Term) -> Any:
+        return sum((self.value(item) for item in items), self.ctx.mpf(0))
+
+    def _mul(self, *items: Term) -> Any:
+        return math.prod((self.value(item) for item in items), start=self.ctx.mpf(1))
+
+    def _div(self, top: Term, bottom: Term) -> Any:
+        below = self.value(bottom)
+        if below == 0:
+            raise Undefined("division by zero")
+        return self.value(top) / below
+
+    def _pow(self, base: Term, exponent: Term) -> Any:
+        ratio = exact(exponent)
+        low, high = self.value(base), self.value(exponent)
+        if abs(high) > MAX_POWER:
+            raise TooCostly("a huge exponent")
+        if low == 0 and getattr(high, "real", high) <= 0:
+            raise Undefined("zero to a power that is not positive")
+        negative = getattr(low, "imag", 0) == 0 and getattr(low, "real", low) < 0
+        if negative and ratio is not None and ratio.denominator % 2 and ratio.denominator > 1:
+            return self.ctx.power(-low, high) * (-1) ** (ratio.numerator % 2)
+        if ratio is not None and ratio.denominator == 1:
+            return low ** int(ratio)
+        return self.ctx.power(low, high)
+
+    def _fn(self, name: str, *args: Term) -> Any:
+        rule = getattr(self, f"_fn_{name}", None)
+        values = [self.value(arg) for arg in args]
+        if rule is not None:
+            return rule(*values)
+        names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ceil": "ceil"}
+        if name not in _MPMATH:
+            raise Undefined(name)
+        if abs(values[0]) > MAX_POWER:
+            raise TooCostly(f"a huge argument of {name}")
+        return getattr(self.ctx, names.get(name, name))(*values)
+
+    def _fn_log(self, value: Any) -> Any:
+        # `log` without a base is ambiguous between ln and log10; the natural one, as in the literature on evaluation.
+        return self._fn_ln(value)
+
+    def _fn_ln(self, value: Any) -> Any:
+        if value == 0:
+            raise Undefined("the logarithm of zero")
+        return self.ctx.log(value)
+
+    def _fn_abs(self, value: Any) -> Any:
+        return abs(value)
+
+    def _fn_root(self, value: Any, degree: Any) -> Any:
+        if degree == 0:
+            raise Undefined("a root of degree zero")
+        odd = degree == int(degree) and int(degree) % 2 == 1
+        if odd and getattr(value, "imag", 0) == 0 and getattr(value, "real", value) < 0:
+            return -self.ctx.power(-value, 1 / degree)
+        return self.ctx.power(value, 1 / degree)
+
+    def _fn_min(self, *values: Any) -> Any:
+        return min(values)
+
+    def _fn_max(self, *values: Any) -> Any:
+        return max(values)
+
+    def _fn_factorial(self, value: Any) -> Any:
+        if abs(value) > 10_000:
+            raise TooCostly("a huge factorial")
+        return self.ctx.factorial(value)
+
+    def _fn_binom(self, upper: Any, lower: Any) -> Any:
+        if max(abs(upper), abs(lower)) > 10_000:
+            raise TooCostly("a huge binomial")
+        return self.ctx.binomial(upper, lower)
+
+
+_MPMATH = frozenset(
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "exp",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "floor",
+        "ceil",
+        "sqrt",
+    ]
+)

@@ -19,7 +19,7 @@ from importlib.metadata import EntryPoint
 from typing import Any, NoReturn
 
 from ttc.cli.memory import collect_rarely
-from ttc.config.plugin_fault import blamed, described, leaf
+from ttc.config.plugins import blamed, described, leaf
 from ttc.config.registry import plugins
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, PluginError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported

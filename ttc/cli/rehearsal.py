@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from ttc.config.choices import StrategyChoice
-from ttc.config.plugin_fault import is_own, leaf
+from ttc.config.plugins import is_own, leaf
 from ttc.core import Budget, Completion, Engine, Message, Problem, Prompt, Sampling, Score, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.wrapped import Wrapped

@@ -24,7 +24,7 @@ from ttc.cli.parts import (
     settings,
 )
 from ttc.commands._stream import Display, Streamed
-from ttc.config.plugin_fault import leaf
+from ttc.config.plugins import leaf
 from ttc.config.values import nearest
 from ttc.core import Engine, Message, Problem, Sampling
 from ttc.errors import TTCError

@@ -28,7 +28,7 @@ from ttc.cli.parts import (
 from ttc.cli.rehearsal import refuse_early
 from ttc.commands._tree import tree_lines
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.plugin_fault import without_scores
+from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName

@@ -41,6 +41,7 @@ __all__ = [
     "parse_spec",
     "split_model",
     "split_specs",
+    "user_file",
 ]
 
 
@@ -55,6 +56,12 @@ def split_model(spec: str) -> tuple[str, str | None]:
         function, separator, rest = rest.partition(":")
         head = f"{head}:{function}"
     return head, rest if separator else None
+
+
+def user_file(name: str) -> pathlib.Path | None:
+    """Return the file of a part that was named `path/to/file.py:function`; None for one that is registered by name."""
+    path, separator, _ = name.rpartition(":")
+    return pathlib.Path(path).expanduser() if separator and path.endswith(".py") else None
 
 
 def split_specs(text: str) -> list[str]:

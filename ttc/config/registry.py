@@ -6,7 +6,7 @@ helpers) are not registered. Other distributions add to the same list through th
 Listing reads file names and syntax only; nothing is imported until `load`.
 
 What a function takes is read from its signature: see `ttc.config.signatures`. One of the user's own is held to the
-registry's shape (`ttc.config.plugin_shape`) when it is loaded, and what it makes when it is made.
+registry's shape (`ttc.config.plugins`) when it is loaded, and what it makes when it is made.
 
 Left out: overriding. A name that is built in wins over an entry point of the same name.
 """
@@ -28,8 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ttc.config.plugin_fault import LABEL, line_in
-from ttc.config.plugin_shape import PluginShape
+from ttc.config.plugins import LABEL, PluginShape, line_in
 from ttc.config.signatures import Description, bind, call, describe
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 

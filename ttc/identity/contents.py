@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.recipes import split_model
+from ttc.config.recipes import split_model, user_file
 from ttc.config.signatures import arguments_of
-from ttc.identity.digests import file_digest, model_digests, named, source_digests, user_file
+from ttc.identity.digests import file_digest, model_digests, named, source_digests
 from ttc.identity.reads import InnerPart, ModelFolder, reads_of
 
 __all__ = ["code_digests", "part_contents", "strategy_contents", "texts_in"]

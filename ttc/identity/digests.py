@@ -47,7 +47,6 @@ __all__ = [
     "named",
     "remembered",
     "source_digests",
-    "user_file",
 ]
 
 
@@ -112,12 +111,6 @@ def model_digests(folder: Path) -> dict[str, str]:
         if rows:
             digests[role] = digest_of(rows)
     return digests
-
-
-def user_file(name: str) -> Path | None:
-    """Return the file of a part that was named `path/to/file.py:function`; None for one that is registered by name."""
-    path, separator, _ = name.rpartition(":")
-    return Path(path).expanduser() if separator and path.endswith(".py") else None
 
 
 def source_digests(file: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from ttc.choosing.selection import choose
 from ttc.choosing.voting import fallback, vote
 from ttc.concurrent import gather, gather_until
-from ttc.config.plugin_fault import read_scores
+from ttc.config.plugins import read_scores
 from ttc.core import (
     Answer,
     AnswerReader,

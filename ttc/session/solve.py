@@ -15,7 +15,7 @@ from typing import cast
 
 from ttc.answers import kind_of
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.config.plugin_fault import call_strategy
+from ttc.config.plugins import call_strategy
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Answer, Budget, Engine, Message, Problem, Sampling, Scorer, Usage

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ttc.config.plugin_shape import PluginShape
+from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter

@@ -23,9 +23,8 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import text_key
-from ttc.answers.nodes import Term
-from ttc.answers.numeric import exact
-from ttc.answers.units import unit
+from ttc.answers.grammar import unit
+from ttc.answers.nodes import Term, exact
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""

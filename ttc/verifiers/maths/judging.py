@@ -24,8 +24,7 @@ from mpmath import mp  # type: ignore[import-untyped]
 
 from ttc.answers.canonical import shape
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import Term
-from ttc.answers.numeric import TooCostly, Undefined, approximate
+from ttc.answers.nodes import Term, TooCostly, Undefined, approximate
 from ttc.answers.tokens import Unparsed, plain
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Ternary
 

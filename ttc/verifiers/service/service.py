@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from ttc.config.plugin_fault import blamed
+from ttc.config.plugins import blamed
 from ttc.config.values import above, at_least
 from ttc.core import Json, Submission, Target, Verdict, Verifier
 from ttc.errors import PluginError, VerifierError
