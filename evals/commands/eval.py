@@ -34,7 +34,6 @@ from evals.tasks import TASKS, load_task, task_file
 from ttc.cli.memory import keep_little
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
-    DEFAULT_ENGINE,
     SEVERAL,
     EngineOptions,
     SamplingOptions,
@@ -50,7 +49,7 @@ from ttc.cli.parts import (
     strategies,
 )
 from ttc.cli.rehearsal import refuse_early
-from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.choices import DEFAULT_ENGINE, PartChoice, StrategyChoice
 from ttc.config.plugins import without_scores
 from ttc.config.recipes import label_of, parse_spec, split_specs
 from ttc.config.registry import VERIFIERS

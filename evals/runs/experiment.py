@@ -22,10 +22,10 @@ from evals.run_folder import CONTENTS, SERVED, check_folder, claim, evaluate
 from evals.runs.contents import arm_contents, shared_contents
 from evals.runs.labels import settings_of
 from evals.task import Item, Task
+from ttc.session.solve import fit_to_context
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
-from ttc.cli.parts import fit_to_context
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.allocation.table import DrawKind
 from ttc.cli.rehearsal import rehearse

@@ -22,8 +22,7 @@ from typing import Any
 from serve.requests.keys import Key, read_keys
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
-from ttc.cli.parts import DEFAULT_ENGINE, DEFAULT_SCORER
-from ttc.config.choices import PartChoice
+from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
 from ttc.config.recipes import load_toml, split_model
 from ttc.config.registry import ENGINES, SCORERS, Registry
 from ttc.config.signatures import bind

@@ -14,7 +14,6 @@ from ttc.cli.parts import (
     SamplingOptions,
     StrategyOptions,
     ThinkingOptions,
-    fit_to_context,
     resolve_budget,
     resolve_engine,
     resolve_sampling,
@@ -27,6 +26,7 @@ from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.core import Budget, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, UnknownName
+from ttc.session.solve import fit_to_context
 from ttc.session.thinking import Thinking
 
 

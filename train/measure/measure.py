@@ -100,9 +100,9 @@ def held_out_gains(path: Path, seed: int) -> dict[str, float]:
     if len(rows) < 2:
         return {}
     numbers: dict[str, float] = {}
-    for field, name in (("right", "held_out"), ("sampled", "held_out_sampled")):
-        if field in rows[0] and field in rows[-1]:
-            numbers |= gains(name, rows[0][field], rows[-1][field], seed)
+    for column, name in (("right", "held_out"), ("sampled", "held_out_sampled")):
+        if column in rows[0] and column in rows[-1]:
+            numbers |= gains(name, rows[0][column], rows[-1][column], seed)
     return numbers
 
 

@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import Literal
 
 from ttc.cli.options import option
-from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice, StrategyChoice
 from ttc.config.recipes import label_of, overrides, parse_spec, split_specs
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import options_of
 from ttc.config.values import build, nearest
-from ttc.core import Budget, Engine, Problem, Sampling
-from ttc.errors import ConfigError, PromptTooLong
+from ttc.core import Budget, Sampling
+from ttc.errors import ConfigError
 from ttc.search.tree import make_policy
 from ttc.session.thinking import Thinking
 
 __all__ = [
-    "DEFAULT_ENGINE",
     "SEVERAL",
     "EngineOptions",
     "SamplingOptions",
@@ -35,7 +34,6 @@ __all__ = [
     "ThinkingOptions",
     "check_parts",
     "check_writable",
-    "fit_to_context",
     "resolve_budget",
     "resolve_engine",
     "resolve_sampling",
@@ -47,11 +45,7 @@ __all__ = [
 ]
 
 PARTS = ("engine", "scorer", "thinking")
-DEFAULT_ENGINE = "embedded"
-DEFAULT_SCORER = "prm"
 SEVERAL = "; repeat it, or separate by commas, to run several"
-INJECTION_RESERVE = 128
-"""Tokens kept free for hand-over and wait texts."""
 
 
 def settings(text: str, group: str | None = None) -> Mapping[str, object]:
@@ -236,27 +230,6 @@ def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
     names = ("temperature", "top_p", "top_k", "max_tokens", "seed")
     values = {name: getattr(options, name) for name in names}
     return replace(default, **{name: value for name, value in values.items() if value is not None})
-
-
-def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinking: Thinking) -> Sampling:
-    """Lower `max_tokens` to what the model's context leaves after the prompt; for a default that nobody asked for.
-
-    Where thinking control may inject text, room for it is kept. A prompt that leaves no room at all is left to the
-    engine to refuse.
-
-    Raises:
-        PromptTooLong: there is room for an answer, but none beside the text that thinking control may inject.
-    """
-    prompt = engine.render(problem.messages, thinking.template)
-    length = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
-    context = engine.capabilities.max_context
-    room = context - length - (INJECTION_RESERVE if thinking.active else 0)
-    if thinking.active and room < 1 <= context - length:
-        raise PromptTooLong(
-            f"{length} prompt tokens and {INJECTION_RESERVE} kept free for the end of a thinking budget fill the "
-            f"context of {context}: shorten the prompt, or do without --max-thinking, --min-thinking and --waits"
-        )
-    return replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
 
 
 def resolve_budget(text: str | None) -> Budget | None:

@@ -17,7 +17,6 @@ from ttc.cli.parts import (
     SamplingOptions,
     ThinkingOptions,
     check_parts,
-    fit_to_context,
     resolve_engine,
     resolve_sampling,
     resolve_thinking,
@@ -28,7 +27,7 @@ from ttc.config.plugins import leaf
 from ttc.config.values import nearest
 from ttc.core import Engine, Message, Problem, Sampling
 from ttc.errors import TTCError
-from ttc.session.solve import solve
+from ttc.session.solve import fit_to_context, solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
 

@@ -12,12 +12,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ttc.cli.parts import DEFAULT_ENGINE
 from ttc.commands._doctor.check import Check
 from ttc.commands._doctor.machine import data, devices, machine
 from ttc.commands._doctor.packages import extras, packages, reinstall
 from ttc.commands._doctor.parts import engines, scorers
 from ttc.commands._doctor.sandbox import sandbox
+from ttc.config.choices import DEFAULT_ENGINE
 from ttc.config.recipes import dump
 
 NEXT_COMMAND = "ttc eval --strategy tree"

@@ -17,7 +17,6 @@ from ttc.cli.parts import (
     SamplingOptions,
     StrategyOptions,
     ThinkingOptions,
-    fit_to_context,
     resolve_budget,
     resolve_engine,
     resolve_sampling,
@@ -32,7 +31,7 @@ from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
-from ttc.session.solve import solve
+from ttc.session.solve import fit_to_context, solve
 from ttc.session.thinking import Thinking
 
 

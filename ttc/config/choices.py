@@ -14,7 +14,10 @@ from ttc.config.signatures import call
 from ttc.core import Answer, Engine, Scorer, Verifier
 from ttc.errors import ConfigError
 
-__all__ = ["PartChoice", "StrategyChoice"]
+__all__ = ["DEFAULT_ENGINE", "DEFAULT_SCORER", "PartChoice", "StrategyChoice"]
+
+DEFAULT_ENGINE, DEFAULT_SCORER = "embedded", "prm"
+"""What runs the packaged model, and scores its steps."""
 
 
 @dataclass(frozen=True, slots=True)

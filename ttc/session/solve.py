@@ -2,6 +2,7 @@
 
 `solve` is one problem; `solve_all` runs many at once and turns a failed problem into data instead of cancelling its
 siblings; `run` is the one synchronous door. There is no barrier between problems: the engine batches across them.
+`fit_to_context` makes a default length fit the model.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ttc.config.plugins import call_strategy
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Answer, Budget, Engine, Message, Problem, Sampling, Scorer, Usage
-from ttc.errors import BudgetExceeded, ConfigError, TTCError
+from ttc.errors import BudgetExceeded, ConfigError, PromptTooLong, TTCError
 from ttc.session.meter import Clock
 from ttc.session.session import Session, Shared
 from ttc.session.thinking import Thinking
@@ -27,7 +28,30 @@ from ttc.session.thinking import Thinking
 Strategy = Callable[[Problem, Session], Awaitable[Answer]]
 """A strategy whose keyword parameters are already bound."""
 
+_INJECTION_RESERVE = 128
+"""Tokens kept free for hand-over and wait texts."""
 _SPENT = "ttc_usage"
+
+
+def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinking: Thinking) -> Sampling:
+    """Lower `max_tokens` to what the model's context leaves after the prompt; for a default that nobody asked for.
+
+    Where thinking control may inject text, room for it is kept. A prompt that leaves no room at all is left to the
+    engine to refuse.
+
+    Raises:
+        PromptTooLong: there is room for an answer, but none beside the text that thinking control may inject.
+    """
+    prompt = engine.render(problem.messages, thinking.template)
+    length = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
+    context = engine.capabilities.max_context
+    room = context - length - (_INJECTION_RESERVE if thinking.active else 0)
+    if thinking.active and room < 1 <= context - length:
+        raise PromptTooLong(
+            f"{length} prompt tokens and {_INJECTION_RESERVE} kept free for the end of a thinking budget fill the "
+            f"context of {context}: shorten the prompt, or do without --max-thinking, --min-thinking and --waits"
+        )
+    return replace(sampling, max_tokens=min(sampling.max_tokens, max(room, 1)))
 
 
 async def solve(

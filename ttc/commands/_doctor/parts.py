@@ -11,11 +11,10 @@ import time
 from collections.abc import Awaitable
 from dataclasses import replace
 
-from ttc.cli.parts import DEFAULT_ENGINE
 from ttc.commands._doctor.check import Check, State
 from ttc.commands._doctor.foreign import FOREIGN
 from ttc.commands._doctor.packages import install, reinstall
-from ttc.config.choices import PartChoice
+from ttc.config.choices import DEFAULT_ENGINE, PartChoice
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Message, Prompt, Sampling
 from ttc.errors import ConfigError, MissingExtra
