@@ -33,7 +33,7 @@ from tests.ttc.hostile import hostile_texts
 from ttc.config.registry import VERIFIERS
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, MissingExtra
-from ttc.verifiers.service.metrics import quantiles
+from ttc.verifiers.service.service import quantiles
 from ttc.verifiers.shared.contract import Card, card_of
 
 BATCH, IN_FLIGHT, CAP_SHARES, FLOOR, RETRIES = 100, 4, 9, 4000, 3

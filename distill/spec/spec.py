@@ -31,9 +31,8 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 from distill.spec.registries import METHODS
 from ttc.config.recipes import load_toml, merge
 from ttc.config.registry import bind
-from ttc.config.values import at_least, build, nearest
+from ttc.config.values import at_least, build, check_threads, nearest
 from ttc.core import Sampling
-from ttc.engines.shared.options import check_threads
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from distill.spec.spec import JobSpec, TeacherSpec
-from evals.runs.experiment import all_params
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump, label_of, parse_spec, split_model
@@ -68,7 +67,7 @@ class Teacher:
             "engine": self.engine.name,
             "options": {k: dump(v) for k, v in self.engine.params.items() if k not in _SCHEDULE},
             "strategy": self.strategy.name,
-            "params": all_params(self.strategy),
+            "params": self.strategy.all_params(),
             "scorer": None if self.scorer is None else self.scorer.name,
             "scorer_params": dump(self.scorer.params) if self.scorer else {},
         }

@@ -18,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ from ttc.answers import kind_of
 from ttc.choosing.selection import Select, choose
 from ttc.choosing.voting import fallback
 from ttc.concurrent import gather
-from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Usage
+from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Scorer, Usage
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, TTCError
 from ttc.session.solve import spent
+from ttc.strategies._drawing import draw_wave
+from ttc.strategies.auto import kind_without_plan, read_plan
 
-__all__ = ["PLAN", "WAVES", "Planner"]
+__all__ = ["PLAN", "WAVES", "Planner", "spend_total"]
 
 WAVES, PLAN = "waves.jsonl", "plan.json"
 CHUNK = 64
@@ -300,3 +303,41 @@ class Planner:
                 self._plan = plan_of(data["plan"])
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise ConfigError(f"{path} cannot be read ({type(exc).__name__}: {exc}); choose another --out") from exc
+
+
+async def spend_total(
+    folder: Path,
+    problems: Sequence[Problem],
+    solving: Callable[..., Awaitable[Answer]],
+    params: Mapping[str, Any],
+    *,
+    scorer: Scorer | None,
+    max_tokens: int,
+    seed: int,
+    concurrency: int,
+) -> Callable[[Problem], Awaitable[Answer]]:
+    """Spend the `total` of `auto`'s parameters over a run; returns what then answers each problem.
+
+    `solving(problem, strategy=, budget=)` takes the draws of a wave for one problem.
+    """
+    plan_path = params.get("plan")
+    shape = {name: params.get(name) for name in ("width", "policy")}
+    plan = None if plan_path is None else read_plan(plan_path, **shape, scorer=scorer)
+
+    async def draw(problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> Answer:
+        wave = partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=scorer)
+        return await solving(problem, strategy=wave, budget=limit)
+
+    planner = Planner(
+        folder,
+        problems,
+        draw,
+        total=params["total"],
+        max_tokens=max_tokens,
+        kind=kind_without_plan(**shape, scorer=scorer),
+        seed=seed,
+        plan=plan,
+        concurrency=concurrency,
+    )
+    await planner.run()
+    return planner.answer

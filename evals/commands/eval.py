@@ -25,9 +25,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evals.allocation.planner import spend_total
 from evals.numbers.summary import write_summary
 from evals.report import render_table, write_report
-from evals.runs.experiment import Arm, Experiment, Result, all_params, execute
+from evals.runs.experiment import Arm, Experiment, Result, execute
 from evals.runs.progress import ProgressBar
 from evals.task import Task
 from evals.tasks import TASKS, load_task, task_file
@@ -166,6 +167,7 @@ def run(args: argparse.Namespace) -> int:
                     concurrency=options.concurrency,
                     retry_errors=options.retry_errors,
                     watcher=progress,
+                    spend_total=spend_total,
                 )
             )
     except KeyboardInterrupt:
@@ -232,7 +234,7 @@ def _refuse_early(
 def _check_spread(choices: Sequence[StrategyChoice], temperature: float) -> None:
     """Refuse several samples at temperature 0, where they would all be equal."""
     for choice in choices:
-        n = all_params(choice).get("n")
+        n = choice.all_params().get("n")
         if temperature == 0 and isinstance(n, int) and n > 1:
             raise ConfigError(f"{choice.label}: n={n} needs temperature > 0: at 0 all samples are equal")
 
@@ -281,7 +283,7 @@ def _baselines(options: EvalOptions, choices: Sequence[StrategyChoice], temperat
         if options.baseline not in (None, "none"):
             raise ConfigError("--baseline is for a single strategy; name it in --strategy")
         return []
-    n = all_params(choices[0]).get("n")
+    n = choices[0].all_params().get("n")
     votes = isinstance(n, int) and n > 1 and temperature > 0
     usual = [GREEDY, "majority"] if options.is_packaged and votes else [GREEDY]
     specs = [parse_spec(text) for text in (usual if options.baseline is None else split_specs(options.baseline))]
@@ -298,7 +300,7 @@ def _baselines(options: EvalOptions, choices: Sequence[StrategyChoice], temperat
 
 def _with_total(choice: StrategyChoice, budget: Budget | None) -> StrategyChoice:
     """Give a strategy that spends a total over the run the tokens of --budget; to others they are a problem's limit."""
-    if budget is None or budget.tokens is None or "total" not in all_params(choice):
+    if budget is None or budget.tokens is None or "total" not in choice.all_params():
         return choice
     if any(choice.params.get(name) is not None for name in ("total", "tokens")):
         return choice

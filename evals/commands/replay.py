@@ -21,7 +21,6 @@ from typing import Any
 
 from evals.numbers.summary import write_summary
 from evals.report import render_table
-from evals.runs.experiment import all_params
 from evals.runs.replay import open_source, replay_run
 from ttc.cli.options import add_options, read_options
 from ttc.cli.parts import SEVERAL, StrategyOptions, resolve_budget, resolve_strategies, strategies
@@ -81,6 +80,6 @@ def _label(choice: StrategyChoice, n: int | None) -> str:
 
 def _sized(choice: StrategyChoice, num_samples: int) -> StrategyChoice:
     """Give a strategy whose n was not said all samples of the pool."""
-    if "n" in choice.params or "n" not in all_params(choice):
+    if "n" in choice.params or "n" not in choice.all_params():
         return choice
     return replace(choice, params={**choice.params, "n": num_samples})

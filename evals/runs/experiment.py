@@ -7,16 +7,14 @@ files, data), before the engine is loaded.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import ttc
-from evals.allocation.planner import Planner
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONTENTS, SERVED, check_folder, claim, evaluate
 from evals.runs.contents import arm_contents, shared_contents
@@ -27,16 +25,13 @@ from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
 from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.allocation.table import DrawKind
 from ttc.cli.rehearsal import rehearse
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve
 from ttc.session.thinking import Thinking
-from ttc.strategies._drawing import draw_wave
-from ttc.strategies.auto import kind_without_plan, read_plan
 from ttc.verifiers.service.service import Service
 
-__all__ = ["Arm", "Experiment", "Result", "Watcher", "all_params", "arm_config", "check_golds", "execute"]
+__all__ = ["Arm", "Experiment", "Result", "Solver", "TotalSpender", "Watcher", "arm_config", "check_golds", "execute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +77,29 @@ class Result:
     records: Sequence[Record]
 
 
+Solver: TypeAlias = Callable[[Problem], Awaitable[Answer]]
+"""Answers one problem."""
+
+
+class TotalSpender(Protocol):
+    """Spends the total of a strategy over all problems of a run; `evals.allocation.planner.spend_total` does."""
+
+    async def __call__(
+        self,
+        folder: Path,
+        problems: Sequence[Problem],
+        solving: Callable[..., Awaitable[Answer]],
+        params: Mapping[str, Any],
+        *,
+        scorer: Scorer | None,
+        max_tokens: int,
+        seed: int,
+        concurrency: int,
+    ) -> Solver:
+        """`solving(problem, strategy=, budget=)` answers one problem; `params` are those of the strategy."""
+        ...
+
+
 class Watcher(Protocol):
     """Who is told how an evaluation goes on."""
 
@@ -111,7 +129,7 @@ def arm_config(
         "level": experiment.task.params.get("level"),
         "limit": experiment.limit,
         "strategy": arm.choice.name,
-        "params": all_params(arm.choice),
+        "params": arm.choice.all_params(),
         "settings": settings_of(arm.choice, experiment.sampling.temperature, experiment.task.sampling.temperature),
         "engine": experiment.engine.name,
         "engine_params": dump(experiment.engine.params),
@@ -138,8 +156,11 @@ async def execute(
     concurrency: int,
     retry_errors: bool = False,
     watcher: Watcher,
+    spend_total: TotalSpender | None = None,
 ) -> list[Result]:
     """Run all arms and return their results in order; cancelling leaves every folder resumable.
+
+    `spend_total` spends the total of a strategy that has one; without it the total is each problem's own.
 
     Raises:
         ConfigError: a gold that does not verify, a folder that holds another run, a part that cannot be made, or a
@@ -160,7 +181,8 @@ async def execute(
         _check_length(experiment, engine)
         scorer = experiment.scorer.create_scorer(engine) if experiment.scorer else None
         for arm in experiment.arms:
-            await _rehearse(experiment, arm, engine, scorer)
+            if spend_total is None or arm.choice.params.get("total") is None:  # else its planner asks
+                await _rehearse(experiment, arm, engine, scorer)
         return [
             await _run_arm(
                 experiment,
@@ -172,6 +194,7 @@ async def execute(
                 concurrency=concurrency,
                 retry_errors=retry_errors,
                 watcher=watcher,
+                spend_total=spend_total,
             )
             for arm, config in zip(experiment.arms, configs, strict=True)
         ]
@@ -204,9 +227,7 @@ def _check_length(experiment: Experiment, engine: Engine) -> None:
 
 
 async def _rehearse(experiment: Experiment, arm: Arm, engine: Engine, scorer: Scorer | None) -> None:
-    """Let a strategy refuse what it must before any arm spends a token; one with a total is asked by its planner."""
-    if arm.choice.params.get("total") is not None:
-        return
+    """Let a strategy refuse what it must before any arm spends a token."""
     problem = experiment.items[0].problem
     await rehearse(
         problem,
@@ -236,13 +257,28 @@ async def _run_arm(
     concurrency: int,
     retry_errors: bool,
     watcher: Watcher,
+    spend_total: TotalSpender | None,
 ) -> Result:
     scorer = scorer if arm.choice.takes_scorer else None
+    solving = partial(_solve, experiment=experiment, engine=engine, shared={})
+    solver: Solver = partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
+    if spend_total is not None and arm.choice.params.get("total") is not None:
+        claim(arm.folder, config)
+        solver = await spend_total(
+            arm.folder,
+            [item.problem for item in experiment.items],
+            solving,
+            arm.choice.params,
+            scorer=scorer,
+            max_tokens=experiment.sampling.max_tokens,
+            seed=experiment.seed,
+            concurrency=concurrency,
+        )
     records = await evaluate(
         arm.folder,
         config,
         experiment.items,
-        await _solver(experiment, arm, config, engine, scorer, concurrency=concurrency),
+        solver,
         verifier,
         concurrency=concurrency,
         retry_errors=retry_errors,
@@ -253,45 +289,6 @@ async def _run_arm(
     entry = {**summarise(records, config), "model": model, "records": "."}
     write_summary(arm.folder, [entry])
     return Result(arm, entry, records)
-
-
-async def _solver(
-    experiment: Experiment,
-    arm: Arm,
-    config: Mapping[str, Any],
-    engine: Engine,
-    scorer: Scorer | None,
-    *,
-    concurrency: int,
-) -> Callable[[Problem], Awaitable[Answer]]:
-    """Return what answers one problem; a strategy with a total for the whole run has spent it by then."""
-    solving = partial(_solve, experiment=experiment, engine=engine, shared={})
-    total = arm.choice.params.get("total")
-    if total is None:
-        return partial(solving, strategy=arm.choice.bind(scorer), budget=experiment.budget)
-    claim(arm.folder, config)
-
-    plan_path = arm.choice.params.get("plan")
-    shape = {name: arm.choice.params.get(name) for name in ("width", "policy")}
-    plan = None if plan_path is None else read_plan(plan_path, **shape, scorer=scorer)
-
-    async def draw(problem: Problem, kind: DrawKind, draws: range, limit: Budget) -> Answer:
-        wave = partial(draw_wave, start=draws.start, end=draws.stop, kind=kind, scorer=scorer)
-        return await solving(problem, strategy=wave, budget=limit)
-
-    planner = Planner(
-        arm.folder,
-        [item.problem for item in experiment.items],
-        draw,
-        total=total,
-        max_tokens=experiment.sampling.max_tokens,
-        kind=kind_without_plan(**shape, scorer=scorer),
-        seed=experiment.seed,
-        plan=plan,
-        concurrency=concurrency,
-    )
-    await planner.run()
-    return planner.answer
 
 
 def limits(experiment: Experiment, arm: Arm) -> Budget | None:
@@ -329,11 +326,3 @@ def check_golds(items: Sequence[Item], verifier: Verifier, task: Task) -> None:
     """Refuse targets that do not verify against themselves; raises ConfigError naming the first of them."""
     for item in items:
         verifier.check_gold(item.target, f"task {task.name}: problem {item.problem.id!r}")
-
-
-def all_params(choice: StrategyChoice) -> dict[str, Any]:
-    """Return the strategy's parameters with the defaults of its signature filled in."""
-    keywords = [p for p in inspect.signature(choice.function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    defaults = {p.name: p.default for p in keywords if p.default is not p.empty and p.name != "scorer"}
-    plain = {**defaults, **choice.params}
-    return {name: dump(value) for name, value in plain.items()}

@@ -15,7 +15,6 @@ from typing import Any
 
 from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONFIG, CONTENTS, RECORDS, digest, evaluate, read_run
-from evals.runs.experiment import all_params
 from evals.runs.labels import settings_of
 from evals.task import Item
 from ttc.config.recipes import dump
@@ -81,7 +80,7 @@ async def replay_run(
     config = {
         **source.config,
         "strategy": choice.name,
-        "params": all_params(choice),
+        "params": choice.all_params(),
         "settings": settings_of(choice, source.sampling.temperature, source.usual_temperature),
         "scorer": source.config.get("scorer") if scorer else None,
         "budget": dump(budget),

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ttc.config.recipes import overrides
-from ttc.config.values import at_least
-from ttc.engines.shared.options import check_threads
+from ttc.config.values import at_least, check_threads
 from ttc.errors import ConfigError
 
 __all__ = ["register"]

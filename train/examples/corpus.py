@@ -13,10 +13,13 @@ from functools import partial
 from typing import Any
 
 from evals.worlds.supply import Texts
+from train.examples.examples import Example
+from ttc import seeds
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
+from ttc.engines.shared.text import Text
 
-__all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "corpus_of", "word_tokenizer"]
+__all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "corpus_examples", "corpus_of", "word_tokenizer"]
 
 CORPORA = Registry("corpus", "train.corpora", "ttc.corpora", PluginShape(("train.examples.corpus:Corpus",)))
 
@@ -47,6 +50,19 @@ def corpus_of(name: str, texts: Texts, context: int) -> Corpus:
     """The corpus of a world's texts, with a word tokenizer for a model of `context` tokens."""
     tokenizer = partial(word_tokenizer, texts.words, texts.pattern, context)
     return Corpus(name, tokenizer, texts.sample, texts.max_length, texts.pair)
+
+
+def corpus_examples(corpus: Corpus, text: Text, end: int, num: int, seed: int) -> list[Example]:
+    """`num` texts of a corpus: answers to their prompts where it knows the two apart, else all from the second id on.
+
+    Whole prompts are held out; a text without one is held out by its number alone.
+    """
+    rng = random.Random(seeds.derive(seed, "corpus"))
+    if corpus.pair is not None:
+        pairs = [corpus.pair(rng) for _ in range(num)]
+        return [Example(prompt, text.encode(prompt), (*text.encode(answer), end)) for prompt, answer in pairs]
+    rows = [text.encode(corpus.sample(rng)) for _ in range(num)]
+    return [Example(str(i), ids[:1], (*ids[1:], end)) for i, ids in enumerate(rows)]
 
 
 def word_tokenizer(words: Sequence[str], pattern: str, max_length: int) -> Any:

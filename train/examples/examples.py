@@ -13,7 +13,6 @@ end of the turn is learnt. Rollouts keep the ids that were sampled. Left out: pa
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
-from train.examples.corpus import Corpus
-from ttc import seeds
 from ttc.core import Message, Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
@@ -33,7 +30,6 @@ __all__ = [
     "MODES",
     "Example",
     "completion_ids",
-    "corpus_examples",
     "held_apart",
     "parted",
     "read_examples",
@@ -131,19 +127,6 @@ def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = Fals
     if not examples:
         raise ConfigError(f"{path} holds no rollout that is correct and finished; nothing to learn from")
     return examples
-
-
-def corpus_examples(corpus: Corpus, text: Text, end: int, num: int, seed: int) -> list[Example]:
-    """`num` texts of a corpus: answers to their prompts where it knows the two apart, else all from the second id on.
-
-    Whole prompts are held out; a text without one is held out by its number alone.
-    """
-    rng = random.Random(seeds.derive(seed, "corpus"))
-    if corpus.pair is not None:
-        pairs = [corpus.pair(rng) for _ in range(num)]
-        return [Example(prompt, text.encode(prompt), (*text.encode(answer), end)) for prompt, answer in pairs]
-    rows = [text.encode(corpus.sample(rng)) for _ in range(num)]
-    return [Example(str(i), ids[:1], (*ids[1:], end)) for i, ids in enumerate(rows)]
 
 
 def held_apart(keys: Sequence[str], share: float) -> list[bool]:

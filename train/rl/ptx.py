@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from train.base.stage import Setting, check_file, rollouts_path
-from train.examples.corpus import CORPORA
-from train.examples.examples import Example, corpus_examples, read_examples, right_rollouts
+from train.examples.corpus import CORPORA, corpus_examples
+from train.examples.examples import Example, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch
 from train.offline.epochs import rows_at
 from train.registries import make

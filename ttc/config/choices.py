@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ttc.config.recipes import label_of, split_model
+from ttc.config.recipes import dump, label_of, split_model
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry, bind
 from ttc.config.signatures import call
 from ttc.core import Answer, Engine, Scorer, Verifier
@@ -102,3 +102,9 @@ class StrategyChoice:
         """Return the strategy as a function of problem and session."""
         supply = {} if scorer is None else {"scorer": scorer}
         return functools.partial(self.function, **bind(self.function, self.params, supply=supply))
+
+    def all_params(self) -> dict[str, Any]:
+        """The parameters with the defaults of the strategy's signature filled in, as plain data."""
+        keywords = [p for p in inspect.signature(self.function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        defaults = {p.name: p.default for p in keywords if p.default is not p.empty and p.name != "scorer"}
+        return {name: dump(value) for name, value in {**defaults, **self.params}.items()}

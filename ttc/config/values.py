@@ -35,6 +35,7 @@ __all__ = [
     "at_least",
     "at_most",
     "build",
+    "check_threads",
     "nearest",
     "parse",
     "read_named",
@@ -49,6 +50,8 @@ T = TypeVar("T")
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NONE = ("none", "null", "")
+_MAX_THREADS = 1024
+"""More than any machine's cores; OpenMP ends the process when the system refuses it a thread."""
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
@@ -281,6 +284,12 @@ def above(owner: str, limit: float, /, **values: float | None) -> None:
 def within(owner: str, low: float, high: float, /, **values: float | None) -> None:
     """Raise ConfigError that names the first parameter outside [low, high]."""
     _check(owner, f"in [{low:g}, {high:g}]", values, lambda value: low <= value <= high)
+
+
+def check_threads(owner: str, threads: int) -> None:
+    """Refuse a number of threads that no machine has; raises ConfigError."""
+    at_least(owner, 1, threads=threads)
+    at_most(owner, _MAX_THREADS, threads=threads)
 
 
 def _check(

@@ -6,23 +6,15 @@ import re
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ttc.config.values import at_least, at_most
+from ttc.config.values import check_threads
 from ttc.engines.shared.folder import check_name
 from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 
-__all__ = ["Dtype", "check_model", "check_place", "check_threads"]
+__all__ = ["Dtype", "check_model", "check_place"]
 
 Dtype: TypeAlias = Literal["auto", "bfloat16", "float32", "bf16", "fp32"]
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
-MAX_THREADS = 1024
-"""More than any machine's cores; OpenMP ends the process when the system refuses it a thread."""
-
-
-def check_threads(owner: str, threads: int) -> None:
-    """Refuse a number of threads that no machine has; raises ConfigError."""
-    at_least(owner, 1, threads=threads)
-    at_most(owner, MAX_THREADS, threads=threads)
 
 
 def check_place(owner: str, device: str, threads: int) -> None:

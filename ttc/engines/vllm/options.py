@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ttc.engines.shared.options import check_threads
+from ttc.config.values import check_threads
 from ttc.errors import ConfigError
 
 __all__ = ["Backend", "VllmOptions"]
