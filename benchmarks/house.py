@@ -42,7 +42,12 @@ CONFIGURATION = (
     *("train/fields.py", "train/recipe.py", "train/run.py", "train/specs.py"),
     *("distill/flags.py", "distill/spec.py", "distill/teacher.py", "serve/schema.py"),
     *("ttc/config", "ttc/cli/choices.py", "ttc/cli/options.py", "ttc/cli/recipe.py", "evals/commands/options.py"),
-    *("ttc/engines/shared/options.py", "ttc/engines/vllm/options.py", "ttc/scorers/reward_models/options.py"),
+    *(
+        "ttc/engines/shared/options.py",
+        "ttc/engines/shared/folder.py",
+        "ttc/engines/vllm/options.py",
+        "ttc/scorers/reward_models/options.py",
+    ),
     *("train/base/fields.py", "train/registries.py", "train/recipe", "train/base/specs.py", "serve/requests/schema.py"),
     *("distill/spec/flags.py", "distill/spec/spec.py", "distill/spec/teacher.py"),
 )

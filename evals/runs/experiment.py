@@ -20,14 +20,13 @@ from evals.run_folder import CONTENTS, SERVED, check_folder, claim, evaluate
 from evals.runs.contents import arm_contents, shared_contents
 from evals.runs.labels import settings_of
 from evals.task import Item, Task
-from ttc.session.solve import fit_to_context
+from ttc.cli.rehearsal import rehearse
+from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Engine, Problem, Record, Sampling, Scorer, Served, Verifier
 from ttc.errors import ConfigError
-from ttc.config.choices import PartChoice, StrategyChoice
-from ttc.cli.rehearsal import rehearse
 from ttc.session.session import Shared
-from ttc.session.solve import Strategy, solve
+from ttc.session.solve import Strategy, fit_to_context, solve
 from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
 

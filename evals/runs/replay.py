@@ -17,13 +17,13 @@ from evals.numbers.summary import summarise, write_summary
 from evals.run_folder import CONFIG, CONTENTS, RECORDS, digest, evaluate, read_run
 from evals.runs.labels import settings_of
 from evals.task import Item
-from ttc.config.recipes import dump
-from ttc.identity.contents import strategy_contents
-from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
-from ttc.identity.digests import file_digest
-from ttc.errors import ConfigError, VerifierError
 from ttc.config.choices import StrategyChoice
-from ttc.replay import RecordedDraw, PoolScorer, pool_of, replay
+from ttc.config.recipes import dump
+from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
+from ttc.errors import ConfigError, VerifierError
+from ttc.identity.contents import strategy_contents
+from ttc.identity.digests import file_digest
+from ttc.replay import PoolScorer, RecordedDraw, pool_of, replay
 from ttc.session.solve import Strategy
 
 __all__ = ["RecordedRun", "open_source", "replay_run"]

@@ -78,7 +78,7 @@ def test_the_first_loss_is_that_of_bradley_and_terry_by_hand(cipher_model, run):
     import json
 
     from train.examples.examples import held_apart
-    from train.offline.epochs import rows_at
+    from train.update.batch import rows_at
     from ttc import seeds
 
     rows = [json.loads(line) for line in (run / "3-reward_model/member-1/metrics.jsonl").read_text().splitlines()]

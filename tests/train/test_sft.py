@@ -13,10 +13,10 @@ from train.base.stage import Setting
 from train.examples.corpus import Corpus, corpus_examples
 from train.examples.examples import Example, held_apart, read_examples, right_rollouts
 from train.examples.imitation import completion_sums, imitation_batch
-from train.offline.epochs import rows_at
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.stages.sample import sample
+from train.update.batch import rows_at
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 

@@ -9,7 +9,6 @@ and number of threads. Cost: the updates. Left out: weighting or mixing of data 
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, act, configured
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
-from ttc import seeds
+from train.update.batch import rows_at
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 
-__all__ = ["Fit", "FitFields", "FitPlan", "rows_at"]
+__all__ = ["Fit", "FitFields", "FitPlan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +96,6 @@ class Fit:
         health.load(state["health"])
         setting.log(f"resumed at step {state['step']}")
         return int(state["step"])
-
-
-def rows_at(step: int, rows: int, num_rows: int, seed: int) -> list[int]:
-    """The rows of update `step` (from 0): `rows` numbers below `num_rows`, every row once per epoch."""
-    numbers: list[int] = []
-    for place in range(step * rows, (step + 1) * rows):
-        epoch, index = divmod(place, num_rows)
-        if not numbers or index == 0:
-            order = list(range(num_rows))
-            random.Random(seeds.derive(seed, "epoch", epoch)).shuffle(order)
-        numbers.append(order[index])
-    return numbers
 
 
 def _plain(metrics: dict[str, float]) -> dict[str, float]:

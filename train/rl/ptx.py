@@ -15,9 +15,8 @@ from train.base.stage import Setting, check_file, rollouts_path
 from train.examples.corpus import CORPORA, corpus_examples
 from train.examples.examples import Example, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch
-from train.offline.epochs import rows_at
 from train.registries import make
-from train.update.batch import TokenBatch
+from train.update.batch import TokenBatch, rows_at
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
 

@@ -19,6 +19,7 @@ padding id: a policy may well sample that id. Shapes: R rows, L ids padded on th
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
@@ -27,6 +28,7 @@ import torch
 
 from train.base.rollout import Rollout
 from train.base.world import World
+from ttc import seeds
 from ttc.errors import ConfigError
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "micro_batches",
     "pad",
     "rollout_batch",
+    "rows_at",
     "shared",
     "shuffled",
     "token_weights",
@@ -102,6 +105,18 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> torch.Tensor:
     """Right-pad rows of ids: (R, longest)."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *([pad_id] * (longest - len(row)))] for row in rows], dtype=torch.long)
+
+
+def rows_at(step: int, rows: int, num_rows: int, seed: int) -> list[int]:
+    """The rows of update `step` (from 0): `rows` numbers below `num_rows`, every row once per epoch."""
+    numbers: list[int] = []
+    for place in range(step * rows, (step + 1) * rows):
+        epoch, index = divmod(place, num_rows)
+        if not numbers or index == 0:
+            order = list(range(num_rows))
+            random.Random(seeds.derive(seed, "epoch", epoch)).shuffle(order)
+        numbers.append(order[index])
+    return numbers
 
 
 def shuffled(num_rows: int, parts: int, number: int) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from ttc.config.signatures import checked_by
 from ttc.core import Scorer
-from ttc.engines.shared.options import check_model
+from ttc.engines.shared.folder import check_model
 from ttc.errors import ConfigError
 from ttc.identity.digests import ROLES
 from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads

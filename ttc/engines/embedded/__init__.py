@@ -2,8 +2,8 @@
 
 Reading order: `shape` (config.json -> dimensions), `weights` (safetensors, packed linears), `model` (the forward pass
 and the stable interface for scorers), `cache` (keys and values shared by prefix), `decode` (one step for many
-branches), `sampler`, `stops`; then `requests` and `replies` (what goes in and comes back), `prefill`, `limits`, `batch`
-and `scheduler` (continuous batching). `rows` is the base of two other decoders, `invariant` and `cuda`; `fallback`
+branches), `sampler`, `stops`; then `requests` (what goes in and comes back), `prefill`, `batch` and
+`scheduler` (continuous batching). `rows` is the base of two other decoders, `invariant` and `cuda`; `fallback`
 serves other architectures through transformers; `loading`, `folder` and `text` start it all from a model folder.
 """
 

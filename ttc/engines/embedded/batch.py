@@ -2,11 +2,14 @@
 
 A row is given back the moment its draw ends, and its keys and values go to the prefix cache, where a continuation finds
 them. Everything here runs in the worker thread of `ttc.engines.embedded.scheduler`, which decides when a draw ends.
+`BatchLimits` says how much an engine may hold at once: sequences in a batch, and bytes of keys and values.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,13 +17,33 @@ import torch
 from ttc.engines.embedded.alone import alone
 from ttc.engines.embedded.cache import PrefixTree, Segment
 from ttc.engines.embedded.decode import Decoder
-from ttc.engines.embedded.limits import BatchLimits
 from ttc.engines.embedded.model import Body
 from ttc.engines.embedded.prefill import advance
 from ttc.engines.embedded.requests import GenerateRequest, Job, LiveDraw, PromptRow
 from ttc.engines.embedded.sampler import Rows, SampledTokens, sample
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "BatchLimits", "default_batch_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """`batch_bytes` bounds the keys and values of the running batch, `cache_bytes` those that wait to be reused."""
+
+    max_batch: int
+    batch_bytes: int
+    cache_bytes: int
+
+    def rows(self, longest: int, kv_bytes: int) -> int:
+        """How many sequences of up to `longest` tokens may run at once; at least one."""
+        return max(min(self.max_batch, self.batch_bytes // max(longest * kv_bytes, 1)), 1)
+
+
+def default_batch_bytes(device: torch.device) -> int:
+    """Half of a GPU's free memory, a quarter of the machine's otherwise."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free // 2
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
 class Batch:

@@ -18,8 +18,7 @@ from ttc.concurrent import settle
 from ttc.config.signatures import checked_by
 from ttc.config.values import at_least, at_most
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.shared.folder import generator_folder, reads_generator
-from ttc.engines.shared.options import Dtype, check_model, check_place
+from ttc.engines.shared.folder import Dtype, check_model, check_place, generator_folder, reads_generator
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.identity.reads import reads
 

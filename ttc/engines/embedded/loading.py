@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ttc.engines.embedded.batch import BatchLimits, default_batch_bytes
 from ttc.engines.embedded.cuda import CudaDecoder
 from ttc.engines.embedded.decode import Decoder
 from ttc.engines.embedded.fallback import FallbackDecoder, load_fallback
 from ttc.engines.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_attention, check
-from ttc.engines.embedded.limits import BatchLimits, default_batch_bytes
 from ttc.engines.embedded.model import Body, load_body, pick_device, softmax_attention
 from ttc.engines.embedded.scheduler import Scheduler
 from ttc.engines.embedded.shared import SharedDecoder

@@ -26,7 +26,7 @@ import torch
 
 from ttc.concurrent import gather, settle
 from ttc.core import Capabilities, Completion, Prompt, Sampling, Usage, UsageSink
-from ttc.engines.embedded.limits import default_batch_bytes
+from ttc.engines.embedded.batch import default_batch_bytes
 from ttc.engines.embedded.model import pick_device
 from ttc.engines.embedded.routing import Router
 from ttc.engines.embedded.wire import (

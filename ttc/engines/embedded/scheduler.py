@@ -21,13 +21,11 @@ from typing import TypeVar
 import torch
 
 from ttc.core import FinishReason, Usage
-from ttc.engines.embedded.batch import Batch
+from ttc.engines.embedded.batch import Batch, BatchLimits
 from ttc.engines.embedded.decode import Decoder
-from ttc.engines.embedded.limits import BatchLimits
 from ttc.engines.embedded.model import Body
 from ttc.engines.embedded.prefill import score
-from ttc.engines.embedded.replies import Failed, Finished, Outbox, Reported, StreamedTokens
-from ttc.engines.embedded.requests import GenerateRequest, LiveDraw
+from ttc.engines.embedded.requests import Failed, Finished, GenerateRequest, LiveDraw, Outbox, Reported, StreamedTokens
 from ttc.errors import EngineError
 
 __all__ = ["Scheduler"]

@@ -1,14 +1,21 @@
-"""From a model's name to a folder on disk: a path is taken as it is, a hub id is downloaded or found in the cache."""
+"""From a model's name to a folder on disk: a path is taken as it is, a hub id is downloaded or found in the cache.
+
+Also what can be refused of a model that runs in this process before torch is imported: device, threads, folder.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from ttc import nano
+from ttc.config.values import check_threads
+from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 from ttc.identity.reads import ModelFolder
 
-__all__ = ["generator_folder", "reads_generator", "resolve"]
+__all__ = ["Dtype", "check_model", "check_place", "generator_folder", "reads_generator", "resolve"]
 
 
 def generator_folder(model: str | None) -> Path:
@@ -44,3 +51,25 @@ def resolve(model: str) -> Path:
         return Path(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
         raise ConfigError(f"model {model!r} is no folder here and could not be fetched from the hub: {exc}") from exc
+
+
+Dtype: TypeAlias = Literal["auto", "bfloat16", "float32", "bf16", "fp32"]
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
+
+
+def check_place(owner: str, device: str, threads: int) -> None:
+    """Refuse a device that does not exist anywhere, and threads; raises ConfigError."""
+    check_threads(owner, threads)
+    if not _DEVICE.fullmatch(device):
+        raise ConfigError(f"{owner}: device must be auto, cpu or cuda, got {device!r}")
+
+
+def check_model(model: str | None) -> None:
+    """Refuse a model that is neither a model folder nor a hub id; asks no hub. Raises ConfigError."""
+    if model is None:
+        return
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        read_config(folder)
+    else:
+        check_name(model)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ttc.config.signatures import checked_by
 from ttc.core import Engine
-from ttc.engines.shared.folder import generator_folder
-from ttc.engines.shared.options import check_model
+from ttc.engines.shared.folder import check_model, generator_folder
 from ttc.engines.vllm.options import VllmOptions
 from ttc.identity.reads import ModelFolder, reads
 

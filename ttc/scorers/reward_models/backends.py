@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ttc.engines.shared.options import Dtype, check_place
+from ttc.engines.shared.folder import Dtype, check_place
 
 __all__ = ["EmbeddedCore", "InVllm", "OverHttp", "StepsOverHttp"]
 
