@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from tests.train.cipher_base import make_parts, two_updates
-from train.base.rollout import Collector, Rollout, group_draws
+from train.base.rollout import Collector, Rollout, check_groups, group_draws
 from train.base.stage import Setting
 from train.examples.pairs import PairSource
 from train.replay.replay import replay_step
 from train.rl.asynchronous import learn_async
 from train.rl.loop import LoopPlan, draw, learn
-from train.rollouts.groups import check_groups
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError
 

@@ -9,12 +9,11 @@ import torch
 
 from tests.train.stages import make_stage
 from train.base.models import Shape, new_model, save_model
-from train.base.rollout import Rollout
+from train.base.rollout import Rollout, has_signal
 from train.base.stage import Setting
 from train.corpora.chain import chain
 from train.reward_models.step_model import ProcessSource, StepRow, new_step_model
 from train.rl.loop import outcome_of
-from train.rollouts.groups import has_signal
 from train.rollouts.rewards import Rewarder
 from ttc.core import Verdict
 from ttc.engines.shared.text import Text

@@ -21,10 +21,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from train.base.rollout import Rollout, read_rollouts
+from train.base.rollout import Rollout, mixed, read_rollouts
 from train.base.stage import Setting, one_of, rollouts_path
 from train.examples.examples import Example, completion_ids, read_prompt, rows_of
-from train.rollouts.groups import mixed
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from train.base.models import load_tokenizer
-from train.base.rollout import Rollout, read_rollouts
+from train.base.rollout import Rollout, check_groups, read_rollouts
 from train.base.stage import Setting
 from train.recipe.run import ROLLOUTS, recorded_stage, stage_folders
 from train.registries import STAGES
 from train.rl.loop import update_on
 from train.rl.policy_stage import PolicyStage
-from train.rollouts.groups import check_groups
 from ttc.errors import ConfigError
 from ttc.records import iterate
 

@@ -24,9 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train.base.rollout import Rollout
+from train.base.rollout import Rollout, check_groups
 from train.rl.loop import NO_ITEMS, LoopPlan, LoopState, Parts, Timing, evaluate, finish, resume, sync, update_on
-from train.rollouts.groups import check_groups
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["learn_async"]

@@ -29,11 +29,10 @@ import torch
 from evals.task import Item
 from train.base.checkpoint import Checkpoints
 from train.base.health import Alarm, AlarmFile, Health, act
-from train.base.rollout import Collector, Rollout, RolloutFile
+from train.base.rollout import Collector, Rollout, RolloutFile, by_group, check_groups, has_signal, rollout_metrics
 from train.base.world import ALONE, World
 from train.measure.measure import HeldOut, accuracy
 from train.rollouts.frontier import Frontier
-from train.rollouts.groups import by_group, check_groups, has_signal, rollout_metrics
 from train.rollouts.rewards import Rewarder
 from train.rollouts.sync import Parity, Syncer
 from train.update.advantage import RewardBatch

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from train.base.rollout import Rollout
-from train.rollouts.groups import repeated_share
+from train.base.rollout import Rollout, repeated_share
 from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
 
