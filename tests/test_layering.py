@@ -1,4 +1,4 @@
-"""The import direction, and that importing is cheap."""
+"""The import direction between packages and between their folders, and that importing is cheap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import sys
 
 import pytest
 
+from benchmarks import house
+
 ROOT = pathlib.Path(__file__).parents[1]
+MODULES = house.modules(ROOT)
 ALLOWED = {
     "ttc": set(),
     "evals": {"ttc"},
@@ -18,6 +21,45 @@ ALLOWED = {
     "distill": {"ttc", "evals", "train"},
     "serve": {"ttc"},
 }
+LAYERS = {
+    "ttc": [
+        "errors.py concurrent.py durable.py seeds.py",
+        "core.py answers nano",
+        "records.py choosing config verifiers/maths",
+        "session identity sandbox allocation scorers/adapters engines verifiers/shared verifiers/workers",
+        "search agents replay.py engines/shared verifiers/instructions verifiers/procedural verifiers/programs "
+        "verifiers/service",
+        "search/policies tools engines/embedded engines/openai engines/vllm engines/sglang engines/ray cli",
+        "scorers/reward_models commands/_doctor __main__.py",
+        "scorers",
+        "strategies verifiers",
+        "commands",
+    ],
+    "evals": ["task.py numbers worlds", "data run_folder.py", "tasks allocation", "runs", "report", "commands"],
+    "train": [
+        "base",
+        "registries.py update nano",
+        "advantages losses rollouts",
+        "measure examples environments shaping",
+        "preferences corpora reward_models offline recipe",
+        "rl promote report gpu.py",
+        "stages replay",
+        "commands",
+    ],
+    "distill": [
+        "spec supervision",
+        "data generation stages",
+        "filters measure preflight",
+        "select methods plan",
+        "job report",
+        "commands",
+    ],
+    "serve": ["requests", "operator", "running", "dialects", "http", "commands"],
+}
+"""Folders of a package (flat files stand for themselves), lowest first: a folder imports from rows above its own.
+
+Lazy imports and those for type checking count too. A package's own `__init__` hands names on and stands outside.
+"""
 OPTIONAL = {"vllm", "sglang", "trl", "fastapi", "uvicorn", "ray"}
 MAX_FILES_PER_OPTIONAL = 2
 
@@ -43,6 +85,17 @@ def test_a_package_imports_only_the_packages_below_it(package: str) -> None:
     for file in _files(package):
         wrong = _imports(ast.parse(file.read_text(encoding="utf-8"))) & forbidden
         assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_a_folder_imports_only_folders_of_the_rows_above_it(package: str) -> None:
+    rows = {f"{package}/{name}": row for row, names in enumerate(LAYERS[package]) for name in names.split()}
+    folders = {module.folder for module in MODULES if module.folder.startswith(f"{package}/")}
+    assert folders == set(rows), "the table names the folders that there are"
+    for folder, targets in house.between_folders(MODULES).items():
+        if folder in rows:
+            wrong = {target for target in targets if rows.get(target, -1) >= rows[folder]}
+            assert not wrong, f"{folder} imports {sorted(wrong)}, which stand no lower"
 
 
 def test_an_optional_package_is_imported_lazily_and_in_few_files() -> None:

@@ -56,7 +56,7 @@ def control(place: Place) -> dict[str, Any]:
 def _arms(place: Place, start: Path, label: str, own: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
     names = {"on_policy": f"on_policy_{label}", "imitation": f"imitation_{label}"}
     who: dict[str, object] = {"student": str(start), "teacher": str(teacher(place))}
-    settings = {**who, **own["on_policy"], "train.base.health": _KNOWN_BY_HEART}
+    settings = {**who, **own["on_policy"], "train.health": _KNOWN_BY_HEART}
     supervised = place.distill(names["on_policy"], "on_policy", settings)
     tokens = trained_tokens(place.folder / names["on_policy"])
     steps = math.ceil(tokens / (ROWS * TRACE))

@@ -15,6 +15,7 @@ from ttc.core import Completion, Message, Problem, Sampling
 from ttc.engines.embedded.engine import embedded
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm as scorer_of
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.session.session import Session
 
 pytestmark = pytest.mark.numeric
@@ -57,7 +58,7 @@ def test_the_configs_say_how_to_hand_over_and_how_to_read_the_reward_model():
 @pytest.mark.parametrize("mistake", list(WRONG))
 def test_the_reward_model_prefers_right_work_to_wrong_work(mistake):
     problem = Problem("p", (Message("user", "Compute (23+48)*3-17."),))
-    scorer = scorer_of(batch_invariant=True)
+    scorer = scorer_of(None, EmbeddedCore(batch_invariant=True))
 
     async def go():
         engine = embedded(batch_invariant=True)

@@ -21,6 +21,7 @@ from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
+from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.verifiers.exact import exact
 from ttc.verifiers.steps import prefixes
 
@@ -129,7 +130,7 @@ def test_training_on_labels_judges_the_steps_of_unseen_problems_rightly(trained)
 
 def test_the_scorer_reads_the_trained_folder_with_the_probabilities_of_training(trained, language):
     place, _ = trained
-    scorer = SCORERS.load("prm")(str(place.folder / "prm"), dtype="float32", device="cpu")
+    scorer = SCORERS.load("prm")(str(place.folder / "prm"), EmbeddedCore(dtype="float32", device="cpu"))
     text = Text(language / "base")
     root = text.render([_message("3a+1b+2=")], None)
     path = prefixes(root, text.encode, ["a+1=4", "b+2=9"], ".")[-1]
@@ -153,7 +154,7 @@ def test_a_language_model_may_say_a_good_or_a_bad_token_instead(language):
     make_stage("prm", **fields, form="token", good="+", bad="-").run(place)
     stated = json.loads((place.folder / "prm" / "config.json").read_text())["ttc_prm"]
     assert stated == {"kind": "token", "step_delimiter": ".", "good": "+", "bad": "-"}
-    scorer = SCORERS.load("prm")(str(place.folder / "prm"), dtype="float32", device="cpu")
+    scorer = SCORERS.load("prm")(str(place.folder / "prm"), EmbeddedCore(dtype="float32", device="cpu"))
     text = Text(language / "base")
     path = prefixes(text.render([_message("3a+1b+2=")], None), text.encode, ["a+1=4"], ".")[-1]
     (score,) = asyncio.run(scorer.score([path], lambda usage: None))

@@ -14,6 +14,7 @@ from train.reward_models.reward_models import RewardEnsemble, load_reward_model,
 from train.stages.sample import sample
 from ttc.config.registry import SCORERS
 from ttc.errors import ConfigError
+from ttc.scorers.reward_models.backends import EmbeddedCore
 
 pytestmark = pytest.mark.numeric
 
@@ -97,7 +98,8 @@ def test_the_first_loss_is_that_of_bradley_and_terry_by_hand(cipher_model, run):
 def test_the_scorer_of_outcome_reward_models_reads_the_folder(cipher_model, run):
     stage = make_stage("reward_model", rollouts="1-sample", steps=1, lr=1e-3, rows=4)
     stage.run(setting(run / "4-reward_model", cipher_model))
-    scorer = SCORERS.load("orm")(str(run / "4-reward_model" / "reward_model-1"), device="cpu", dtype="float32")
+    folder = run / "4-reward_model" / "reward_model-1"
+    scorer = SCORERS.load("orm")(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
     assert scorer is not None
 
 

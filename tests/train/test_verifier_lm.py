@@ -16,6 +16,7 @@ from ttc.config.registry import SCORERS
 from ttc.core import Completion, Prompt, Verdict
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
+from ttc.scorers.reward_models.backends import EmbeddedCore
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 FIELDS = {"rollouts": "1-sample", "ask": "=", "good": "n1", "bad": "n2", "lr": 2e-3, "held_out_share": 0.3}
@@ -60,7 +61,7 @@ def test_the_scorer_reads_the_probability_of_the_good_word_behind_the_question(t
     place, _ = trained
     stated = json.loads((place.folder / "verifier" / "config.json").read_text())["ttc_prm"]
     assert stated == {"kind": "token", "step_delimiter": "\0", "good": "n1", "bad": "n2", "step_tag": "="}
-    scorer = SCORERS.load("prm")(str(place.folder / "verifier"), dtype="float32", device="cpu")
+    scorer = SCORERS.load("prm")(str(place.folder / "verifier"), EmbeddedCore(dtype="float32", device="cpu"))
     text = Text(cipher_model)
     ids = text.encode("s3n2=")
     root = Prompt("s3n2=", ids, rendered_len=len(ids), rendered_chars=5, problem_id="p")

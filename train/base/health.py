@@ -17,13 +17,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from train.base.checkpoint import Checkpoints
-from train.base.optimiser import Optimiser
 from train.base.rollout import Rollout
 from ttc.errors import ConfigError, UnknownName
 from ttc.records import LineFile
+
+if TYPE_CHECKING:  # a report reads alarms without torch
+    from train.base.checkpoint import Checkpoints
+    from train.base.optimiser import Optimiser
 
 __all__ = ["RULES", "Action", "Alarm", "AlarmFile", "Health", "HealthRule", "act", "configured", "excerpt"]
 

@@ -1,0 +1,53 @@
+"""What a reader must open stays little: closures, rings, names. The measures are those of `benchmarks.house`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import house
+
+MODULES = house.modules(Path(__file__).parents[1])
+MAX_FILES = {"tree": 25, "grpo": 92, "distillation job": 133, "endpoint": 81}
+"""May fall, not rise; the aims are 25, 70, 90 and 70."""
+MAX_FLAT = 45
+MAX_PARTICIPLES = 0.01
+SAME_NAME: dict[str, str] = {}
+"""Public class name -> why more than one file may define it."""
+
+
+@pytest.mark.parametrize("entry", house.ENTRIES)
+def test_a_reader_of_an_entry_opens_few_files(entry: str) -> None:
+    files = house.closure(house.imports(MODULES), house.ENTRIES[entry][0])
+    assert len(files) <= MAX_FILES[entry], sorted(files)
+
+
+def test_no_folder_imports_one_that_imports_it() -> None:
+    assert house.rings(house.between_folders(MODULES)) == []
+
+
+def test_few_modules_lie_flat_in_the_roots() -> None:
+    assert len(house.flat_modules(MODULES)) <= MAX_FLAT
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    shared = house.shared_class_names(MODULES)
+    assert shared.keys() == SAME_NAME.keys(), {name: shared[name] for name in shared.keys() - SAME_NAME.keys()}
+
+
+def test_local_names_are_nouns() -> None:
+    counts = house.local_names(MODULES)
+    assert house.participles(MODULES) < MAX_PARTICIPLES, {word: counts[word] for word in house.PARTICIPLES}
+
+
+@pytest.mark.parametrize(
+    ("graph", "rings"),
+    [
+        ({"a": {"b"}, "b": {"c"}}, []),
+        ({"a": {"b"}, "b": {"a"}}, [["a", "b"]]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]]),
+    ],
+)
+def test_a_ring_is_a_group_in_which_each_reaches_the_others(graph: house.Graph, rings: list[list[str]]) -> None:
+    assert house.rings(graph) == rings
