@@ -9,7 +9,7 @@ import pytest
 from benchmarks import house
 
 MODULES = house.modules(Path(__file__).parents[1])
-MAX_FILES = {"tree": 25, "grpo": 92, "distillation job": 133, "endpoint": 81}
+MAX_FILES = {"tree": 25, "grpo": 75, "distillation job": 98, "endpoint": 70}
 """May fall, not rise; the aims are 25, 70, 90 and 70."""
 MAX_FLAT = 45
 MAX_PARTICIPLES = 0.01
