@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import signal
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -37,3 +39,40 @@ def data_dir() -> pathlib.Path:
 def repository() -> pathlib.Path:
     """The root of the checkout."""
     return pathlib.Path(__file__).parents[1]
+
+
+@functools.cache
+def rows_are_alike() -> bool:
+    """Whether torch alone, on this machine as it is set, gives a row of a product the same bits in any padded batch."""
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    x, w = torch.randn(128, 128, generator=draw), torch.randn(128, 128, generator=draw)
+    whole, same = x @ w.T, (x[:1].repeat(32, 1)) @ w.T
+    if not torch.equal(same, same[:1].repeat(32, 1)):
+        return False
+    return all(torch.equal(x[:rows] @ w.T, whole[:rows]) for rows in range(16, 129, 16))
+
+
+def _skip_without_alike_rows() -> Iterator[None]:
+    from ttc.errors import EngineError
+
+    try:
+        yield
+    except EngineError as error:
+        # The mode is refused for what the kernels do, measured here without the engine's code: a defect of ours fails.
+        if "batch_invariant=True cannot be honoured" in str(error) and not rows_are_alike():
+            pytest.skip(f"the matrix kernels of this machine, as it is set: {error}")
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Skip what the machine refuses."""
+    yield from _skip_without_alike_rows()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skip what the machine refuses."""
+    yield from _skip_without_alike_rows()

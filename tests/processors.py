@@ -29,6 +29,7 @@ CHOICES = (
     ("ATEN_CPU_CAPABILITY", "avx2", "AVX2"),
     ("ATEN_CPU_CAPABILITY", "avx512", "AVX512"),
     ("MKL_CBWR", "COMPATIBLE", "MKL"),
+    ("MKL_CBWR", "AVX2,STRICT", "MKL"),
     ("MKL_ENABLE_INSTRUCTIONS", "AVX2", "MKL"),
 )
 """Variable, value, what the machine must have for it."""

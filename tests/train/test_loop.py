@@ -55,7 +55,8 @@ def test_reward_alone_makes_the_model_think_and_be_right(new_parts, tmp_path):
     assert gained(rows, "accuracy") > 0.3 and gained(rows, "thinking_share") > 0.3
     assert [row["step"] for row in rows if "held_out" in row] == [12, 24]
     assert max(row["parity"] for row in rows) < 1e-4
-    assert max(row["mismatch"] for row in rows) < 1e-4
+    # a step in which every group had one reward makes no update, and measures none
+    assert max(row["mismatch"] for row in rows if "mismatch" in row) < 1e-4
 
 
 class Content:

@@ -38,6 +38,8 @@ PLAIN = {"no_think_then_think": Thinking(mode="off"), "budget_forcing": Thinking
 """How the first draw of a strategy is made, where it is not as the model likes."""
 
 SUBJECTS = [name for name in STRATEGIES.names() if name != "tree"] + [f"tree {name}" for name in POLICIES.names()]
+REPHRASES = {"aggregate"}
+"""Strategies that ask a question of their own, which the simulated reasoner takes for another problem."""
 ENGINES: dict[str, Callable[[], ScriptedEngine]] = {
     "scripted": suite.talkative,
     "simulated": lambda: simulated(p=0.8, steps=5),
@@ -172,9 +174,9 @@ def test_every_strategy_answers_in_the_time_of_one_answer(subject: str, engine: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize("subject", [name for name in SUBJECTS if name not in REPHRASES])
 def test_accuracy_does_not_fall_with_the_budget(subject: str) -> None:
-    """On the simulated reasoner, paired over problems: each step up loses no more than chance allows."""
+    """On the simulated reasoner, paired over problems: no step up loses more than chance allows, nor do all of them."""
     problems, engine = 250, simulated(p=0.87, steps=5)
     price = price_of(subject, engine).usage.tokens
     rows: list[list[bool]] = []
@@ -182,8 +184,7 @@ def test_accuracy_does_not_fall_with_the_budget(subject: str) -> None:
         budget = Budget(tokens=int(1.5 * multiple * price))
         answers = [answer_of(subject, engine, budget, ask(f"problem {i}")) for i in range(problems)]
         rows.append([answer.final == truth(f"problem {i}") for i, answer in enumerate(answers)])
-    for before, after in itertools.pairwise(rows):
+    for before, after in (*itertools.pairwise(rows), (rows[0], rows[-1])):
         lost = sum(was and not now for was, now in zip(before, after, strict=True))
         won = sum(now and not was for was, now in zip(before, after, strict=True))
         assert won - lost >= -SIGMAS * max(won + lost, 1) ** 0.5
-    assert sum(rows[-1]) >= sum(rows[0]) - SIGMAS

@@ -121,5 +121,5 @@ def _as_it_is(hidden: torch.Tensor) -> torch.Tensor:
 
 _REFUSED = (
     "batch_invariant=True cannot be honoured: this machine's matrix kernels give other bits for other batch shapes; "
-    "use dtype='float32', threads=1, or run without it"
+    "use dtype='float32' and threads=1, set MKL_CBWR=AVX2,STRICT in the environment, or run without it"
 )
