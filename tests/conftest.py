@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import pathlib
 import signal
@@ -39,6 +40,12 @@ def data_dir() -> pathlib.Path:
 def repository() -> pathlib.Path:
     """The root of the checkout."""
     return pathlib.Path(__file__).parents[1]
+
+
+def pytest_collection_finish() -> None:
+    """Collected tests and imported modules live to the end: Python's collector need not walk them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @functools.cache

@@ -24,7 +24,6 @@ def no_garbage() -> Iterator[None]:
     gc.disable()
     gc.freeze()
     yield
-    gc.unfreeze()
     gc.enable()
 
 
