@@ -23,6 +23,7 @@ from serve.http.transport import (
     unless_gone,
     whole_reply,
 )
+from serve.operator.config import ServeLimits
 from serve.requests.body import parse_json, refusal
 from serve.requests.errors import ApiError
 from serve.requests.request import ServeRequest
@@ -32,6 +33,7 @@ from ttc.config.recipes import dump
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from fastapi.routing import APIRoute
 
 __all__ = ["ApiDialect", "Encoder", "ErrorReply", "add_posts"]
 
@@ -98,18 +100,41 @@ _REFUSALS: Mapping[int, str] = {
 
 def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDialect]) -> None:
     """One POST route for each dialect."""
-    from fastapi import Request, Response, Security
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.routing import APIRoute
+    from fastapi import Response, Security
     from fastapi.security import HTTPBearer
 
-    limits = service.config.limits
+    class JobResponse(_JobReply, Response):
+        """What FastAPI hands on as it is."""
+
+    def endpoint(dialect: ApiDialect, model: type[BaseModel]) -> Callable[..., Any]:
+        async def post(body: Any) -> Response:
+            return JobResponse(service, dialect, body)
+
+        post.__annotations__ = {"body": model}
+        return post
+
+    names, search, route = service.catalogue.names(), service.offers.model(), _body_route(service.config.limits)
+    for dialect in dialects:
+        app.router.add_api_route(
+            dialect.path,
+            endpoint(dialect, _for_server(dialect.request, names, search)),
+            methods=["POST"],
+            route_class_override=route,
+            dependencies=[Security(HTTPBearer(auto_error=False))],
+            summary=dialect.path,
+            response_model=dialect.result,
+            responses=_responses(dialect),
+        )
+
+
+def _body_route(limits: ServeLimits) -> type[APIRoute]:
+    """A route whose body has a cap and a deadline, and is JSON whatever its header says."""
+    from fastapi import Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.routing import APIRoute
 
     class BodyRoute(APIRoute):
-        """A route whose body has a cap and a deadline, and is JSON whatever its header says."""
-
         def get_route_handler(self) -> Callable[..., Any]:
-            """See FastAPI."""
             answer = super().get_route_handler()
 
             async def handle(request: Request) -> Response:
@@ -131,62 +156,49 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
 
             return handle
 
-    class JobResponse(Response):
-        """The reply to one request, whole or as a stream; when the client goes away, its job is cancelled."""
+    return BodyRoute
 
-        def __init__(self, dialect: ApiDialect, body: Any) -> None:
-            self._dialect, self._body = dialect, body
-            self._request, self._encoder = dialect.parse(body), dialect.encoder(body)
-            self.background = None
 
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            with contextlib.suppress(ClientGone):
-                await unless_gone(receive, self._answer(scope, send))
+class _JobReply:
+    """The reply to one request, whole or as a stream; when the client goes away, its job is cancelled."""
 
-        async def _answer(self, scope: Scope, send: Send) -> None:
-            trace = {k.decode(): v.decode("latin-1") for k, v in scope["headers"] if k in TRACE}
-            job = await service.open(self._request, scope[KEY], secrets.token_hex(12), trace)
-            try:
-                async with job:
-                    await self._send(job, send)
-            finally:
-                _note(scope, job)
-                if service.config.log_prompts:
-                    scope[NOTES]["messages"] = [dump(message) for message in self._request.messages]
+    background: Any = None
 
-        async def _send(self, job: ActiveRequest, send: Send) -> None:
-            if job.plan.request.stream:
-                encode, heartbeat = self._encoder.encode, self._dialect.heartbeat
-                await stream_job(job, send, encode, limits.heartbeat_s, limits.stall_s, heartbeat)
-            else:
-                await send_json(send, 200, self._dialect.reply(self._body, await whole_reply(job)))
+    def __init__(self, service: InferenceService, dialect: ApiDialect, body: Any) -> None:
+        self._service, self._dialect, self._body = service, dialect, body
+        self._request, self._encoder = dialect.parse(body), dialect.encoder(body)
 
-    def route(dialect: ApiDialect, model: type[BaseModel]) -> Callable[..., Any]:
-        async def post(body: Any) -> Response:
-            return JobResponse(dialect, body)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientGone):
+            await unless_gone(receive, self._answer(scope, send))
 
-        post.__annotations__ = {"body": model}
-        return post
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        trace = {k.decode(): v.decode("latin-1") for k, v in scope["headers"] if k in TRACE}
+        job = await self._service.open(self._request, scope[KEY], secrets.token_hex(12), trace)
+        try:
+            async with job:
+                await self._send(job, send)
+        finally:
+            _note(scope, job)
+            if self._service.config.log_prompts:
+                scope[NOTES]["messages"] = [dump(message) for message in self._request.messages]
 
-    names, search = service.catalogue.names(), service.offers.model()
-    for dialect in dialects:
-        app.router.add_api_route(
-            dialect.path,
-            route(dialect, _for_server(dialect.request, names, search)),
-            methods=["POST"],
-            route_class_override=BodyRoute,
-            dependencies=[Security(HTTPBearer(auto_error=False))],
-            summary=dialect.path,
-            response_model=dialect.result,
-            responses={
-                200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
-                **{
-                    dialect.status(status): {"model": dialect.refusal, "description": text}
-                    for status, text in _REFUSALS.items()
-                },
-                "4XX": {"model": dialect.refusal, "description": "Any other refusal."},
-            },
-        )
+    async def _send(self, job: ActiveRequest, send: Send) -> None:
+        if job.plan.request.stream:
+            limits, encode, heartbeat = self._service.config.limits, self._encoder.encode, self._dialect.heartbeat
+            await stream_job(job, send, encode, limits.heartbeat_s, limits.stall_s, heartbeat)
+        else:
+            await send_json(send, 200, self._dialect.reply(self._body, await whole_reply(job)))
+
+
+def _responses(dialect: ApiDialect) -> dict[int | str, dict[str, Any]]:
+    """What the description says of replies: a stream instead of the whole, and the dialect's refusals."""
+    refusals = {status: {"model": dialect.refusal, "description": text} for status, text in _REFUSALS.items()}
+    return {
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        **{dialect.status(status): reply for status, reply in refusals.items()},
+        "4XX": {"model": dialect.refusal, "description": "Any other refusal."},
+    }
 
 
 def _for_server(model: type[BaseModel], names: Sequence[str], search: type[BaseModel]) -> type[BaseModel]:
