@@ -59,9 +59,9 @@ def test_the_example_of_the_package_runs_with_the_simulated_engine() -> None:
 
 def test_the_door_refuses_a_parameter_by_name() -> None:
     with pytest.raises(ttc.TTCError, match="majority has no parameter 'm'"):
-        ttc.run("1+1", engine="simulated", strategy="majority", params={"m": 2})
+        ttc.run("1+1", engine="simulated", strategy="majority", params={"m": 2}, seed=1)
     with pytest.raises(ttc.TTCError, match="best_of_n needs 'scorer'"):
-        ttc.run("1+1", engine="simulated", strategy="best_of_n", n=2)
+        ttc.run("1+1", engine="simulated", strategy="best_of_n", n=2, seed=1)
 
 
 def test_no_public_name_is_also_a_module() -> None:

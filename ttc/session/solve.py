@@ -168,16 +168,16 @@ def run(
     problem: Problem | str,
     *,
     strategy: str | Strategy = "direct",
+    seed: int,
     n: int | None = None,
     params: Mapping[str, object] | None = None,
     engine: str | Engine = "embedded",
     scorer: str | Scorer | None = None,
-    seed: int = 0,
     sampling: Sampling | None = None,
     thinking: Thinking | None = None,
     budget: Budget | None = None,
 ) -> Answer:
-    """Solve one problem from synchronous code: `ttc.run("12+30*2", strategy="majority", n=8)`.
+    """Solve one problem from synchronous code: `ttc.run("12+30*2", strategy="majority", n=8, seed=1)`.
 
     Strategy, engine and scorer are named as on the command line (`majority`, `mine.py:vote`, `embedded:MODEL`,
     `prm:MODEL`), or are objects; an engine that is named is closed at the end. `n` and `params` are parameters of a
