@@ -90,7 +90,10 @@ def _run(
         limit=spec.eval.limit,
         arms=[Arm(choice, place / choice.label) for choice in choices],
     )
-    return asyncio.run(execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=_Silent()))
+    # A total is each problem's own here, as where the teacher generates: what is measured is what teaches.
+    return asyncio.run(
+        execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=_Silent(), spend_total=None)
+    )
 
 
 def _numbers(greedy: Sequence[Record], sampled: Sequence[Record]) -> TaskNumbers:

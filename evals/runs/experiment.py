@@ -155,7 +155,7 @@ async def execute(
     concurrency: int,
     retry_errors: bool = False,
     watcher: Watcher,
-    spend_total: TotalSpender | None = None,
+    spend_total: TotalSpender | None,
 ) -> list[Result]:
     """Run all arms and return their results in order; cancelling leaves every folder resumable.
 
