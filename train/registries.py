@@ -27,7 +27,8 @@ from evals.task import Task
 from evals.tasks import TASKS, load_task
 from ttc.config.plugins import PluginShape
 from ttc.config.recipes import parse_spec
-from ttc.config.registry import VERIFIERS, Registry, bind
+from ttc.config.registry import VERIFIERS, Registry
+from ttc.config.signatures import bind
 from ttc.core import Verifier
 
 ADVANTAGES = Registry(
@@ -44,9 +45,7 @@ PREFERENCES = Registry(
     PluginShape(("train.examples.pairs:PairLoss", "train.examples.pairs:LabelledLoss")),
 )
 SHAPING = Registry("shaping", "train.shaping", "ttc.shaping", PluginShape(("train.rollouts.rewards:Shaping",)))
-STAGES = Registry(
-    "stage", "train.stages", "ttc.stages", PluginShape(("train.base.stage:Stage",), supplied=("health",))
-)
+STAGES = Registry("stage", "train.stages", "ttc.stages", PluginShape(("train.base.stage:Stage",), supplied=("health",)))
 
 
 def make(registry: Registry, spec: str) -> Any:

@@ -40,8 +40,6 @@ from ttc.config.recipes import load_toml
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["Recipe", "RecipeStep", "bind_stage", "packaged", "read_recipe"]
-
 _TOP = {"about", "stage", "gates", "retention"}
 _FOLDER = Path(__file__).parents[1] / "recipes"
 _STAGE = re.compile(r"[1-9][0-9]*-[a-z_]+")
