@@ -21,8 +21,6 @@ from ttc.config.recipes import overrides
 if TYPE_CHECKING:
     from distill.spec.spec import JobSpec
 
-__all__ = ["register"]
-
 _FLAGS = (
     ("--method", "method", "METHOD", "see: ttc list methods"),
     ("--teacher", "teacher.model", "DIR", "model folder of the teacher"),

@@ -19,8 +19,6 @@ from train.examples.imitation import imitation_batch
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["RowAudit", "audit_rows", "turn_end"]
-
 _PROBE = "zqx"
 """A content that no template writes by itself."""
 

@@ -31,22 +31,6 @@ from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 
-__all__ = [
-    "DATA",
-    "DECISIONS",
-    "FUNNEL",
-    "LINEAGE",
-    "PROMPTS",
-    "SAMPLES",
-    "TRAIN",
-    "funnel_of",
-    "mixed_in",
-    "read_lines",
-    "write_data",
-    "write_json",
-    "write_lines",
-]
-
 DATA, TRAIN, LINEAGE, SAMPLES = "data", "train.jsonl", "lineage.jsonl", "samples.jsonl"
 DECISIONS, PROMPTS, FUNNEL = "decisions.jsonl", "prompts.jsonl", "funnel.json"
 

@@ -30,26 +30,6 @@ from ttc.config.plugins import checked_return
 from ttc.config.values import parse
 from ttc.errors import ConfigError, MissingExtra
 
-__all__ = [
-    "Context",
-    "Decision",
-    "Filter",
-    "FilterPlace",
-    "Funnel",
-    "FunnelStage",
-    "PerAnswer",
-    "Selection",
-    "Selector",
-    "each",
-    "kind_of",
-    "place_of",
-    "placed",
-    "read_filters",
-    "read_selection",
-    "run_pipeline",
-    "settings_of",
-]
-
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from evals.data.decontamination import answer_leaks, normalised, overlaps, own_texts, prompt_text
 from evals.task import Item
 
-__all__ = ["Prompts", "clean_prompts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Prompts:

@@ -12,8 +12,6 @@ from distill.spec.sample import Sample
 from evals.data.decontamination import overlaps
 from ttc.errors import ConfigError
 
-__all__ = ["contamination"]
-
 
 @placed(80, usual=True)
 def contamination(*, n: int = 13) -> Filter:

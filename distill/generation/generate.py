@@ -26,8 +26,6 @@ from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve, spent
 
-__all__ = ["MAX_STREAK", "Done", "Generator", "LocalGenerator", "Opener", "fill", "made", "open_local"]
-
 MAX_STREAK = 8
 """So many failures in a row, however different their problems, mean that the engine is gone."""
 

@@ -22,8 +22,6 @@ from ttc.core import Answer, Submission, Verdict, Verifier
 from ttc.identity.contents import part_contents
 from ttc.verifiers.service.service import Service
 
-__all__ = ["Gathered", "gather", "verifier_label", "verifier_of"]
-
 _PASSING = ("timeout", "error")
 """No verdict yet: asked again at the next run."""
 

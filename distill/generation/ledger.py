@@ -36,20 +36,6 @@ from ttc.errors import ConfigError, RecordError
 from ttc.records import decode, encode
 from ttc.session.thinking import Thinking
 
-__all__ = [
-    "LEDGER",
-    "AnswerLedger",
-    "Failure",
-    "LedgerEntry",
-    "LedgerRow",
-    "Outcome",
-    "WorkUnit",
-    "distinct",
-    "prompt_digest",
-    "sampling_digest",
-    "units_of",
-]
-
 LEDGER = "ledger.sqlite"
 """The name of its file in a job's folder."""
 

@@ -19,8 +19,6 @@ from distill.spec.method import Assignment
 from distill.spec.teacher import Teacher
 from ttc.errors import ConfigError
 
-__all__ = ["expected_cost", "spend", "units_by_teacher"]
-
 Log = Callable[[str], None]
 
 

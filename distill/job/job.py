@@ -50,9 +50,6 @@ from ttc.errors import ConfigError, UnknownName
 from ttc.identity.digests import file_digest
 from ttc.records import LineFile
 
-__all__ = ["LOG", "RESULT", "JobResult", "Planned", "Trained", "plan_job", "refused", "run_job", "train_student"]
-
-
 RESULT, LOG = "result.json", "log.jsonl"
 Log = Callable[[str], None]
 

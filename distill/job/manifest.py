@@ -28,9 +28,6 @@ from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import file_digest, model_digests
 
-__all__ = ["MANIFEST", "verify_manifest", "write_card", "write_manifest"]
-
-
 MANIFEST = "manifest.json"
 SCHEMA = 2
 """Since 2, one digest per role of a model folder, of 64 hex digits."""

@@ -16,8 +16,6 @@ from train.recipe.run import stage_folders
 from ttc.errors import ConfigError
 from ttc.records import iterate
 
-__all__ = ["status_lines", "trace_row"]
-
 
 def status_lines(folder: Path) -> list[str]:
     """What was asked and what is there; raises ConfigError when `folder` is no job."""

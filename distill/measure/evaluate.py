@@ -24,8 +24,6 @@ from ttc.config.recipes import dump
 from ttc.core import Record
 from ttc.session.thinking import Thinking
 
-__all__ = ["measure_model", "measure_teacher"]
-
 
 class _Silent:
     """Nobody watches a measurement."""

@@ -13,18 +13,6 @@ from typing import Any
 
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
 
-__all__ = [
-    "HEAD",
-    "ComparisonRow",
-    "Measured",
-    "TaskNumbers",
-    "best_teachers",
-    "compared",
-    "recovered",
-    "recoveries",
-    "share",
-]  # fmt: skip
-
 HEAD = ("task", "who", "greedy % (95 %)", "sampled % (95 %)", "gain over the start", "tokens", "cut %")
 
 

@@ -32,8 +32,6 @@ from ttc.engines.shared.text import Text
 from ttc.session.session import Session
 from ttc.session.thinking import CLOSE, OPEN, Thinking
 
-__all__ = ["Flags", "Variant", "VariantReply", "ask_all", "measured_items", "obedience", "two_turns"]
-
 
 @dataclass(frozen=True, slots=True)
 class Flags:

@@ -13,8 +13,6 @@ from distill.spec.spec import JobSpec, TeacherSpec
 from train.base.stage import Setting
 from ttc.errors import ConfigError
 
-__all__ = ["EPOCHS", "BaseMethod", "check_readers", "check_teachers", "on_policy_stage", "sft_stage"]
-
 
 class BaseMethod:
     """A `Method` but for `about`: teachers answer every problem, and what is kept is learnt by cross-entropy.

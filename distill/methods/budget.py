@@ -28,8 +28,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
-__all__ = ["budget"]
-
 _ON = Thinking(mode="on")
 
 

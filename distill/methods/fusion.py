@@ -28,8 +28,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
-__all__ = ["fusion"]
-
 _MODES: Mapping[str, Thinking] = {"think": Thinking(mode="on"), "no_think": Thinking(mode="off")}
 
 

@@ -21,8 +21,6 @@ from distill.spec.spec import JobSpec
 from ttc import answers
 from ttc.errors import ConfigError
 
-__all__ = ["search"]
-
 PLAIN = ("direct",)
 """Strategies that search for nothing: with a cap or a floor on thinking they are budget forcing."""
 

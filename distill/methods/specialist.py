@@ -22,8 +22,6 @@ from distill.spec.spec import JobSpec
 from distill.supervision.divergence import Kind
 from ttc.errors import ConfigError
 
-__all__ = ["specialist"]
-
 
 def specialist(
     *,

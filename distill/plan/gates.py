@@ -27,8 +27,6 @@ from train.measure.gates import Gates, read_gates
 from ttc.config.values import build, nearest, parse
 from ttc.errors import ConfigError
 
-__all__ = ["JobGates", "job_checks", "read_job_gates"]
-
 _SILENT = frozenset({"held_out", "limit", "max_drop", "max_canary_drop"})
 """Fields of `train`'s gates that only say how others are measured."""
 

@@ -20,8 +20,6 @@ from ttc.config.recipes import dump
 from ttc.durable import is_scratch
 from ttc.errors import ConfigError, RecordError
 
-__all__ = ["LOCK", "check_lock", "claim", "read_lock"]
-
 LOCK = "lock.json"
 _SETTINGS, _MODELS = ("method", "seed", "tasks"), ("student", "teachers")
 

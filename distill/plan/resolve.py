@@ -37,8 +37,6 @@ from ttc.errors import ConfigError
 from ttc.identity.contents import code_digests, part_contents, texts_in
 from ttc.identity.digests import differing, model_digests, named
 
-__all__ = ["PROBE", "Contents", "JobPlan", "TaskDigest", "job_contents", "resolve"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskDigest:

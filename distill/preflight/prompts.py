@@ -11,8 +11,6 @@ from distill.preflight import Finding, fine, raw_items, reads_tokens, refused
 from distill.spec.method import DistillJob
 from evals.data.decontamination import answer_leaks
 
-__all__ = ["prompts"]
-
 
 def prompts(job: DistillJob) -> Finding:
     """Look for answers and for measured problems in the prompts that are trained on."""

@@ -27,8 +27,6 @@ from train.update.logprobs import token_logprobs
 from ttc.core import Sampling
 from ttc.engines.shared.text import Text
 
-__all__ = ["self_test"]
-
 _ANSWERS, _TOKENS = 2, 32
 
 

@@ -11,8 +11,6 @@ from distill.preflight import Finding, fine, folders, refused
 from distill.spec.method import DistillJob
 from ttc.engines.shared.text import Text
 
-__all__ = ["stop_tokens"]
-
 
 def stop_tokens(job: DistillJob) -> Finding:
     """Compare the end of a turn with the stop tokens, for all models that are here."""

@@ -11,8 +11,6 @@ from distill.spec.method import DistillJob
 from train.registries import STAGES
 from ttc.errors import ConfigError
 
-__all__ = ["training"]
-
 
 def training(job: DistillJob) -> Finding:
     """Bind the fields without running anything."""

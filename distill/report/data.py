@@ -14,8 +14,6 @@ from distill.measure.measured import Measured, TaskNumbers
 from distill.plan.lock import read_lock
 from train.recipe.run import stage_folders
 
-__all__ = ["JobData", "read_job"]
-
 
 @dataclass(frozen=True, slots=True)
 class JobData:

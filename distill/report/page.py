@@ -11,8 +11,6 @@ from evals.numbers.statistics import mean_interval
 from evals.report.kit import bullets, document, element, text, text_table
 from evals.report.lines import Bar, Series, line_chart, panel
 
-__all__ = ["charts", "render_page"]
-
 
 def render_page(job: JobData) -> str:
     """Return the whole page."""

@@ -13,9 +13,6 @@ from distill.measure.measured import HEAD, compared, recoveries, share
 from distill.report.data import JobData
 from evals.numbers.statistics import mean_interval
 
-__all__ = ["TABLES", "Table", "render"]
-
-
 Rows = Sequence[Mapping[str, Any]]
 
 

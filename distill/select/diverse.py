@@ -13,8 +13,6 @@ from distill.filters.near import jaccard, shingles
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 
-__all__ = ["diverse"]
-
 
 def diverse(*, n: int = 8) -> Selector:
     """Order by unlikeness.

@@ -16,8 +16,6 @@ from train.registries import make_task, make_verifier
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError
 
-__all__ = ["DomainVerifier", "joined", "named", "parse_named"]
-
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
 
 

@@ -47,8 +47,6 @@ from ttc.core import Engine
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["OnPolicy", "on_policy"]
-
 _QUIET = ("no_signal", "all_fail", "all_pass")
 """Health rules about rewards, which a teacher does not need."""
 

@@ -24,8 +24,6 @@ import torch
 from train.update.terms import exact_kl
 from ttc.errors import ConfigError
 
-__all__ = ["WORDS", "Divergence", "Kind", "advantage", "coarse", "forward", "jsd", "make_divergence", "reverse"]
-
 Kind: TypeAlias = Literal["reverse", "forward", "jsd", "sampled"]
 Divergence: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(student (n, V), teacher (n, V)) log-probabilities -> (n,) nats, with the student's gradient."""

@@ -25,8 +25,6 @@ from train.update.batch import TokenBatch, rollout_batch, token_weights
 from train.update.update import Updater
 from ttc.errors import TrainingError
 
-__all__ = ["SELF_TEST", "Learner"]
-
 SELF_TEST = 1e-4
 """Most nats per token between a teacher and a student of the same weights: beyond it the two are not read alike."""
 

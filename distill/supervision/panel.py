@@ -19,8 +19,6 @@ from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError
 
-__all__ = ["TeacherPanel", "Verdicts"]
-
 
 @dataclass(slots=True)
 class _Shared:

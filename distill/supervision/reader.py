@@ -34,8 +34,6 @@ from ttc.core import Engine, LogprobEngine, Message, Prompt, Usage, UsageSink
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["At", "EngineReader", "LocalReader", "Opinion", "Passage", "TeacherReader", "TopEngine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Passage:

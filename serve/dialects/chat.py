@@ -22,8 +22,6 @@ from serve.requests.thinking import read_thinking
 from serve.running.events import Finish, Started, TokenLogprob, WholeReply
 from ttc.core import Message
 
-__all__ = ["ChatEncoder", "ChatReply", "ChatRequest", "parse", "reply"]
-
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 """What only a server behind can do (see `serve.running.forward`)."""
 

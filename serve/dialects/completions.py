@@ -22,8 +22,6 @@ from serve.requests.thinking import read_thinking
 from serve.running.events import Finish, Started, WholeReply
 from ttc.core import Message
 
-__all__ = ["CompletionEncoder", "CompletionReply", "CompletionRequest", "parse", "reply"]
-
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
 

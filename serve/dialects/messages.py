@@ -33,18 +33,6 @@ from serve.requests.thinking import Effort, ThinkingMode, read_thinking
 from serve.running import events
 from ttc.core import Message
 
-__all__ = [
-    "PING",
-    "STATUSES",
-    "MessagesEncoder",
-    "MessagesError",
-    "MessagesReply",
-    "MessagesRequest",
-    "parse",
-    "refusal",
-    "reply",
-]
-
 
 class ContentBlock(RequestBody):
     """A block of a message's content."""

@@ -38,9 +38,6 @@ from serve.requests.thinking import ReasoningOptions, read_thinking
 from serve.running import events
 from ttc.core import Message, Sampling
 
-__all__ = ["ResponsesEncoder", "ResponsesReply", "ResponsesRequest", "parse", "refusal", "reply"]
-
-
 STATELESS = "this server keeps nothing between requests: send the whole conversation as input"
 MAX_METADATA = 16
 

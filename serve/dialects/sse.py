@@ -24,20 +24,6 @@ from serve.running.events import (
     WholeReply,
 )
 
-__all__ = [
-    "DONE",
-    "HEARTBEAT",
-    "ChoiceUsage",
-    "ChunkStream",
-    "ChunkTemplate",
-    "Count",
-    "body_of",
-    "data",
-    "named",
-    "openai_failure",
-]
-
-
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": keep-alive\n\n"
 

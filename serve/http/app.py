@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 import importlib.resources
 from dataclasses import dataclass
 
-__all__ = ["DIALECTS", "HEADERS", "Page", "create_app", "read_pages"]
-
-
 DIALECTS = (
     ApiDialect(
         "/v1/chat/completions",

@@ -17,8 +17,6 @@ from serve.http.transport import ASGIApp, Receive, Scope, Send, send_json
 from serve.requests.errors import ApiError
 from serve.requests.keys import ANYONE, Key, find_key
 
-__all__ = ["KEY", "NOTES", "REQUEST_ID", "AccessGuard"]
-
 KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
 """Where the key, the id and notes for the log stand in the ASGI scope."""
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from fastapi.routing import APIRoute
 
-__all__ = ["ApiDialect", "Encoder", "ErrorReply", "add_posts"]
-
 TRACE = (b"traceparent", b"tracestate")
 
 

@@ -22,9 +22,6 @@ from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService
 from ttc.errors import ConfigError, MissingExtra
 
-__all__ = ["JsonLines", "configure_logs", "serve"]
-
-
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 

@@ -17,19 +17,6 @@ from serve.requests.errors import ApiError
 from serve.running.events import Done, Finish, RequestFailed, Started, WholeReply
 from serve.running.service import ActiveRequest
 
-__all__ = [
-    "ASGIApp",
-    "Receive",
-    "Scope",
-    "Send",
-    "json_bytes",
-    "read_body",
-    "send_json",
-    "stream_job",
-    "unless_gone",
-    "whole_reply",
-]
-
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]

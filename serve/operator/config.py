@@ -29,8 +29,6 @@ from ttc.config.signatures import bind
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["ModelSpec", "PresetSpec", "ServeConfig", "ServeLimits", "from_options", "load_config", "part"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServeLimits:

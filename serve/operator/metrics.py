@@ -13,8 +13,6 @@ from typing import TypeAlias
 
 from ttc.core import Usage
 
-__all__ = ["Labels", "RequestRecord", "ServerMetrics"]
-
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)

@@ -14,8 +14,6 @@ from typing import Any
 from serve.operator.metrics import RequestRecord
 from ttc.errors import MissingExtra
 
-__all__ = ["RequestSpan", "configure_tracing"]
-
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 

@@ -18,19 +18,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from serve.requests.errors import ApiError
 from ttc.config.values import nearest
 
-__all__ = [
-    "FIRST_FAULT",
-    "WHOLE",
-    "Model",
-    "OpenBody",
-    "RequestBody",
-    "parse_json",
-    "read",
-    "refusal",
-    "shown",
-    "with_reason",
-]
-
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SHOWN = 80
 MAX_DEPTH = 24

@@ -22,8 +22,6 @@ from ttc.errors import (
     Unsupported,
 )
 
-__all__ = ["ApiError", "from_error", "invalid", "unavailable"]
-
 MAX_MESSAGE = 1000
 _TYPES = {
     401: "authentication_error",

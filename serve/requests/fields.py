@@ -19,20 +19,6 @@ from serve.requests.request import SamplingRequest
 from serve.requests.search import MAX_SEED, SearchFields
 from serve.requests.thinking import ThinkingFields
 
-__all__ = [
-    "ChoiceFields",
-    "ChoiceStreamOptions",
-    "CommonFields",
-    "OpenAIFields",
-    "StopText",
-    "StreamOptions",
-    "TokenCount",
-    "max_tokens_of",
-    "sampling_of",
-    "stream_options",
-    "text_of",
-]
-
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
 _Penalty = Annotated[float, Ge(-2), Le(2)]

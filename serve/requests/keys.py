@@ -17,8 +17,6 @@ from typing import Any
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError
 
-__all__ = ["ANYONE", "Key", "KeyLimits", "find_key", "key_from_secret", "read_keys"]
-
 ENV = "TTC_SERVE_KEY"
 MIN_LENGTH = 8
 

@@ -12,8 +12,6 @@ from typing import Any, Literal, TypeAlias
 
 from ttc.core import Message
 
-__all__ = ["ProgressLevel", "SamplingRequest", "SearchRequest", "ServeRequest", "ThinkingRequest"]
-
 ProgressLevel: TypeAlias = Literal["off", "summary", "full"]
 
 

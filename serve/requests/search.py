@@ -29,8 +29,6 @@ from ttc.config.signatures import bind, describe
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, MissingExtra
 
-__all__ = ["SearchFields", "ServedStrategies", "ServedStrategy", "read_search"]
-
 NOT_SERVED = frozenset({"auto", "budget_forcing"})
 MAX_TEXT = 200
 MAX_SEED = (1 << 63) - 1

@@ -26,20 +26,6 @@ from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, Thinking
 
-__all__ = [
-    "BUDGETS",
-    "EFFORTS",
-    "UNLIMITED",
-    "Effort",
-    "ReasoningOptions",
-    "ThinkingFields",
-    "ThinkingMode",
-    "ThinkingPlan",
-    "ThinkingPolicy",
-    "read_thinking",
-    "settle",
-]
-
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")
 UNLIMITED = -1
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -25,9 +25,6 @@ from serve.requests.keys import Key
 from ttc.core import Usage
 from ttc.errors import ConfigError
 
-__all__ = ["Admission", "FairGate", "FairShare", "Ticket"]
-
-
 MINUTE_S = 60.0
 MAX_RETRY_S = 60.0
 

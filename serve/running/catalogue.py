@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ttc.engines.openai.client import Client
     from ttc.engines.openai.request import Features
 
-__all__ = ["AUTO", "Catalogue", "ServedModel"]
-
 AUTO = "auto"
 _log = logging.getLogger("serve")
 

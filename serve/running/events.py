@@ -16,21 +16,6 @@ from serve.requests.errors import ApiError
 from ttc.config.recipes import dump
 from ttc.core import Usage
 
-__all__ = [
-    "AnswerDelta",
-    "Done",
-    "Finish",
-    "RequestFailed",
-    "SearchProgress",
-    "ServeEvent",
-    "Started",
-    "ThinkingDelta",
-    "TokenCounts",
-    "TokenLogprob",
-    "WholeReply",
-    "ledger",
-]
-
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 

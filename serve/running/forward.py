@@ -29,8 +29,6 @@ from ttc.errors import EngineError
 if TYPE_CHECKING:
     from ttc.engines.openai.request import Features
 
-__all__ = ["execute_forward"]
-
 TOKEN_FIELDS = ("stop_token_ids", "skip_special_tokens")
 """What only makes sense for text that is continued by ids."""
 _REFUSED = re.compile(r"answered 4\d\d: (.*)", re.DOTALL)

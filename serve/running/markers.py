@@ -28,8 +28,6 @@ from ttc.engines.shared.wrapped import Wrapped
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, QWEN3_HANDOVER, split
 
-__all__ = ["MarkedEngine", "with_markers"]
-
 
 def with_markers(engine: Engine, policy: ThinkingPolicy) -> Engine:
     """`engine`, or where it takes ids, has no markers, and the operator names a pair: one that thinks between those.

@@ -33,9 +33,6 @@ from ttc.errors import TTCError
 from ttc.session.session import Session
 from ttc.session.thinking import QWEN3_HANDOVER, Thinking
 
-__all__ = ["RequestPlan", "make_plan"]
-
-
 DIRECT = "direct"
 FORWARDED_BY = ("direct", "majority")
 """Strategies that a server behind can be asked with (see `serve.running.forward`)."""

@@ -33,8 +33,6 @@ from ttc.core import Answer, Candidate, Completion, Problem, Top, Usage
 from ttc.session.solve import attempt
 from ttc.session.thinking import split
 
-__all__ = ["execute"]
-
 Emit = Callable[[ServeEvent], None]
 Charge = Callable[[Usage], None]
 _log = logging.getLogger("serve")

@@ -39,9 +39,6 @@ from ttc.concurrent import settle
 from ttc.core import Usage
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["ActiveRequest", "InferenceService", "OutOfBudget", "fallback_request", "reason_of", "route"]
-
-
 _log = logging.getLogger("serve")
 
 

@@ -42,8 +42,6 @@ from ttc.engines.shared.wrapped import Wrapped, draw_shown
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 
-__all__ = ["Board", "RequestEngine", "WatchedSession", "raw_prompt"]
-
 
 class WatchedSession(Session):
     """One choice of one request."""
