@@ -10,7 +10,7 @@ from typing import Any
 from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_lines
 from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.job.manifest import MANIFEST
-from distill.plan.lock import read_lock
+from distill.plan.resolve import read_lock
 from train.base.stage import read_result
 from train.recipe.run import stage_folders
 from ttc.errors import ConfigError

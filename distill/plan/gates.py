@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from distill.measure.measured import Measured, best_teachers, recovered
+from distill.measure.evaluate import Measured, best_teachers, recovered
 from distill.spec.spec import JobSpec
 from evals.numbers.gates import GateCheck, at_least, at_most
 from train.measure.gates import Gates, read_gates

@@ -6,7 +6,7 @@ samples are cut at the limit, and a student made with it inherits that (open-r1 
 
 from __future__ import annotations
 
-from distill.data.audit import turn_end
+from distill.data.dataset import turn_end
 from distill.preflight import Finding, fine, folders, refused
 from distill.spec.method import DistillJob
 from ttc.engines.shared.text import Text

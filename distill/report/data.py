@@ -10,8 +10,8 @@ from typing import Any
 
 from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
 from distill.generation.ledger import LEDGER, AnswerLedger
-from distill.measure.measured import Measured, TaskNumbers
-from distill.plan.lock import read_lock
+from distill.measure.evaluate import Measured, TaskNumbers
+from distill.plan.resolve import read_lock
 from train.recipe.run import stage_folders
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from distill.measure.measured import HEAD, compared, recoveries, share
+from distill.measure.evaluate import HEAD, compared, recoveries, share
 from distill.report.data import JobData
 from evals.numbers.statistics import mean_interval
 
