@@ -27,9 +27,7 @@ from typing import Any
 from distill.data.pipeline import Funnel, Prompts, kind_of
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import MixSpec
-from train.base.models import load_tokenizer
 from train.examples.examples import Example, read_examples, rows_of
-from train.examples.imitation import imitation_batch
 from ttc import seeds
 from ttc.core import Message
 from ttc.durable import replace_text
@@ -168,6 +166,8 @@ def turn_end(folder: Path) -> tuple[int, ...]:
     """Ids that the template writes after an assistant's content; empty when there is no template, or it refuses."""
     from jinja2 import TemplateError
 
+    from train.base.models import load_tokenizer
+
     tokenizer: Any = load_tokenizer(folder)
     if not tokenizer.chat_template:
         return ()
@@ -182,6 +182,8 @@ def turn_end(folder: Path) -> tuple[int, ...]:
 
 def audit_rows(path: Path, rows: Sequence[TrainingRow], student: Path, max_context: int) -> RowAudit:
     """Audit a file of rows against the student that will learn them; raises ConfigError when a rule is broken."""
+    from train.base.models import load_tokenizer
+
     text, tokenizer = Text(student), load_tokenizer(student)
     end = int(tokenizer.eos_token_id)
     ends = turn_end(student)
@@ -225,6 +227,8 @@ def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_conte
 
 def _masked(examples: Sequence[Example], pad_id: int) -> str | None:
     """Whether the batch that training will make puts weight on the completions' tokens and on nothing else."""
+    from train.examples.imitation import imitation_batch
+
     batch = imitation_batch(examples, pad_id, "token", max(len(example.token_ids) for example in examples))
     for row, example in enumerate(examples):
         weighted = {int(place) + 1 for place in (batch.ce[row] > 0).nonzero().flatten()}

@@ -21,6 +21,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,16 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
     Raises:
         ConfigError: it cannot be resolved, or the folder holds another job.
     """
-    plan = resolve(spec, folder)
-    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
-    findings = preflight.run(plan.job)
+    plan, findings = _checked(spec, folder)
     if not refused(findings, spec):
         claim(plan)
     return Planned(plan, findings, _cost(plan))
+
+
+def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
+    plan = resolve(spec, folder)
+    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
+    return plan, preflight.run(plan.job)
 
 
 def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None) -> JobResult:
@@ -100,9 +105,7 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
         ConfigError: it cannot be resolved, the pre-flight or the smoke gate refuses it, or the folder is another's.
         TTCError: a teacher, the verifier or the training broke; run it again to go on.
     """
-    plan = resolve(spec, folder)
-    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
-    findings = preflight.run(plan.job)
+    plan, findings = _checked(spec, folder)
     wrong = refused(findings, spec)
     if wrong:
         reasons = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
@@ -318,12 +321,12 @@ async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log) -
         if cost:
             log(cost)
         for teacher, units in units_by_teacher(plan):
-            ticks = _ProgressLog(log, teacher)
-            await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=teachers.open, progress=ticks)
+            say = partial(_say_progress, log, teacher.name)
+            await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=teachers.open, progress=say)
             num_new = missing[teacher.digest]
             log(f"{teacher.name}: {len(units) - num_new} answers were on the ledger, {num_new} made now")
     finally:
-        await teachers.close()
+        await teachers.end()
 
 
 def units_by_teacher(plan: JobPlan) -> list[tuple[Teacher, list[WorkUnit]]]:
@@ -378,58 +381,40 @@ async def _smoke(
         )
 
 
-class _ProgressLog:
-    """Says now and then how far a teacher has come."""
-
-    def __init__(self, log: Log, teacher: Teacher) -> None:
-        self._log, self._name = log, teacher.name
-
-    def __call__(self, written: int, missing: int) -> None:
-        if written % max(1, missing // 10) == 0 and missing >= 100:
-            self._log(f"{self._name}: {written:,} of {missing:,} answers")
+def _say_progress(log: Log, name: str, written: int, missing: int) -> None:
+    """Say now and then how far a teacher has come."""
+    if written % max(1, missing // 10) == 0 and missing >= 100:
+        log(f"{name}: {written:,} of {missing:,} answers")
 
 
 class _OpenTeachers:
-    """Keeps the last teacher open between two uses; opening another one closes it."""
+    """The generator of the last teacher, which stays open between two uses; opening another one closes it."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
         self._digest = ""
-        self._inner: Generator | None = None
-        self._stale: list[Generator] = []
+        self._open: list[Generator] = []
 
     def open(self, teacher: Teacher, concurrency: int) -> Generator:
-        """The teacher's generator, whose `close` leaves it open."""
-        if self._inner is None or self._digest != teacher.digest:
-            if self._inner is not None:
-                self._stale.append(self._inner)
-            self._inner, self._digest = self._opener(teacher, concurrency), teacher.digest
-        return _Unclosed(self, self._inner)
-
-    async def close_stale(self) -> None:
-        """Close what is no longer used."""
-        while self._stale:
-            await self._stale.pop().close()
-
-    async def close(self) -> None:
-        """Close everything."""
-        if self._inner is not None:
-            self._stale.append(self._inner)
-            self._inner = None
-        await self.close_stale()
-
-
-class _Unclosed:
-    """A generator that somebody else will close."""
-
-    def __init__(self, owner: _OpenTeachers, inner: Generator) -> None:
-        self._owner, self._inner = owner, inner
+        """This generator, turned to `teacher`."""
+        if self._digest != teacher.digest:
+            self._open.append(self._opener(teacher, concurrency))
+            self._digest = teacher.digest
+        return self
 
     async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
         """See `Generator.answer`."""
-        await self._owner.close_stale()
-        async for pair in self._inner.answer(units):
+        await self._close(keep=1)
+        async for pair in self._open[-1].answer(units):
             yield pair
 
     async def close(self) -> None:
-        """Leave it open."""
+        """Leave the teacher open for its next use."""
+
+    async def end(self) -> None:
+        """Close every teacher."""
+        await self._close(keep=0)
+
+    async def _close(self, keep: int) -> None:
+        while len(self._open) > keep:
+            await self._open.pop(0).close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, TRAIN, read_lines
 from distill.generation.ledger import LEDGER, AnswerLedger
@@ -13,6 +12,7 @@ from distill.job.manifest import MANIFEST
 from distill.plan.resolve import read_lock
 from train.base.stage import read_result
 from train.recipe.run import stage_folders
+from ttc.core import Usage
 from ttc.errors import ConfigError
 from ttc.records import iterate
 
@@ -24,7 +24,7 @@ def status_lines(folder: Path) -> list[str]:
     if (folder / LEDGER).is_file():
         with AnswerLedger(folder / LEDGER) as ledger:
             totals = ledger.totals()
-        num_tokens = sum(_tokens(usage) for usage in totals["usage"].values())
+        num_tokens = sum(Usage(**usage).tokens for usage in totals["usage"].values())
         lines.append(
             f"answers: {totals['done']:,} rows of {lock['units']:,} answers asked for, {totals['cut']:,} cut, "
             f"{totals['failed']:,} failed, {num_tokens:,} tokens"
@@ -48,10 +48,6 @@ def _step(stage: Path) -> int:
     return int(rows[-1]["step"]) if rows else 0
 
 
-def _tokens(usage: dict[str, Any]) -> int:
-    return int(usage["generated"] + usage["judged"] + usage["scored"])
-
-
 def trace_row(folder: Path, what: str) -> Iterator[str]:
     """Tell the story of a row (its number from 0) or of an answer (its key), line by line.
 
@@ -69,7 +65,8 @@ def trace_row(folder: Path, what: str) -> Iterator[str]:
         parents = row["parents"]
     else:
         parents = [what]
-    filters = _funnel(folder)
+    counts = json.loads((folder / DATA / FUNNEL).read_text(encoding="utf-8"))
+    filters = [stage["name"] for stage in counts["answers"]]
     dropped = {line["key"]: line for line in read_lines(folder / DATA / DECISIONS)}
     teachers = {digest: name for name, digest in lock["fixed"]["teachers"].items()}
     with AnswerLedger(folder / LEDGER) as ledger:
@@ -89,8 +86,3 @@ def trace_row(folder: Path, what: str) -> Iterator[str]:
             elif story:
                 rows = [str(row["row"]) for row in lineage if key in row["parents"]]
                 yield f"  passed {', '.join(filters)}; in row {', '.join(rows) or 'none'}"
-
-
-def _funnel(folder: Path) -> list[str]:
-    data = json.loads((folder / DATA / FUNNEL).read_text(encoding="utf-8"))
-    return [stage["name"] for stage in data["answers"]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distill.report.data import read_job
 from distill.report.page import render_page
-from distill.report.tables import render
+from distill.report.tables import read_job, render
 from ttc.durable import replace_text
 
 __all__ = ["render_text", "write_page"]
