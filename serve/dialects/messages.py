@@ -25,8 +25,8 @@ from pydantic import BaseModel, Field
 
 from serve.dialects.sse import Count, named
 from serve.requests.body import FIRST_FAULT, RequestBody, with_reason
-from serve.requests.errors import ApiError, invalid
-from serve.requests.fields import CommonFields, StopText, TokenCount, text_of
+from serve.requests.errors import TYPES, ApiError, invalid, missing
+from serve.requests.fields import CommonFields, StopText, TokenCount, text_of, top_k_of
 from serve.requests.request import SamplingRequest, ServeRequest, ThinkingRequest
 from serve.requests.search import read_search
 from serve.requests.thinking import Effort, ThinkingMode, read_thinking
@@ -105,7 +105,7 @@ def parse(body: MessagesRequest) -> ServeRequest:
         sampling=SamplingRequest(
             temperature=body.temperature,
             top_p=body.top_p,
-            top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
+            top_k=top_k_of(body),
             max_tokens=body.max_tokens,
             stop=tuple(body.stop_sequences or ()),
         ),
@@ -129,7 +129,7 @@ def _text(content: str | list[ContentBlock] | None, where: str) -> str:
         return text_of(content)
     for i, block in enumerate(content):
         if block.type == "text" and block.text is None:
-            raise invalid(f"{where}[{i}].text", f"{where}[{i}].text is required", "missing_required_parameter")
+            raise missing(f"{where}[{i}].text")
     return "".join(block.text or "" for block in content if block.type == "text")
 
 
@@ -138,8 +138,7 @@ def _thinking(body: MessagesRequest) -> ThinkingRequest:
     mode = body.thinking
     budget = None if mode is None else mode.budget_tokens
     if mode is not None and mode.type == "enabled" and budget is None:
-        name = "thinking.budget_tokens"
-        raise invalid(name, f"{name} is required where thinking.type is enabled", "missing_required_parameter")
+        raise missing("thinking.budget_tokens", " where thinking.type is enabled")
     if mode is not None and mode.type == "adaptive" and budget is not None:
         raise invalid("thinking.budget_tokens", "thinking.budget_tokens goes with thinking.type enabled")
     if budget is not None and budget >= body.max_tokens:
@@ -174,15 +173,7 @@ def _renamed(error: ApiError) -> ApiError:
 PING = named("ping", {"type": "ping"})
 STATUSES: Mapping[int, int] = MappingProxyType({503: 529})
 """Anthropic's number for an overloaded or unavailable service."""
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+_TYPES = {**TYPES, 413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
 
 
 class ReplyBlock(BaseModel):
@@ -349,10 +340,7 @@ class MessagesEncoder:
         if self._finish is None:
             return []
         usage = _usage(event.counts)
-        return [
-            _event("message_delta", delta=_stop(self._finish), usage=usage, ttc=event.ttc),
-            _event("message_stop"),
-        ]
+        return [_event("message_delta", delta=_stop(self._finish), usage=usage, ttc=event.ttc), _event("message_stop")]
 
 
 def _event(kind: str, **fields: Any) -> bytes:

@@ -84,6 +84,11 @@ def _usage_of(counts: TokenCounts) -> dict[str, Any]:
     }
 
 
+def head_of(started: Started, prefix: str, kind: str) -> dict[str, Any]:
+    """What a reply with choices, and each of its chunks, begins with."""
+    return {"id": f"{prefix}-{started.id}", "object": kind, "created": started.created, "model": started.model}
+
+
 def body_of(outcome: WholeReply, head: Mapping[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
     """The body of a reply that is not streamed."""
     summary = outcome.done
@@ -92,7 +97,13 @@ def body_of(outcome: WholeReply, head: Mapping[str, Any], choices: list[dict[str
 
 
 class ChunkStream:
-    """Events to chunks, in the order in which clients expect them; a dialect says how a choice looks."""
+    """Events to chunks, in the order in which clients expect them; a dialect says how a choice looks.
+
+    `prefix` and `kind` go into what every chunk begins with (`head_of`).
+    """
+
+    prefix: str
+    kind: str
 
     def __init__(self, body: ChoiceFields) -> None:
         """`body` is the request."""
@@ -100,10 +111,6 @@ class ChunkStream:
         self._head: Mapping[str, Any] = {}
         self._last: Finish | None = None
         self._frames: dict[tuple[int, bool], ChunkTemplate] = {}
-
-    def head(self, started: Started) -> Mapping[str, Any]:
-        """What every chunk begins with."""
-        raise NotImplementedError
 
     def first(self, index: int) -> dict[str, Any] | None:
         """The choice that opens a stream, if there is one."""
@@ -121,7 +128,7 @@ class ChunkStream:
         """The chunks of one event; may be empty."""
         match event:
             case Started():
-                self._head = self.head(event)
+                self._head = head_of(event, self.prefix, self.kind)
                 opening = [self.first(index) for index in range(self._num_choices)]
                 return b"".join(self._chunk(choice) for choice in opening if choice is not None)
             case ThinkingDelta():

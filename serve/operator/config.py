@@ -146,19 +146,6 @@ class _Model:
     fallback_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Preset:
-    """The values of a [presets.NAME] table that are not parameters of its strategy."""
-
-    model: str
-    strategy: str = "direct"
-    scorer: str | None = None
-    max_total_tokens: int | None = None
-    answer_kind: str | None = None
-    thinking_budget: int | None = None
-    reasoning_effort: str | None = None
-
-
 TABLES = ("models", "presets", "limits", "thinking", "keys", "auto")
 
 
@@ -227,30 +214,15 @@ def _model(name: str, table: dict[str, Any]) -> ModelSpec:
         _refuse_unknown(f"models.{name}.scorers.{label}", inner, ("kind", "model", "params"))
         scorers[label] = part(SCORERS, inner.get("kind", label), inner.get("model"), inner.get("params", {}))
     plain = build(_Model, table, where=f"models.{name}.")
-    return ModelSpec(
-        name=name,
-        engine=part(ENGINES, plain.engine, plain.model, params),
-        scorers=scorers,
-        cost=plain.cost,
-        fallback=plain.fallback,
-        fallback_after_s=plain.fallback_after_s,
-    )
+    engine = part(ENGINES, plain.engine, plain.model, params)
+    return ModelSpec(name, engine, scorers, plain.cost, plain.fallback, plain.fallback_after_s)
 
 
 def _preset(name: str, table: dict[str, Any]) -> PresetSpec:
-    own = {key: table.pop(key) for key in list(table) if key in _Preset.__dataclass_fields__}
-    plain = build(_Preset, own, where=f"presets.{name}.")
-    return PresetSpec(
-        name=name,
-        model=plain.model,
-        strategy=plain.strategy,
-        params=table,
-        scorer=plain.scorer,
-        max_total_tokens=plain.max_total_tokens,
-        answer_kind=plain.answer_kind,
-        thinking_budget=plain.thinking_budget,
-        reasoning_effort=plain.reasoning_effort,
-    )
+    """A preset; what is not a field of its own is a parameter of its strategy."""
+    names = PresetSpec.__dataclass_fields__.keys() - {"name", "params"}
+    own = {key: table.pop(key) for key in list(table) if key in names}
+    return replace(build(PresetSpec, {"name": name, **own}, where=f"presets.{name}."), params=table)
 
 
 def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -262,10 +234,7 @@ def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]
 PACKAGED = "nano-teacher"
 SECTIONS = ("engine", "scorer", "limits", "thinking")
 VOTES = {"majority-8": {"strategy": "majority", "n": 8}}
-RANKED = {
-    "best-of-8": {"strategy": "best_of_n", "n": 8},
-    "tree-16": {"strategy": "tree", "n": 16},
-}
+RANKED = {"best-of-8": {"strategy": "best_of_n", "n": 8}, "tree-16": {"strategy": "tree", "n": 16}}
 
 
 def from_options(

@@ -23,12 +23,8 @@ from ttc.errors import (
 )
 
 MAX_MESSAGE = 1000
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+"""OpenAI's and Anthropic's word for a status; others are by its hundred."""
 _FOLDER = re.compile(r"(?<![\w:/])(?:/[^/\s'\"]+)+/")
 
 
@@ -50,7 +46,7 @@ class ApiError(TTCError):
     @property
     def type(self) -> str:
         """OpenAI's `type` for this status."""
-        return _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
 
     def to_json(self) -> dict[str, Any]:
         """The nested error object of OpenAI's API."""
@@ -71,6 +67,16 @@ class ApiError(TTCError):
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
     """A 400 about one field; `message` starts with its name as a rule."""
     return ApiError(400, code, message, param=param)
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """A 400 about a field that this model, or this strategy, cannot honour."""
+    return invalid(param, message, "unsupported_parameter")
+
+
+def missing(param: str, message: str = "") -> ApiError:
+    """A 400 about a field that has to be there; `message` goes on behind its name."""
+    return invalid(param, f"{param} is required{message}", "missing_required_parameter")
 
 
 def unavailable(code: str, message: str, retry_after_s: float | None = None) -> ApiError:

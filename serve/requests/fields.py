@@ -15,9 +15,10 @@ from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody, with_reason
 from serve.requests.errors import invalid
-from serve.requests.request import SamplingRequest
-from serve.requests.search import MAX_SEED, SearchFields
-from serve.requests.thinking import ThinkingFields
+from serve.requests.request import SamplingRequest, ServeRequest
+from serve.requests.search import MAX_SEED, SearchFields, read_search
+from serve.requests.thinking import ThinkingFields, read_thinking
+from ttc.core import Message
 
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
@@ -86,20 +87,38 @@ class ChoiceFields(OpenAIFields):
     best_of: None = with_reason("best-of-n is ttc: {strategy: 'best_of_n', n: ...}")
 
 
-def sampling_of(body: OpenAIFields, max_tokens: int | None, max_tokens_field: str) -> SamplingRequest:
-    """The sampling fields of a body."""
+def request_of(
+    body: OpenAIFields, messages: tuple[Message, ...], max_tokens: int | None, max_tokens_field: str
+) -> ServeRequest:
+    """The request of a body: what OpenAI's dialects say alike."""
     stop = body.stop or ()
     penalties = {name: getattr(body, name, None) for name in _NEUTRAL}
-    return SamplingRequest(
+    several = body if isinstance(body, ChoiceFields) else None
+    sampling = SamplingRequest(
         temperature=body.temperature,
         top_p=body.top_p,
-        top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
+        top_k=top_k_of(body),
         max_tokens=max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         max_tokens_field=max_tokens_field,
         penalties={name: value for name, value in penalties.items() if value not in (None, _NEUTRAL[name])},
-        cache_salt=body.cache_salt if isinstance(body, ChoiceFields) else None,
+        cache_salt=None if several is None else several.cache_salt,
     )
+    return ServeRequest(
+        model=body.model,
+        messages=messages,
+        num_choices=(several and several.n) or 1,
+        stream=bool(body.stream),
+        sampling=sampling,
+        thinking=read_thinking(body),
+        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
+        return_token_ids=bool(several and several.return_token_ids),
+    )
+
+
+def top_k_of(body: CommonFields) -> int | None:
+    """The likeliest tokens to draw from; None where there is no such limit."""
+    return body.top_k if body.top_k is not None and body.top_k > 0 else None
 
 
 def max_tokens_of(body: RequestBody, names: tuple[str, ...]) -> tuple[int | None, str]:

@@ -20,7 +20,7 @@ from annotated_types import Ge, Le
 from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody
-from serve.requests.errors import invalid
+from serve.requests.errors import invalid, unsupported
 from serve.requests.request import ThinkingRequest
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
@@ -283,10 +283,8 @@ def _off(
     """No thought: the template's own switch, where there is a template and a thought to switch off."""
     if raw and explicit:
         name = wish.budget_field if wish.budget == 0 else wish.effort_field
-        raise invalid(
-            name,
-            f"{name}: a raw prompt has no template that could switch thinking off; leave it out, or use a chat",
-            "unsupported_parameter",
+        raise unsupported(
+            name, f"{name}: a raw prompt has no template that could switch thinking off; leave it out, or use a chat"
         )
     thinks = bool(capabilities.think_close) or not capabilities.token_ids
     return ThinkingPlan(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)
@@ -306,5 +304,5 @@ def _countable(wish: ThinkingRequest, capabilities: Capabilities) -> bool:
     else:
         why = "takes no token ids, so its thinking cannot be budgeted"
     if name is not None:
-        raise invalid(name, f"{name}: {capabilities.model} {why}", "unsupported_parameter")
+        raise unsupported(name, f"{name}: {capabilities.model} {why}")
     return False
