@@ -50,24 +50,18 @@ def write_data(
     """Write everything and return the file of rows; `prompts` are those of each domain."""
     folder = job_folder / DATA
     folder.mkdir(parents=True, exist_ok=True)
-    write_lines(folder / TRAIN, (row.to_json() for row in rows))
-    write_lines(
-        folder / LINEAGE,
-        ({"row": i, "prompt": row.key, "parents": list(row.parents), **row.notes} for i, row in enumerate(rows)),
-    )
-    write_lines(folder / SAMPLES, map(_line_of, samples))
-    write_lines(
-        folder / DECISIONS,
-        ({"key": key, **asdict(decision)} for key, decision in sorted(funnel.dropped.items())),
-    )
-    write_lines(
-        folder / PROMPTS,
-        (
-            {"domain": name, "problem": problem, "reason": reason}
-            for name, cleaned in prompts.items()
-            for problem, reason in cleaned.dropped
-        ),
-    )
+    origins = [{"row": i, "prompt": row.key, "parents": list(row.parents), **row.notes} for i, row in enumerate(rows)]
+    decisions = [{"key": key, **asdict(decision)} for key, decision in sorted(funnel.dropped.items())]
+    problems = [
+        {"domain": name, "problem": problem, "reason": reason}
+        for name, cleaned in prompts.items()
+        for problem, reason in cleaned.dropped
+    ]
+    _write_lines(folder / TRAIN, (row.to_json() for row in rows))
+    _write_lines(folder / LINEAGE, origins)
+    _write_lines(folder / SAMPLES, map(_line_of, samples))
+    _write_lines(folder / DECISIONS, decisions)
+    _write_lines(folder / PROMPTS, problems)
     write_json(folder / FUNNEL, funnel_of(prompts, funnel, len(rows), failed))
     return folder / TRAIN
 
@@ -104,7 +98,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in iterate(path)]
 
 
-def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines in one step."""
     replace_text(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 

@@ -5,9 +5,19 @@ No date, no machine name and no path is in it: the same job gives the same bytes
 
 from __future__ import annotations
 
-from distill.report.tables import TABLES, JobData, Table, pass_rates
+from pathlib import Path
+
+from distill.report.tables import TABLES, JobData, Table, pass_rates, read_job
 from evals.report.kit import bullets, document, element, text, text_table
 from evals.report.lines import Bar, Series, line_chart, panel
+from ttc.durable import replace_text
+
+
+def write_page(folder: Path, out: Path | None) -> Path:
+    """Write the page of a job and return its path; JOB/report.html by default."""
+    path = out or folder / "report.html"
+    replace_text(path, render_page(read_job(folder)))
+    return path
 
 
 def render_page(job: JobData) -> str:

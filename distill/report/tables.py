@@ -226,8 +226,9 @@ def _natural(text: str) -> tuple[int, float, str]:
     return (0, float(text), "") if text.replace(".", "", 1).isdecimal() else (1, 0.0, text)
 
 
-def render(job: JobData) -> str:
-    """All tables that have rows."""
+def render(folder: Path) -> str:
+    """The summary of a job folder, which may still be going on: all tables that have rows."""
+    job = read_job(folder)
     spec = job.lock["spec"]
     parts = [f"{spec['name']}: {job.lock['about']}"]
     parts += [_lines(table) for build in TABLES if (table := build(job)).rows]

@@ -44,11 +44,6 @@ class Passage:
     wanted: tuple[bool, ...]
 
     @property
-    def num_wanted(self) -> int:
-        """How many positions it has."""
-        return sum(self.wanted)
-
-    @property
     def ids(self) -> tuple[int, ...]:
         """All ids."""
         return self.prompt_ids + self.token_ids
@@ -111,7 +106,7 @@ class LocalReader:
             ids, mask = self._padded(some)
             with torch.no_grad():
                 logprobs = token_logprobs(self._model, ids, mask).logprobs[mask]  # (wanted tokens of all readings,)
-            scores += torch.split(logprobs.cpu(), [reading.num_wanted for reading in some])
+            scores += torch.split(logprobs.cpu(), [sum(reading.wanted) for reading in some])
         return scores
 
     async def compare(self, readings: Sequence[Passage], divergence: Divergence) -> Opinion:

@@ -7,9 +7,12 @@ this server, no file is built, nothing is loaded from elsewhere, and text cannot
 
 from __future__ import annotations
 
+import importlib.resources
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +29,9 @@ from ttc.errors import MissingExtra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
-import importlib.resources
-from dataclasses import dataclass
 
 DIALECTS = (
-    ApiDialect(
-        "/v1/chat/completions",
-        chat.ChatRequest,
-        chat.parse,
-        chat.reply,
-        chat.ChatEncoder,
-        chat.ChatReply,
-    ),
+    ApiDialect("/v1/chat/completions", chat.ChatRequest, chat.parse, chat.reply, chat.ChatEncoder, chat.ChatReply),
     ApiDialect(
         "/v1/completions",
         completions.CompletionRequest,
@@ -105,7 +99,7 @@ def _add_pages(app: FastAPI, pages: Sequence[Page]) -> None:
 
     def static(page: Page) -> Callable[..., Any]:
         async def get() -> Any:
-            return Response(page.content, media_type=page.media_type, headers=dict(HEADERS))
+            return Response(page.content, media_type=page.media_type, headers=HEADERS)
 
         return get
 
@@ -163,15 +157,11 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
     drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down."}}
     app.add_api_route("/ready", ready, summary="Models are loaded and requests are taken", responses=drains)
 
-    @app.get(
-        "/metrics",
-        summary="Prometheus metrics",
-        response_class=PlainTextResponse,
-        responses=dict(_KEYED),
-        dependencies=key,
-    )
     async def metrics() -> Any:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    keyed: dict[str, Any] = {"responses": dict(_KEYED), "dependencies": key}
+    app.add_api_route("/metrics", metrics, summary="Prometheus metrics", response_class=PlainTextResponse, **keyed)
 
     @app.get("/version", summary="Version, strategies and their parameters", responses=dict(_KEYED), dependencies=key)
     async def version() -> dict[str, Any]:
@@ -211,24 +201,20 @@ def _add_refusals(app: FastAPI, service: InferenceService) -> None:
         return refused(request, ApiError(exc.status_code, code, text), exc.headers or {})
 
 
-TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        ".html": "text/html; charset=utf-8",
-        ".js": "text/javascript; charset=utf-8",
-        ".css": "text/css; charset=utf-8",
-    }
-)
-HEADERS: Mapping[str, str] = MappingProxyType(
-    {
-        "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'",
-        "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
-        "cross-origin-opener-policy": "same-origin",
-        "cache-control": "no-cache",
-    }
-)
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+}
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +229,10 @@ class Page:
 def read_pages() -> tuple[Page, ...]:
     """Read the files of the playground; `index.html` is served at `/`, the others below `/playground/`."""
     folder = importlib.resources.files("serve") / "playground"
-    files = [file for file in folder.iterdir() if _suffix(file.name) in TYPES]
-    return tuple(
-        Page(
-            "/" if file.name == "index.html" else f"/playground/{file.name}",
-            TYPES[_suffix(file.name)],
-            file.read_bytes(),
-        )
-        for file in sorted(files, key=lambda file: file.name)
-    )
-
-
-def _suffix(name: str) -> str:
-    return "." + name.rpartition(".")[2]
+    pages = []
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        media_type = TYPES.get(PurePath(file.name).suffix)
+        if media_type is not None:
+            path = "/" if file.name == "index.html" else f"/playground/{file.name}"
+            pages.append(Page(path, media_type, file.read_bytes()))
+    return tuple(pages)

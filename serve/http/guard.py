@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from serve.http.transport import ASGIApp, Receive, Scope, Send, send_json
+from serve.operator.config import ANYONE, Key, find_key
 from serve.requests.errors import ApiError
-from serve.requests.keys import ANYONE, Key, find_key
 
 KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
 """Where the key, the id and notes for the log stand in the ASGI scope."""

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from serve.http.app import create_app
 from serve.operator.config import ServeConfig
-from serve.operator.tracing import configure_tracing
+from serve.operator.metrics import configure_tracing
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService
 from ttc.errors import ConfigError, MissingExtra

@@ -1,17 +1,25 @@
-"""Prometheus metrics: vLLM's suffixes under `ttc_`, and what only a search has.
+"""What is recorded of requests: Prometheus metrics, and OpenTelemetry's spans.
 
-Label values come from the configuration and from this package's own tables, never from a request, so their number is
-bounded. The text format is written here; nothing but counters is kept.
+Metrics have vLLM's suffixes under `ttc_`, and what only a search has. Label values come from the configuration and from
+this package's own tables, never from a request, so their number is bounded. The text format is written here; nothing
+but counters is kept.
+
+A request is one span, with the semantic conventions of generative AI and the ledger of the search. Spans go wherever
+the process's tracer provider sends them; without one they cost nothing. `ttc serve` installs an OTLP exporter itself
+where OTEL_EXPORTER_OTLP_ENDPOINT is set. The client's `traceparent` is the parent. No text of prompts or answers is in
+a span. Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/ (still in development).
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ttc.core import Usage
+from ttc.errors import MissingExtra
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -162,3 +170,75 @@ def _labels(labels: Labels) -> str:
 
 def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+def configure_tracing() -> None:
+    """Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says; nothing without it.
+
+    Raises:
+        MissingExtra: it is set, and the SDK is not installed.
+    """
+    if not os.environ.get(ENDPOINT):
+        return
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as exc:
+        raise MissingExtra("opentelemetry-sdk", "otel") from exc
+    provider = TracerProvider(resource=Resource.create({"service.name": "ttc-serve"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+
+
+class RequestSpan:
+    """The span of one request; does nothing where OpenTelemetry is not installed."""
+
+    def __init__(self, model: str, strategy: str, headers: Mapping[str, str], provider: Any = None) -> None:
+        """Start it; `provider` is the tracer provider, None for the process's own."""
+        self._span: Any = None
+        try:
+            from opentelemetry import propagate, trace
+        except ImportError:
+            return
+        tracer = trace.get_tracer("ttc.serve", tracer_provider=provider)
+        self._span = tracer.start_span(
+            f"chat {model}",
+            context=propagate.extract(dict(headers)),
+            kind=trace.SpanKind.SERVER,
+            attributes={
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": "ttc",
+                "gen_ai.request.model": model,
+                "ttc.strategy": strategy,
+            },
+        )
+
+    def end(self, done: RequestRecord) -> None:
+        """End it with what the request cost."""
+        if self._span is None:
+            return
+        from opentelemetry.trace import Status, StatusCode
+
+        self._span.set_attributes(
+            {
+                "gen_ai.usage.input_tokens": done.usage.prompt,
+                "gen_ai.usage.output_tokens": done.usage.generated,
+                "gen_ai.response.finish_reasons": done.finish_reasons,
+                "ttc.outcome": done.outcome,
+                "ttc.candidates": done.num_candidates,
+                "ttc.forced_ends": done.num_forced_ends,
+                "ttc.tokens": done.usage.tokens,
+                "ttc.thinking_tokens": done.usage.thinking,
+                "ttc.scored_tokens": done.usage.scored,
+            }
+        )
+        if done.outcome not in ("done", "cancelled"):
+            self._span.set_attribute("error.type", done.outcome)
+            self._span.set_status(Status(StatusCode.ERROR, done.outcome))
+        self._span.end()

@@ -149,16 +149,8 @@ def read_search(body: SearchFields | None, seed: int | None) -> SearchRequest:
     inner = values.pop("seed", None)
     if seed is not None and inner is not None and seed != inner:
         raise invalid("ttc.seed", f"seed = {seed} and ttc.seed = {inner} contradict each other: send one")
-    return SearchRequest(
-        strategy=values.pop("strategy", None),
-        max_total_tokens=values.pop("max_total_tokens", None),
-        scorer=values.pop("scorer", None),
-        seed=seed if inner is None else inner,
-        answer_kind=values.pop("answer_kind", None),
-        progress=values.pop("progress", None),
-        return_candidates=values.pop("return_candidates", False),
-        params=values,
-    )
+    known = {name: values.pop(name) for name in SearchFields.model_fields if name in values}
+    return SearchRequest(**known, seed=seed if inner is None else inner, params=values)
 
 
 def _offer(name: str, function: Callable[..., Any], max_width: int) -> ServedStrategy:

@@ -91,7 +91,7 @@ class ThinkingPolicy:
 
     `default_effort` is for requests that say nothing; None leaves it to the chat template. `handover` is the sentence
     put where a thought is cut (None: the model's own); it must contain the closing marker. `open` and `close` are the
-    markers of models whose tokenizer has none, so that these think too (see `serve.running.markers`).
+    markers of models whose tokenizer has none, so that these think too (see `serve.running.catalogue`).
     """
 
     efforts: Mapping[str, int] = field(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from serve.requests.errors import ApiError
 from serve.requests.request import ServeRequest
 from serve.running.catalogue import ForwardDoor
-from serve.running.events import AnswerDelta, Done, Finish, ServeEvent, Started, ThinkingDelta, TokenCounts, ledger
+from serve.running.events import AnswerDelta, Done, Finish, ServeEvent, Started, ThinkingDelta, TokenCounts
 from serve.running.plan import RequestPlan
 from ttc import answers, seeds
 from ttc.concurrent import gather
@@ -44,6 +44,12 @@ class _Reply:
     tool_calls: tuple[Mapping[str, Any], ...]
     finish: str
     usage: Usage
+
+    @property
+    def counts(self) -> TokenCounts:
+        """As the server behind counted."""
+        usage = self.usage
+        return TokenCounts(usage.prompt, usage.cached, usage.generated, usage.thinking)
 
     def key(self, kind: str) -> str:
         """Equal keys are one class of a vote; empty when this reply has nothing to vote for."""
@@ -102,16 +108,8 @@ async def execute_forward(
     choices = replies if plan.direct else [replies[winner]]
     for index, reply in enumerate(choices):
         _finish(index, reply, request, emit, written=plan.direct)
-    total = Usage()
-    for reply in replies:
-        total += reply.usage
-    counts = TokenCounts(
-        prompt=choices[0].usage.prompt,
-        cached=choices[0].usage.cached,
-        completion=sum(reply.usage.generated for reply in choices),
-        reasoning=sum(reply.usage.thinking for reply in choices),
-    )
-    emit(Done(counts, _result(plan, replies, keys, winner, total)))
+    counts = TokenCounts.joined([reply.counts for reply in choices])
+    emit(Done(counts, _result(plan, replies, keys, winner)))
 
 
 def _writer(index: int, request: ServeRequest, emit: Callable[[ServeEvent], None]) -> Callable[[str, str], None]:
@@ -211,10 +209,8 @@ def _vote(keys: Sequence[str]) -> int:
     return keys.index(counts.most_common(1)[0][0]) if counts else 0
 
 
-def _result(
-    plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int, usage: Usage
-) -> dict[str, Any]:
-    """The `ttc` object, in the shape of `serve.running.run`; `votes` are those of a candidate's class."""
+def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int) -> dict[str, Any]:
+    """The `ttc` object; `votes` are those of a candidate's class."""
     votes = Counter(key for key in keys if key)
     candidates = [
         {
@@ -227,21 +223,18 @@ def _result(
         }
         for index, (reply, key) in enumerate(zip(replies, keys, strict=True))
     ]
-    thinking: dict[str, Any] = {"mode": "auto", "effort": plan.request.thinking.effort}
-    thinking |= {"budget": None, "requested": None}
-    thinking |= {"reserve": 0, "used": replies[chosen].usage.thinking, "forced_end": False}
-    thinking |= {"ended_inside": False, "enforced": "none"}
-    return {
-        "type": "result",
-        "model": plan.model.name,
-        "strategy": plan.strategy,
-        "parameters": dict(plan.params),
-        "final": None,
-        "candidates": candidates,
-        "chosen": chosen,
-        "scores": [None] * len(candidates),
-        "thinking": thinking,
-        "usage": ledger(usage),
-        "seed": plan.seed,
-        "stop_cause": "done",
+    thinking = {
+        "mode": "auto",
+        "effort": plan.request.thinking.effort,
+        "budget": None,
+        "requested": None,
+        "reserve": 0,
+        "used": replies[chosen].usage.thinking,
+        "forced_end": False,
+        "ended_inside": False,
+        "enforced": "none",
     }
+    usage = sum((reply.usage for reply in replies), Usage())
+    return plan.report(
+        final=None, candidates=candidates, chosen=chosen, thinking=thinking, usage=usage, stop_cause="done"
+    )

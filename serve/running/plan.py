@@ -14,21 +14,21 @@ import asyncio
 import functools
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from serve.operator.config import PresetSpec, ServeConfig
+from serve.operator.config import ANYONE, Key, PresetSpec, ServeConfig
 from serve.requests.body import shown
 from serve.requests.errors import from_error, invalid, unsupported
-from serve.requests.keys import ANYONE, Key
 from serve.requests.request import ProgressLevel, SamplingRequest, ServeRequest
 from serve.requests.search import ServedStrategies
 from serve.requests.thinking import ThinkingPlan, settle
 from serve.running.catalogue import Catalogue, ServedModel
+from serve.running.events import ledger
 from serve.running.watch import raw_prompt
 from ttc.config.recipes import dump
-from ttc.core import PENALTIES, Answer, Budget, ExtraSampling, Problem, Prompt, Sampling, extras_of
+from ttc.core import PENALTIES, Answer, Budget, ExtraSampling, Problem, Prompt, Sampling, Usage, extras_of
 from ttc.errors import TTCError
 from ttc.session.session import Session
 from ttc.session.thinking import QWEN3_HANDOVER, Thinking
@@ -65,6 +65,32 @@ class RequestPlan:
     def direct(self) -> bool:
         """Whether each choice is one draw, which can be streamed as it is sampled."""
         return self.strategy == DIRECT
+
+    def report(
+        self,
+        *,
+        final: str | None,
+        candidates: Sequence[Mapping[str, Any]],
+        chosen: int | None,
+        thinking: Mapping[str, Any],
+        usage: Usage,
+        stop_cause: str | None,
+    ) -> dict[str, Any]:
+        """The `ttc` object of the reply; see serve/README.md."""
+        return {
+            "type": "result",
+            "model": self.model.name,
+            "strategy": self.strategy,
+            "parameters": dict(self.params),
+            "final": final,
+            "candidates": candidates,
+            "chosen": chosen,
+            "scores": [candidate["score"] for candidate in candidates],
+            "thinking": thinking,
+            "usage": ledger(usage),
+            "seed": self.seed,
+            "stop_cause": stop_cause,
+        }
 
 
 async def make_plan(

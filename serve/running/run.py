@@ -23,7 +23,6 @@ from serve.running.events import (
     ThinkingDelta,
     TokenCounts,
     TokenLogprob,
-    ledger,
 )
 from serve.running.forward import execute_forward
 from serve.running.plan import RequestPlan
@@ -64,16 +63,8 @@ async def execute(plan: RequestPlan, started: Started, emit: Emit, charge: Charg
     choices = await gather(
         _choice(plan, started.id, index, share, emit, charge, interval_s) for index in range(plan.request.num_choices)
     )
-    usage = Usage()
-    for choice in choices:
-        usage += choice.answer.usage
-    counts = TokenCounts(
-        prompt=choices[0].counts.prompt,
-        cached=choices[0].counts.cached,
-        completion=sum(choice.counts.completion for choice in choices),
-        reasoning=sum(choice.counts.reasoning for choice in choices),
-    )
-    emit(Done(counts, _result(plan, choices, usage), choices[0].prompt_token_ids))
+    counts = TokenCounts.joined([choice.counts for choice in choices])
+    emit(Done(counts, _result(plan, choices), choices[0].prompt_token_ids))
 
 
 async def _choice(
@@ -231,25 +222,19 @@ def _before_marker(ids: Sequence[int], marker: Sequence[int]) -> int | None:
     return next((at for at in spots if tuple(ids[at : at + size]) == tuple(marker)), None)
 
 
-def _result(plan: RequestPlan, choices: Sequence[_Choice], usage: Usage) -> dict[str, Any]:
-    """The `ttc` object of the reply; see serve/README.md."""
+def _result(plan: RequestPlan, choices: Sequence[_Choice]) -> dict[str, Any]:
+    """The `ttc` object of the reply: of its first choice, with the usage of all."""
     first = choices[0]
     candidates = first.answer.candidates
     path = next((event.path for event in reversed(first.answer.trace) if event.kind == "select"), None)
-    result = {
-        "type": "result",
-        "model": plan.model.name,
-        "strategy": plan.strategy,
-        "parameters": dict(plan.params),
-        "final": first.answer.final,
-        "candidates": [_candidate(candidate, plan) for candidate in candidates],
-        "chosen": next((i for i, candidate in enumerate(candidates) if candidate.path == path), None),
-        "scores": [candidate.score for candidate in candidates],
-        "thinking": first.thinking,
-        "usage": ledger(usage),
-        "seed": plan.seed,
-        "stop_cause": first.answer.stop_cause,
-    }
+    result = plan.report(
+        final=first.answer.final,
+        candidates=[_candidate(candidate, plan) for candidate in candidates],
+        chosen=next((i for i, candidate in enumerate(candidates) if candidate.path == path), None),
+        thinking=first.thinking,
+        usage=sum((choice.answer.usage for choice in choices), Usage()),
+        stop_cause=first.answer.stop_cause,
+    )
     if len(choices) > 1:
         result["choices"] = [{"index": i, "thinking": choice.thinking} for i, choice in enumerate(choices)]
     return result

@@ -22,11 +22,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from serve.operator.config import ServeConfig
-from serve.operator.metrics import Labels, RequestRecord, ServerMetrics
-from serve.operator.tracing import RequestSpan
+from serve.operator.config import Key, ServeConfig
+from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics
 from serve.requests.errors import ApiError, from_error, unavailable
-from serve.requests.keys import Key
 from serve.requests.request import SearchRequest, ServeRequest, ThinkingRequest
 from serve.requests.search import ServedStrategies
 from serve.requests.thinking import EFFORTS, UNLIMITED
