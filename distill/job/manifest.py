@@ -10,6 +10,7 @@ nothing is computed and nothing loaded.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import platform
@@ -122,14 +123,11 @@ def _verifiers(plan: JobPlan) -> dict[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    return {name: version for name in _PACKAGES if (version := _version(name))}
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    versions = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def write_card(

@@ -48,11 +48,7 @@ class Verdicts:
     """What the panel says of the rollouts of one step: a supervisor, and afterwards its numbers."""
 
     def __init__(
-        self,
-        opinions: Mapping[str, Opinion],
-        owner: Sequence[tuple[str, int]],
-        wanted: Sequence[int],
-        shared: _Shared,
+        self, opinions: Mapping[str, Opinion], owner: Sequence[tuple[str, int]], wanted: Sequence[int], shared: _Shared
     ) -> None:
         """`owner` names each rollout's teacher and its number among that teacher's readings."""
         self._opinions, self._owner, self._wanted, self._shared = opinions, owner, wanted, shared
@@ -110,10 +106,7 @@ class TeacherPanel:
     """The teachers of a run by domain."""
 
     def __init__(
-        self,
-        readers: Mapping[str, TeacherReader],
-        messages: Mapping[str, Sequence[Message]],
-        thinking: bool | None,
+        self, readers: Mapping[str, TeacherReader], messages: Mapping[str, Sequence[Message]], thinking: bool | None
     ) -> None:
         """`readers` by domain, "" for every other one; `messages` by problem id (DOMAIN/ID where there are domains)."""
         self.readers = {reader.name: reader for reader in readers.values()}

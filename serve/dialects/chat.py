@@ -75,8 +75,7 @@ class ChatRequest(ChoiceFields):
     max_completion_tokens: TokenCount | None = Field(None, description="Most tokens of a choice, thought included.")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Ge(0), Le(20), WHOLE] | None = Field(
-        None,
-        description="Of each token of the answer, with logprobs; refused by models whose engine does not tell.",
+        None, description="Of each token of the answer, with logprobs; refused by models whose engine does not tell."
     )
     modalities: Annotated[list[Literal["text"]], FIRST_FAULT] | None = None
     audio: None = with_reason("this server writes text only")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import inspect
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -28,9 +27,8 @@ from typing import Any
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
-from ttc.config.recipes import load_toml, split_model
-from ttc.config.registry import ENGINES, SCORERS, Registry
-from ttc.config.signatures import bind
+from ttc.config.recipes import load_toml
+from ttc.config.registry import ENGINES, SCORERS
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError, UnknownName
 
@@ -287,29 +285,15 @@ def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
     return replace(policy, efforts={**policy.efforts, **efforts})
 
 
-def part(registry: Registry, name: str, model: str | None, params: Mapping[str, Any]) -> PartChoice:
-    """Choose an engine or a scorer by name and check its parameters; nothing is loaded.
-
-    Raises:
-        ConfigError: an unknown name or parameter, or a value that does not fit.
-    """
-    factory = registry.load(name)
-    if model is not None and "model" not in inspect.signature(factory).parameters:
-        raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}")
-    supply = {"engine": None, **({} if model is None else {"model": model})}
-    checked = bind(factory, params, supply=supply)
-    return PartChoice(registry.kind, name, model, factory, {k: v for k, v in checked.items() if k not in supply})
-
-
 def _model(name: str, table: dict[str, Any]) -> ModelSpec:
     params = _table(f"models.{name}.params", table.pop("params", {}))
     scorers = {}
     for label, scorer in _table(f"models.{name}.scorers", table.pop("scorers", {})).items():
         inner = _table(f"models.{name}.scorers.{label}", scorer)
         _refuse_unknown(f"models.{name}.scorers.{label}", inner, ("kind", "model", "params"))
-        scorers[label] = part(SCORERS, inner.get("kind", label), inner.get("model"), inner.get("params", {}))
+        scorers[label] = PartChoice.of(SCORERS, inner.get("kind", label), inner.get("params", {}), inner.get("model"))
     plain = build(_Model, table, where=f"models.{name}.")
-    engine = part(ENGINES, plain.engine, plain.model, params)
+    engine = PartChoice.of(ENGINES, plain.engine, params, plain.model)
     return ModelSpec(name, engine, scorers, plain.cost, plain.fallback, plain.fallback_after_s)
 
 
@@ -360,11 +344,11 @@ def from_options(
     name = name or _name(model, engine, upstream)
     scorers = {}
     if scorer is not None:
-        kind, scorer_model = split_model(scorer)
-        scorers[kind] = part(SCORERS, kind, scorer_model, sections["scorer"])
+        choice = PartChoice.of(SCORERS, scorer, sections["scorer"])
+        scorers[choice.name] = choice
     presets = {**VOTES, **(RANKED if scorers else {})}
     return ServeConfig(
-        models=(ModelSpec(name, part(ENGINES, engine, model, sections["engine"]), scorers),),
+        models=(ModelSpec(name, PartChoice.of(ENGINES, engine, sections["engine"], model), scorers),),
         default=name,
         presets=tuple(
             PresetSpec(f"{name}:{label}", name, str(table["strategy"]), {"n": table["n"]})

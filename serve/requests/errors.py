@@ -25,6 +25,14 @@ from ttc.errors import (
 MAX_MESSAGE = 1000
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """OpenAI's and Anthropic's word for a status; others are by its hundred."""
+_TRANSLATION: tuple[tuple[type | tuple[type, ...], int, str, str | None], ...] = (
+    (PromptTooLong, 400, "context_length_exceeded", "messages"),
+    ((ConfigError, Unsupported), 400, "invalid_value", None),
+    (BudgetExceeded, 400, "budget_exceeded", "ttc.max_total_tokens"),
+    (EngineTimeout, 504, "engine_timeout", None),
+    ((EngineError, ScorerError), 503, "engine_unavailable", None),
+)
+"""What errors of `ttc` become: status, code, field; the first that fits, so special ones stand first."""
 _FOLDER = re.compile(r"(?<![\w:/])(?:/[^/\s'\"]+)+/")
 
 
@@ -89,16 +97,9 @@ def from_error(error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     text = _FOLDER.sub("", str(error))
-    if isinstance(error, PromptTooLong):
-        return invalid("messages", text, "context_length_exceeded")
-    if isinstance(error, ConfigError | Unsupported):
-        return ApiError(400, "invalid_value", text)
-    if isinstance(error, BudgetExceeded):
-        return invalid("ttc.max_total_tokens", text, "budget_exceeded")
-    if isinstance(error, EngineTimeout):
-        return ApiError(504, "engine_timeout", text)
-    if isinstance(error, EngineError | ScorerError):
-        return unavailable("engine_unavailable", text)
+    for kinds, status, code, param in _TRANSLATION:
+        if isinstance(error, kinds):
+            return ApiError(status, code, text, param=param)
     if isinstance(error, PluginError):
         return ApiError(500, "plugin_error", "a strategy, policy or scorer of this server failed; its log says more")
     return ApiError(500, "internal_error", "an error of the server itself; its log says more")

@@ -32,15 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from serve.requests.thinking import ThinkingPolicy
-from ttc.core import (
-    Capabilities,
-    Completion,
-    Message,
-    Prompt,
-    Sampling,
-    StreamingEngine,
-    UsageSink,
-)
+from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, StreamingEngine, UsageSink
 from ttc.engines.shared.wrapped import Wrapped
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, split
