@@ -63,7 +63,6 @@ Opener = Callable[[Teacher, int], Generator]
 Progress = Callable[[int, int], None]
 """(units written now, units that were missing)."""
 
-
 Done: TypeAlias = asyncio.Queue[tuple[WorkUnit, Outcome] | Exception]
 """Where workers put outcomes, or the error that ends them all."""
 

@@ -23,7 +23,6 @@ from ttc.core import Message
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
 
-
 _Prompt = Annotated[str, MinLen(1)]
 
 

@@ -123,7 +123,6 @@ def _wrapped(prompt: Prompt, encode: Callable[[str], tuple[int, ...]], text: str
 AUTO = "auto"
 _log = logging.getLogger("serve")
 
-
 IDLE_S = 600.0
 CONNECT_S = 5.0
 
