@@ -33,8 +33,7 @@ from distill.generation.ledger import LEDGER, AnswerLedger, Outcome, WorkUnit, d
 from distill.generation.shards import opener_for
 from distill.job.manifest import write_card, write_manifest
 from distill.measure.evaluate import Measured, measure_model, measure_teacher, recoveries
-from distill.plan.gates import job_checks
-from distill.plan.resolve import PROBE, JobPlan, check_lock, claim, resolve
+from distill.plan.resolve import PROBE, JobPlan, check_lock, claim, job_checks, resolve
 from distill.preflight import Finding
 from distill.spec.method import Assignment, Data
 from distill.spec.sample import Sample

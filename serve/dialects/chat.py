@@ -16,8 +16,7 @@ from pydantic import BaseModel, Field
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, with_reason
 from serve.requests.errors import invalid
-from serve.requests.fields import ChoiceFields, TokenCount, max_tokens_of, request_of, text_of
-from serve.requests.request import ServeRequest
+from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, max_tokens_of, request_of, text_of
 from serve.running.events import Finish, TokenLogprob, WholeReply
 from ttc.core import Message
 

@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import WHOLE, with_reason
 from serve.requests.errors import invalid
-from serve.requests.fields import ChoiceFields, TokenCount, request_of
-from serve.requests.request import ServeRequest
+from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, request_of
 from serve.running.events import Finish, WholeReply
 from ttc.core import Message
 

@@ -26,10 +26,9 @@ from pydantic import BaseModel, Field
 from serve.dialects.sse import Count, named
 from serve.requests.body import FIRST_FAULT, RequestBody, with_reason
 from serve.requests.errors import TYPES, ApiError, invalid, missing
-from serve.requests.fields import CommonFields, StopText, TokenCount, text_of, top_k_of
-from serve.requests.request import SamplingRequest, ServeRequest, ThinkingRequest
+from serve.requests.fields import CommonFields, SamplingRequest, ServeRequest, StopText, TokenCount, text_of, top_k_of
 from serve.requests.search import read_search
-from serve.requests.thinking import Effort, ThinkingMode, read_thinking
+from serve.requests.thinking import Effort, ThinkingMode, ThinkingRequest, read_thinking
 from serve.running import events
 from ttc.core import Message
 

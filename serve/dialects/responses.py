@@ -25,6 +25,7 @@ from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, read,
 from serve.requests.errors import ApiError, invalid, missing
 from serve.requests.fields import (
     OpenAIFields,
+    ServeRequest,
     StreamOptions,
     TokenCount,
     max_tokens_of,
@@ -32,7 +33,6 @@ from serve.requests.fields import (
     stream_options,
     text_of,
 )
-from serve.requests.request import ServeRequest
 from serve.requests.thinking import ReasoningOptions
 from serve.running import events
 from ttc.core import Message, Sampling

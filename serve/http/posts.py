@@ -26,7 +26,7 @@ from serve.http.transport import (
 from serve.operator.config import ServeLimits
 from serve.requests.body import parse_json, refusal
 from serve.requests.errors import ApiError
-from serve.requests.request import ServeRequest
+from serve.requests.fields import ServeRequest
 from serve.running.events import ServeEvent, WholeReply
 from serve.running.service import ActiveRequest, InferenceService
 from ttc.config.recipes import dump

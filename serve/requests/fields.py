@@ -1,12 +1,16 @@
-"""Fields that dialects share: sampling, what is accepted without effect, what is refused with a reason.
+"""What dialects share: their fields, and the one request that each of them becomes.
 
 A field that would change the answer and cannot be honoured is never ignored: it is described with the one value that
 means nothing (`logit_bias: {}`), and refused with the reason otherwise.
+
+A `ServeRequest` is checked for form but not yet for this server; `serve.running.plan` turns it into a `RequestPlan` for
+one model, or refuses it. None means that the client did not say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -15,9 +19,8 @@ from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody, with_reason
 from serve.requests.errors import invalid
-from serve.requests.request import SamplingRequest, ServeRequest
-from serve.requests.search import MAX_SEED, SearchFields, read_search
-from serve.requests.thinking import ThinkingFields, read_thinking
+from serve.requests.search import MAX_SEED, SearchFields, SearchRequest, read_search
+from serve.requests.thinking import ThinkingFields, ThinkingRequest, read_thinking
 from ttc.core import Message
 
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
@@ -85,6 +88,45 @@ class ChoiceFields(OpenAIFields):
     min_p: Annotated[float, Ge(0), Le(0)] | None = with_reason("min_p is not supported, use top_p or top_k")
     logit_bias: _Nothing | None = with_reason("biases are not supported")
     best_of: None = with_reason("best-of-n is ttc: {strategy: 'best_of_n', n: ...}")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRequest:
+    """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages.
+
+    `penalties` holds those that are not neutral, by their names in `ttc.core.PENALTIES`.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens_field: str = "max_tokens"
+    penalties: Mapping[str, float] = field(default_factory=dict)
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRequest:
+    """One request: a conversation, or a raw prompt (`text`, no chat template), which is then the one message too.
+
+    `forward` is the body as a chat-completions server would take it, for what only such a server can do (tools, JSON
+    schemas); empty where nothing of the kind was asked.
+    """
+
+    model: str
+    messages: tuple[Message, ...] = ()
+    text: str | None = None
+    num_choices: int = 1
+    stream: bool = False
+    sampling: SamplingRequest = field(default_factory=SamplingRequest)
+    thinking: ThinkingRequest = field(default_factory=ThinkingRequest)
+    search: SearchRequest = field(default_factory=SearchRequest)
+    logprobs: bool = False
+    top_logprobs: int = 0
+    return_token_ids: bool = False
+    forward: Mapping[str, Any] = field(default_factory=dict)
 
 
 def request_of(

@@ -14,15 +14,14 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, create_model
 
 from serve.requests.body import WHOLE, RequestBody, read
 from serve.requests.errors import ApiError, invalid
-from serve.requests.request import ProgressLevel, SearchRequest
 from ttc.answers import KINDS
 from ttc.config.registry import POLICIES, STRATEGIES
 from ttc.config.signatures import bind, describe
@@ -32,6 +31,9 @@ from ttc.errors import ConfigError, MissingExtra
 NOT_SERVED = frozenset({"auto", "budget_forcing"})
 MAX_TEXT = 200
 MAX_SEED = (1 << 63) - 1
+
+
+ProgressLevel: TypeAlias = Literal["off", "summary", "full"]
 
 
 class SearchFields(RequestBody):
@@ -48,6 +50,20 @@ class SearchFields(RequestBody):
     )
     progress: ProgressLevel | None = Field(None, description="Progress chunks while a search runs.")
     return_candidates: bool | None = Field(None, description="Return the text of every candidate.")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """The `ttc` object: a strategy with its parameters and limits."""
+
+    strategy: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    max_total_tokens: int | None = None
+    scorer: str | None = None
+    seed: int | None = None
+    answer_kind: str | None = None
+    progress: ProgressLevel | None = None
+    return_candidates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +143,9 @@ class ServedStrategies:
         choices: dict[str, list[Any]] = {}
         texts: dict[str, str | None] = {}
         for name in self.names:
-            for key, field in self[name].parameters.model_fields.items():
+            for key, parameter in self[name].parameters.model_fields.items():
                 choices.setdefault(key, []).append(self[name].parameters.__annotations__[key])
-                texts.setdefault(key, field.description)
+                texts.setdefault(key, parameter.description)
         described = "How compute is spent. " + " ".join(f"{name}: {self[name].doc}" for name in self.names)
         fields: dict[str, Any] = {"strategy": (_one_of(self.names) | None, Field(None, description=described))}
         if self._scorers:

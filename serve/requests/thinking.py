@@ -21,7 +21,6 @@ from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody
 from serve.requests.errors import invalid, unsupported
-from serve.requests.request import ThinkingRequest
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, Thinking
@@ -83,6 +82,22 @@ class ThinkingFields(RequestBody):
     thinking: ThinkingMode | None = None
     thinking_config: ThinkingConfig | None = None
     reasoning: ReasoningOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingRequest:
+    """How to think. `budget` -1 is unlimited; `show` returns the thought.
+
+    `budget_field` and `effort_field` are the names the client used, for messages.
+    """
+
+    enabled: bool | None = None
+    effort: str | None = None
+    budget: int | None = None
+    min_tokens: int = 0
+    show: bool = True
+    budget_field: str = "thinking_budget"
+    effort_field: str = "reasoning_effort"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from serve.requests.errors import ApiError
-from serve.requests.request import ServeRequest
+from serve.requests.fields import ServeRequest
 from serve.running.catalogue import ForwardDoor
 from serve.running.events import AnswerDelta, Done, Finish, ServeEvent, Started, ThinkingDelta, TokenCounts
 from serve.running.plan import RequestPlan

@@ -21,8 +21,8 @@ from typing import Any
 from serve.operator.config import ANYONE, Key, PresetSpec, ServeConfig
 from serve.requests.body import shown
 from serve.requests.errors import from_error, invalid, unsupported
-from serve.requests.request import ProgressLevel, SamplingRequest, ServeRequest
-from serve.requests.search import ServedStrategies
+from serve.requests.fields import SamplingRequest, ServeRequest
+from serve.requests.search import ProgressLevel, ServedStrategies
 from serve.requests.thinking import ThinkingPlan, settle
 from serve.running.catalogue import Catalogue, ServedModel
 from serve.running.events import ledger

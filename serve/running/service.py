@@ -25,9 +25,9 @@ from typing import Any
 from serve.operator.config import Key, ServeConfig
 from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics
 from serve.requests.errors import ApiError, from_error, unavailable
-from serve.requests.request import SearchRequest, ServeRequest, ThinkingRequest
-from serve.requests.search import ServedStrategies
-from serve.requests.thinking import EFFORTS, UNLIMITED
+from serve.requests.fields import ServeRequest
+from serve.requests.search import SearchRequest, ServedStrategies
+from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingRequest
 from serve.running.admission import Admission, FairGate, Ticket
 from serve.running.catalogue import AUTO, Catalogue
 from serve.running.events import AnswerDelta, Done, Finish, RequestFailed, ServeEvent, Started, ThinkingDelta, ledger

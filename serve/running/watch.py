@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
-from serve.requests.request import ProgressLevel
+from serve.requests.search import ProgressLevel
 from serve.running.admission import FairGate, FairShare
 from serve.running.deltas import Deltas
 from ttc import seeds
