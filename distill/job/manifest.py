@@ -22,7 +22,7 @@ import ttc
 from distill.data.dataset import DATA, DECISIONS, FUNNEL, LINEAGE, PROMPTS, TRAIN, read_lines, write_json
 from distill.generation.generate import verifier_label, verifier_of
 from distill.generation.ledger import LEDGER, AnswerLedger
-from distill.measure.evaluate import HEAD, ComparisonRow, Measured, compared
+from distill.measure.evaluate import HEAD, Measured, compared
 from distill.plan.resolve import JobPlan, read_lock
 from evals.numbers.gates import GateCheck
 from train.base.stage import read_result
@@ -166,9 +166,9 @@ def write_card(
     return path
 
 
-def _table(lines: Sequence[ComparisonRow]) -> str:
+def _table(rows: Sequence[Sequence[str]]) -> str:
     head = f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}"
-    return "\n".join([head, *(f"| {' | '.join(line.cells)} |" for line in lines)])
+    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def _flat(out: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -174,20 +174,11 @@ class Measured:
         return cls({name: TaskNumbers.from_json(task) for name, task in data["tasks"].items()}, data["own"])
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
-    """One model on one task; `cells` are texts under `HEAD`."""
-
-    task: str
-    who: str
-    cells: tuple[str, ...]
-
-
-def compared(models: Mapping[str, Measured], seed: int) -> list[ComparisonRow]:
-    """Rows by task, the start first, then the student, then teachers."""
+def compared(models: Mapping[str, Measured], seed: int) -> list[tuple[str, ...]]:
+    """Rows of texts under `HEAD`, by task, the start first, then the student, then teachers."""
     start = models["start"]
     return [
-        ComparisonRow(task, who, (task, who, *_cells(model, start, task, seed, with_gain=who != "start")))
+        (task, who, *_cells(model, start, task, seed, with_gain=who != "start"))
         for task in start.tasks
         for who, model in models.items()
         if task in model.tasks

@@ -181,7 +181,7 @@ def before_after(job: JobData) -> Table:
     by_model = job.measured
     if not by_model:
         return Table("Before and after", HEAD, ())
-    rows = [line.cells for line in compared(by_model, job.seed)]
+    rows = compared(by_model, job.seed)
     gains = [
         f"the student has {100 * value:.0f} % of the teacher's gain on {task}"
         for task, value in recoveries(by_model).items()

@@ -81,7 +81,8 @@ class Verdicts:
                 own = torch.tensor([places[part.start + i] for i in mine], device=student.device)
                 distances = judge(student[index], own)
                 total = total.index_copy(0, index, distances)
-                self._note(name, numbers[0], part.start, distances)
+                # a chunk is computed again for its gradient: the same key, so it counts once
+                self._told[name, numbers[0], part.start] = (float(distances.detach().sum()), distances.numel())
             return total
 
         return compare
@@ -96,10 +97,6 @@ class Verdicts:
         for (name, _, _), pair in self._told.items():
             sums.setdefault(name, []).append(pair)
         return {name: sum(a for a, _ in pairs) / sum(n for _, n in pairs) for name, pairs in sums.items()}
-
-    def _note(self, name: str, row: int, start: int, distances: torch.Tensor) -> None:
-        # a chunk is computed again for its gradient: the same key, so it counts once
-        self._told[name, row, start] = (float(distances.detach().sum()), distances.numel())
 
 
 class TeacherPanel:

@@ -160,13 +160,10 @@ def _forward(body: ChatRequest) -> dict[str, Any]:
     turns = any(message.role == "tool" or message.tool_calls for message in body.messages)
     if not fields and not turns:
         return {}
-    messages = [message.model_dump(exclude_unset=True) for message in body.messages]
-    return {**fields, "messages": [_without_nulls(message) for message in messages]}
-
-
-def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is null: in OpenAI's API that is the same as absent."""
-    return {key: value for key, value in values.items() if value is not None}
+    values_of = [message.model_dump(exclude_unset=True) for message in body.messages]
+    # in OpenAI's API a field that is null is the same as none
+    messages = [{name: value for name, value in turn.items() if value is not None} for turn in values_of]
+    return {**fields, "messages": messages}
 
 
 def reply(body: ChatRequest, outcome: WholeReply) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from annotated_types import MaxLen, MinLen
@@ -170,7 +169,7 @@ def _renamed(error: ApiError) -> ApiError:
 
 
 PING = named("ping", {"type": "ping"})
-STATUSES: Mapping[int, int] = MappingProxyType({503: 529})
+STATUSES = {503: 529}
 """Anthropic's number for an overloaded or unavailable service."""
 _TYPES = {**TYPES, 413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from serve.dialects import chat, completions, messages, responses
@@ -62,7 +61,7 @@ DIALECTS = (
         messages.PING,
     ),
 )
-_BY_PATH = MappingProxyType({dialect.path: dialect for dialect in DIALECTS})
+_BY_PATH = {dialect.path: dialect for dialect in DIALECTS}
 
 
 def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceService | None = None) -> ASGIApp:
@@ -107,16 +106,12 @@ def _add_pages(app: FastAPI, pages: Sequence[Page]) -> None:
         app.add_api_route(page.path, static(page), methods=["GET", "HEAD"], include_in_schema=False)
 
 
-_KEYED: Mapping[int | str, dict[str, Any]] = MappingProxyType(
-    {401: {"model": ErrorReply, "description": "A key is needed."}}
-)
-_NAMED: Mapping[int | str, dict[str, Any]] = MappingProxyType(
-    {
-        **_KEYED,
-        404: {"model": ErrorReply, "description": "No such model."},
-        "4XX": {"model": ErrorReply, "description": "Any other refusal."},
-    }
-)
+_KEYED: dict[int | str, dict[str, Any]] = {401: {"model": ErrorReply, "description": "A key is needed."}}
+_NAMED: dict[int | str, dict[str, Any]] = {
+    **_KEYED,
+    404: {"model": ErrorReply, "description": "No such model."},
+    "4XX": {"model": ErrorReply, "description": "Any other refusal."},
+}
 """What routes refuse, for the OpenAPI document."""
 
 
@@ -127,11 +122,11 @@ def _add_models(app: FastAPI, catalogue: Catalogue) -> None:
 
     key = [Security(HTTPBearer(auto_error=False))]  # for the document; the guard checks it
 
-    @app.get("/v1/models", summary="Models and presets", responses=dict(_KEYED), dependencies=key)
+    @app.get("/v1/models", summary="Models and presets", responses=_KEYED, dependencies=key)
     async def models() -> dict[str, Any]:
         return catalogue.to_json()
 
-    @app.get("/v1/models/{name:path}", summary="One model or preset", responses=dict(_NAMED), dependencies=key)
+    @app.get("/v1/models/{name:path}", summary="One model or preset", responses=_NAMED, dependencies=key)
     async def model(name: str) -> dict[str, Any]:
         return catalogue.row(name)
 
@@ -160,10 +155,10 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
     async def metrics() -> Any:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    keyed: dict[str, Any] = {"responses": dict(_KEYED), "dependencies": key}
+    keyed: dict[str, Any] = {"responses": _KEYED, "dependencies": key}
     app.add_api_route("/metrics", metrics, summary="Prometheus metrics", response_class=PlainTextResponse, **keyed)
 
-    @app.get("/version", summary="Version, strategies and their parameters", responses=dict(_KEYED), dependencies=key)
+    @app.get("/version", summary="Version, strategies and their parameters", responses=_KEYED, dependencies=key)
     async def version() -> dict[str, Any]:
         return {
             "version": __version__,

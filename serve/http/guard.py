@@ -35,14 +35,7 @@ class AccessGuard:
         open_paths: frozenset[bytes] = frozenset(),
         refusals: Mapping[str, Callable[[ApiError], Any]] | None = None,
     ) -> None:
-        """Wrap `app`.
-
-        Args:
-            app: what answers.
-            keys: who may ask; none: anyone.
-            open_paths: further paths that need no key (the files of the playground page).
-            refusals: bodies of errors, by path; elsewhere OpenAI's.
-        """
+        """Without `keys` anyone may ask; `open_paths` need none either. `refusals` are bodies of errors by path."""
         self._app, self._keys, self._open = app, tuple(keys), OPEN | open_paths
         self._refusals = dict(refusals or {})
 

@@ -73,15 +73,13 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        watch.cancel()
         complete = task.done()
-        if not complete:
-            task.cancel()
+        watch.cancel()
+        task.cancel()
         await asyncio.gather(watch, task, return_exceptions=True)
-    if not complete:
-        return False
-    task.result()
-    return True
+    if complete:
+        task.result()
+    return complete
 
 
 async def _gone(receive: Receive) -> None:
@@ -112,14 +110,15 @@ async def whole_reply(job: ActiveRequest) -> WholeReply:
     started, choices = Started("", "", 0), []
     while True:
         event = await job.next()
-        if isinstance(event, Started):
-            started = event
-        elif isinstance(event, Finish):
-            choices.append(event)
-        elif isinstance(event, RequestFailed):
-            raise event.error
-        elif isinstance(event, Done):
-            return WholeReply(started, tuple(sorted(choices, key=lambda choice: choice.index)), event)
+        match event:
+            case Started():
+                started = event
+            case Finish():
+                choices.append(event)
+            case RequestFailed():
+                raise event.error
+            case Done():
+                return WholeReply(started, tuple(sorted(choices, key=lambda choice: choice.index)), event)
 
 
 async def stream_job(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -27,9 +26,7 @@ TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
 _Penalty = Annotated[float, Ge(-2), Le(2)]
 _SOME = "Refused by models whose engine does not honour it."
-_NEUTRAL: Mapping[str, float] = MappingProxyType(
-    {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
-)
+_NEUTRAL = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
 
 class _Nothing(RequestBody):

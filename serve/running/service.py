@@ -120,7 +120,7 @@ class ActiveRequest:
         span: RequestSpan,
         notes: Mapping[str, Any],
     ) -> None:
-        """`told` goes into the `ttc` object of the reply."""
+        """`notes` go into the `ttc` object of the reply."""
         self._told = dict(notes)
         self._answering = False
         self._service, self.plan, self._ticket, self._name, self._span = service, plan, ticket, name, span
@@ -234,17 +234,14 @@ class ActiveRequest:
                     raise OutOfBudget
                 self._ended.append(event)
             case Done():
-                event = replace(event, ttc={**event.ttc, **self._told, **self._total(event)})
+                whole = {"usage": ledger(self.usage)} if "fallback" in self._told else {}  # of all attempts
+                event = replace(event, ttc={**event.ttc, **self._told, **whole})
                 self.outcome, self._done = "done", event
         self._events.put_nowait(event)
 
     def _can_fall_back(self) -> bool:
         request = fallback_request(self.plan)
         return request is not None and request.model not in self._tried
-
-    def _total(self, event: Done) -> dict[str, Any]:
-        """The ledger of all attempts, where there was more than one."""
-        return {"usage": ledger(self.usage)} if "fallback" in self._told else {}
 
     def finished(self) -> RequestRecord:
         """What is recorded of this request."""
