@@ -188,11 +188,10 @@ _PASSING = ("timeout", "error")
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The samples of some assignments, the errors of units that failed, and how many units are not there yet."""
+    """The samples of some assignments, and the errors of units that failed."""
 
     samples: Sequence[Sample]
     failed: Sequence[str]
-    missing: int
 
 
 def verifier_of(task: Task, override: str | None) -> PartChoice:
@@ -214,7 +213,6 @@ async def gather(
     """Join units with their entries and verdicts; `first` looks at that many problems of each assignment only."""
     samples: list[Sample] = []
     failed: list[str] = []
-    missing = 0
     for assignment in assignments:
         pairs = list(units_of(assignment, seed))
         if first is not None:
@@ -222,7 +220,6 @@ async def gather(
             pairs = [pair for pair in pairs if pair[0].problem.id in first_ids]
         entries = {unit.key: entry for unit, entry in ledger.entries(unit for _, unit in pairs)}
         there = [(item, unit, entries[unit.key]) for item, unit in pairs if unit.key in entries]
-        missing += len(pairs) - len(there)
         failed += [entry.error for _, _, entry in there if entry.answer is None]
         answered = [(item, unit, entry, entry.answer) for item, unit, entry in there if entry.answer is not None]
         verdicts = await _judged(ledger, assignment.domain.task, override, answered)
@@ -230,7 +227,7 @@ async def gather(
             _sample(assignment, item, unit, answer, verdict)
             for (item, unit, _, answer), verdict in zip(answered, verdicts, strict=True)
         ]
-    return Gathered(samples, failed, missing)
+    return Gathered(samples, failed)
 
 
 async def _judged(

@@ -128,11 +128,6 @@ class LedgerEntry:
     error: str
     attempts: int
 
-    @property
-    def truncated(self) -> bool:
-        """Whether the answer was cut by a limit."""
-        return self.answer is not None and self.answer.finish_reason != "stop"
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:

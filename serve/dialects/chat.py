@@ -160,9 +160,9 @@ def _forward(body: ChatRequest) -> dict[str, Any]:
     turns = any(message.role == "tool" or message.tool_calls for message in body.messages)
     if not fields and not turns:
         return {}
-    values_of = [message.model_dump(exclude_unset=True) for message in body.messages]
+    bodies = [message.model_dump(exclude_unset=True) for message in body.messages]
     # in OpenAI's API a field that is null is the same as none
-    messages = [{name: value for name, value in turn.items() if value is not None} for turn in values_of]
+    messages = [{name: value for name, value in turn.items() if value is not None} for turn in bodies]
     return {**fields, "messages": messages}
 
 

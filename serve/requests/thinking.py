@@ -158,31 +158,27 @@ def read_thinking(body: ThinkingFields) -> ThinkingRequest:
     Raises:
         ApiError: two of them contradict each other; names both.
     """
-    budgets = _spelled(
-        body, *BUDGETS, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget"
-    )
-    efforts = _spelled(body, "reasoning_effort", "reasoning.effort")
-    switches = _spelled(
-        body,
-        *("enable_thinking", "chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking"),
-        "reasoning.enabled",
-    )
+    budgets = (*BUDGETS, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget")
+    templates = ("chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking")
+    switches = _spelled(body, "enable_thinking", *templates, "reasoning.enabled")
     kinds = _spelled(body, "thinking.type")
     switches |= {name: _TYPES[kind] for name, kind in kinds.items() if kind in _TYPES}
     shows = _spelled(body, "include_reasoning", "thinking_config.include_thoughts")
     hides = {name: not value for name, value in shows.items()} | _spelled(body, "reasoning.exclude")
-    for group in (budgets, efforts, switches, hides):
-        _agree(group)
+    budget_field, budget = _agreed(_spelled(body, *budgets))
+    effort_field, effort = _agreed(_spelled(body, "reasoning_effort", "reasoning.effort"))
+    switch, enabled = _agreed(switches)
+    _, hidden = _agreed(hides)
     wish = ThinkingRequest(
-        enabled=next(iter(switches.values()), None),
-        effort=next(iter(efforts.values()), None),
-        budget=next(iter(budgets.values()), None),
+        enabled=enabled,
+        effort=effort,
+        budget=budget,
         min_tokens=body.min_thinking_tokens or 0,
-        show=not next(iter(hides.values()), False),
-        budget_field=next(iter(budgets), "thinking_budget"),
-        effort_field=next(iter(efforts), "reasoning_effort"),
+        show=not hidden,
+        budget_field=budget_field or "thinking_budget",
+        effort_field=effort_field or "reasoning_effort",
     )
-    _check(wish, next(iter(switches), ""))
+    _check(wish, switch)
     return wish
 
 
@@ -198,7 +194,8 @@ def _spelled(body: ThinkingFields, *paths: str) -> dict[str, Any]:
     return values
 
 
-def _agree(values: Mapping[str, Any]) -> None:
+def _agreed(values: Mapping[str, Any]) -> tuple[str, Any]:
+    """The first name and value, ("", None) without any; refuses values that differ."""
     names = list(values)
     for name in names[1:]:
         if values[name] != values[names[0]]:
@@ -207,6 +204,7 @@ def _agree(values: Mapping[str, Any]) -> None:
                 f"{names[0]} = {values[names[0]]!r} and {name} = {values[name]!r} contradict each other: send one",
                 "conflicting_thinking",
             )
+    return next(iter(values.items()), ("", None))
 
 
 def _check(wish: ThinkingRequest, switch: str) -> None:
