@@ -24,10 +24,10 @@ from pydantic import BaseModel, Field
 
 from serve.dialects.sse import Count, named
 from serve.requests.body import FIRST_FAULT, RequestBody, with_reason
-from serve.requests.errors import TYPES, ApiError, invalid, missing
+from serve.requests.errors import TYPES, ApiError, agreed, invalid, missing
 from serve.requests.fields import CommonFields, SamplingRequest, ServeRequest, StopText, TokenCount, text_of, top_k_of
 from serve.requests.search import read_search
-from serve.requests.thinking import Effort, ThinkingMode, ThinkingRequest, read_thinking
+from serve.requests.thinking import CONFLICT, Effort, ThinkingMode, ThinkingRequest, read_thinking
 from serve.running import events
 from ttc.core import Message
 
@@ -145,15 +145,10 @@ def _thinking(body: MessagesRequest) -> ThinkingRequest:
             f"thinking.budget_tokens = {budget} must be less than max_tokens = {body.max_tokens}",
             "budget_exceeds_max_tokens",
         )
-    effort, other = None if body.output_config is None else body.output_config.effort, body.reasoning_effort
-    if effort is not None and other not in (None, effort):
-        raise invalid(
-            "output_config.effort",
-            f"reasoning_effort = {other!r} and output_config.effort = {effort!r} contradict each other: send one",
-            "conflicting_thinking",
-        )
+    effort = None if body.output_config is None else body.output_config.effort
+    _, either = agreed({"reasoning_effort": body.reasoning_effort, "output_config.effort": effort}, CONFLICT)
     try:
-        wish = read_thinking(body.model_copy(update={"reasoning_effort": effort or other}))
+        wish = read_thinking(body.model_copy(update={"reasoning_effort": either}))
     except ApiError as error:
         raise error if effort is None else _renamed(error) from error
     if effort is not None:

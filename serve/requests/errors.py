@@ -87,6 +87,21 @@ def missing(param: str, message: str = "") -> ApiError:
     return invalid(param, f"{param} is required{message}", "missing_required_parameter")
 
 
+def agreed(values: Mapping[str, Any], code: str = "invalid_value") -> tuple[str, Any]:
+    """The first name and value of one thing that has several names, ("", None) where all are None.
+
+    Raises:
+        ApiError: two of the values differ; names both.
+    """
+    values = {name: value for name, value in values.items() if value is not None}
+    first = next(iter(values), "")
+    for name, value in values.items():
+        if value != values[first]:
+            text = f"{first} = {values[first]!r} and {name} = {value!r} contradict each other: send one"
+            raise invalid(name, text, code)
+    return first, values.get(first)
+
+
 def unavailable(code: str, message: str, retry_after_s: float | None = None) -> ApiError:
     """A 503."""
     return ApiError(503, code, message, retry_after_s=retry_after_s)

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody, with_reason
-from serve.requests.errors import invalid
+from serve.requests.errors import agreed, invalid
 from serve.requests.search import MAX_SEED, SearchFields, SearchRequest, read_search
 from serve.requests.thinking import ThinkingFields, ThinkingRequest, read_thinking
 from ttc.core import Message
@@ -162,11 +162,8 @@ def top_k_of(body: CommonFields) -> int | None:
 
 def max_tokens_of(body: RequestBody, names: tuple[str, ...]) -> tuple[int | None, str]:
     """The cap on tokens under any of its names, and the one used; refuses two that differ."""
-    caps = {name: value for name in names if (value := getattr(body, name)) is not None}
-    if len(set(caps.values())) > 1:
-        first, second = list(caps)[:2]
-        raise invalid(second, f"{first} = {caps[first]} and {second} = {caps[second]} contradict each other: send one")
-    return next(iter(caps.values()), None), next(iter(caps), names[0])
+    name, cap = agreed({name: getattr(body, name) for name in names})
+    return cap, name or names[0]
 
 
 def stream_options(body: CommonFields, options: StreamOptions | None) -> bool:

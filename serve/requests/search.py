@@ -21,7 +21,7 @@ from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, create_model
 
 from serve.requests.body import WHOLE, RequestBody, read
-from serve.requests.errors import ApiError, invalid
+from serve.requests.errors import ApiError, agreed, invalid
 from ttc.answers import KINDS
 from ttc.config.registry import POLICIES, STRATEGIES
 from ttc.config.signatures import bind, describe
@@ -163,10 +163,9 @@ def read_search(body: SearchFields | None, seed: int | None) -> SearchRequest:
     """Return the wish of a `ttc` object; `seed` is the request's own top-level one."""
     values = {} if body is None else body.model_dump(exclude_none=True)
     inner = values.pop("seed", None)
-    if seed is not None and inner is not None and seed != inner:
-        raise invalid("ttc.seed", f"seed = {seed} and ttc.seed = {inner} contradict each other: send one")
+    _, seed = agreed({"seed": seed, "ttc.seed": inner})
     known = {name: values.pop(name) for name in SearchFields.model_fields if name in values}
-    return SearchRequest(**known, seed=seed if inner is None else inner, params=values)
+    return SearchRequest(**known, seed=seed, params=values)
 
 
 def _offer(name: str, function: Callable[..., Any], max_width: int) -> ServedStrategy:

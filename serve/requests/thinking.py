@@ -20,13 +20,15 @@ from annotated_types import Ge, Le
 from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody
-from serve.requests.errors import invalid, unsupported
+from serve.requests.errors import agreed, invalid, unsupported
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, Thinking
 
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")
 UNLIMITED = -1
+CONFLICT = "conflicting_thinking"
+"""Code of refusals of wishes that exclude each other."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 ThoughtTokens = Annotated[int, Ge(UNLIMITED), Le(1 << 31), WHOLE]
@@ -165,10 +167,10 @@ def read_thinking(body: ThinkingFields) -> ThinkingRequest:
     switches |= {name: _TYPES[kind] for name, kind in kinds.items() if kind in _TYPES}
     shows = _spelled(body, "include_reasoning", "thinking_config.include_thoughts")
     hides = {name: not value for name, value in shows.items()} | _spelled(body, "reasoning.exclude")
-    budget_field, budget = _agreed(_spelled(body, *budgets))
-    effort_field, effort = _agreed(_spelled(body, "reasoning_effort", "reasoning.effort"))
-    switch, enabled = _agreed(switches)
-    _, hidden = _agreed(hides)
+    budget_field, budget = agreed(_spelled(body, *budgets), CONFLICT)
+    effort_field, effort = agreed(_spelled(body, "reasoning_effort", "reasoning.effort"), CONFLICT)
+    switch, enabled = agreed(switches, CONFLICT)
+    _, hidden = agreed(hides, CONFLICT)
     wish = ThinkingRequest(
         enabled=enabled,
         effort=effort,
@@ -194,19 +196,6 @@ def _spelled(body: ThinkingFields, *paths: str) -> dict[str, Any]:
     return values
 
 
-def _agreed(values: Mapping[str, Any]) -> tuple[str, Any]:
-    """The first name and value, ("", None) without any; refuses values that differ."""
-    names = list(values)
-    for name in names[1:]:
-        if values[name] != values[names[0]]:
-            raise invalid(
-                name,
-                f"{names[0]} = {values[names[0]]!r} and {name} = {values[name]!r} contradict each other: send one",
-                "conflicting_thinking",
-            )
-    return next(iter(values.items()), ("", None))
-
-
 def _check(wish: ThinkingRequest, switch: str) -> None:
     """Refuse thought that is switched off and asked for at once."""
     offs = {
@@ -223,13 +212,10 @@ def _check(wish: ThinkingRequest, switch: str) -> None:
     off = next((name for name, applies in offs.items() if applies), None)
     on = next((name for name, applies in wants.items() if applies), None)
     if off is not None and on is not None:
-        raise invalid(on, f"{on} asks for thought, but {off} switches it off: send one", "conflicting_thinking")
+        raise invalid(on, f"{on} asks for thought, but {off} switches it off: send one", CONFLICT)
     if wish.budget is not None and 0 < wish.budget < wish.min_tokens:
-        raise invalid(
-            "min_thinking_tokens",
-            f"min_thinking_tokens = {wish.min_tokens} exceeds {wish.budget_field} = {wish.budget}",
-            "conflicting_thinking",
-        )
+        text = f"min_thinking_tokens = {wish.min_tokens} exceeds {wish.budget_field} = {wish.budget}"
+        raise invalid("min_thinking_tokens", text, CONFLICT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +265,8 @@ def settle(
     caps = [limit for limit in limits if limit is not None]
     cap = max(min(caps), 1) if caps else None
     if cap is not None and wish.min_tokens > cap:
-        raise invalid(
-            "min_thinking_tokens",
-            f"min_thinking_tokens = {wish.min_tokens} exceeds the {cap} tokens of thought that this request leaves",
-            "conflicting_thinking",
-        )
+        text = f"min_thinking_tokens = {wish.min_tokens} exceeds the {cap} tokens of thought that this request leaves"
+        raise invalid("min_thinking_tokens", text, CONFLICT)
     control = Thinking(
         mode="auto" if raw else "on", max_tokens=cap, min_tokens=wish.min_tokens, handover=policy.handover
     )
