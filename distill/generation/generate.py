@@ -46,11 +46,7 @@ class Generator(Protocol):
     """Answers units of one teacher."""
 
     def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
-        """Yield every unit with its outcome, in any order.
-
-        Raises:
-            ConfigError, Unsupported: what would fail every unit alike.
-        """
+        """Yield units with their outcomes, in any order; raises ConfigError or Unsupported for what would fail all."""
         ...
 
     async def close(self) -> None:

@@ -213,11 +213,7 @@ def _step(stage: Path) -> int:
 
 
 def trace_row(folder: Path, what: str) -> Iterator[str]:
-    """Tell the story of a row (its number from 0) or of an answer (its key), line by line.
-
-    Raises:
-        ConfigError: no such row or answer, or the job has not come so far.
-    """
+    """The story of a row (its number from 0) or of an answer (its key); raises ConfigError where there is none yet."""
     lock = read_lock(folder)
     lineage = read_lines(folder / DATA / LINEAGE)
     if what.isdecimal() and int(what) < len(lineage):

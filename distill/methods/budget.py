@@ -94,11 +94,7 @@ class _Budget(BaseMethod):
         return plain + by_budget
 
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
-        """See `Method.rows`.
-
-        Raises:
-            ConfigError: no trace is near one of the budgets; says what lengths there are.
-        """
+        """See `Method.rows`; raises ConfigError, with the lengths there are, when none is near a budget."""
         text = Text(job.student)
         lengths = {sample.key: len(text.encode(sample.answer.thinking)) for sample in samples}
         groups: dict[tuple[str, int], list[Sample]] = {}

@@ -250,11 +250,7 @@ _SETTINGS, _MODELS = ("method", "seed", "tasks"), ("student", "teachers")
 
 
 def check_lock(plan: JobPlan) -> None:
-    """Compare a plan with what its folder was made for; a new folder is fine.
-
-    Raises:
-        ConfigError: the folder holds another job, or something else; names what differs.
-    """
+    """Compare a plan with what its folder was made for, if anything; raises ConfigError that names what differs."""
     folder = plan.job.folder
     if (folder / LOCK).is_file():
         _compare(plan, read_lock(folder), _lock_of(plan))

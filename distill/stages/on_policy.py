@@ -55,11 +55,7 @@ _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
 
 
 def parse_named(field: str, texts: str | Sequence[str]) -> dict[str, str]:
-    """`SPEC`, or several `NAME=SPEC`, as a mapping; a single one may go without a name ("").
-
-    Raises:
-        ConfigError: a name twice, or none where there are several.
-    """
+    """`SPEC`, or several `NAME=SPEC`, by name; a single one may have none (""). Raises ConfigError for equal names."""
     entries = [texts] if isinstance(texts, str) else list(texts)
     specs: dict[str, str] = {}
     for entry in entries:

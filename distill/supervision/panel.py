@@ -183,11 +183,7 @@ class Learner:
     mask_truncated: bool
 
     async def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Update the student; returns metrics: nats per token, shares, tokens that teachers read.
-
-        Raises:
-            TrainingError: the self-test failed.
-        """
+        """Update the student; returns nats per token, shares, tokens read. Raises TrainingError on a failed self-test."""
         usable = [rollout for rollout in rollouts if any(rollout.sampled)]
         usable = [rollout for rollout in usable if not (self.mask_truncated and rollout.truncated)]
         if not usable:

@@ -129,11 +129,7 @@ class ChatReply(BaseModel):
 
 
 def parse(body: ChatRequest) -> ServeRequest:
-    """Translate a request.
-
-    Raises:
-        ApiError: fields that contradict each other.
-    """
+    """Translate a request; raises ApiError for fields that contradict each other."""
     max_tokens, name = max_tokens_of(body, ("max_completion_tokens", "max_tokens"))
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs = true")

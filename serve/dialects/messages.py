@@ -91,11 +91,7 @@ class MessagesRequest(CommonFields):
 
 
 def parse(body: MessagesRequest) -> ServeRequest:
-    """Translate a request.
-
-    Raises:
-        ApiError: a message that cannot be continued from, or fields that contradict each other.
-    """
+    """Translate a request; raises ApiError for a last message that is not the user's, and for contradictions."""
     return ServeRequest(
         model=body.model,
         messages=_messages(body),

@@ -104,11 +104,7 @@ class ResponsesRequest(OpenAIFields):
 
 
 def parse(body: ResponsesRequest) -> ServeRequest:
-    """Translate a request.
-
-    Raises:
-        ApiError: an item that cannot be read, or fields that contradict each other.
-    """
+    """Translate a request; raises ApiError for an item that cannot be read, and for contradictions."""
     stream_options(body, body.stream_options)
     _check_metadata(body.metadata or {})
     max_tokens, name = max_tokens_of(body, ("max_output_tokens",))

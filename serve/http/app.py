@@ -65,11 +65,7 @@ _BY_PATH = {dialect.path: dialect for dialect in DIALECTS}
 
 
 def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceService | None = None) -> ASGIApp:
-    """Return the ASGI application that serves the loaded models of `catalogue`.
-
-    Raises:
-        MissingExtra: FastAPI is not installed.
-    """
+    """The ASGI application that serves the loaded models of `catalogue`; raises MissingExtra without FastAPI."""
     try:
         from fastapi import FastAPI
     except ImportError as exc:

@@ -84,11 +84,7 @@ class AccessGuard:
             )
 
     def _key(self, scope: Scope) -> Key:
-        """Who asks.
-
-        Raises:
-            ApiError: 401 when a key is needed and none, or a wrong one, is there.
-        """
+        """Who asks; raises ApiError, 401, when a key is needed and none, or a wrong one, is there."""
         if not self._keys or scope.get("raw_path", scope["path"].encode()) in self._open:
             return ANYONE
         headers = dict(scope["headers"])

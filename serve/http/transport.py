@@ -102,11 +102,7 @@ async def send_json(send: Send, status: int, body: Any, headers: Mapping[str, st
 
 
 async def whole_reply(job: ActiveRequest) -> WholeReply:
-    """Wait for the whole outcome.
-
-    Raises:
-        ApiError: the request failed.
-    """
+    """Wait for the whole outcome; raises ApiError when the request failed."""
     started, choices = Started("", "", 0), []
     while True:
         event = await job.next()

@@ -243,11 +243,7 @@ TABLES = ("models", "presets", "limits", "thinking", "keys", "auto")
 
 
 def load_config(path: pathlib.Path) -> ServeConfig:
-    """Read a TOML file.
-
-    Raises:
-        ConfigError: names the key and the nearest known one.
-    """
+    """Read a TOML file; raises ConfigError with the key and the nearest known one."""
     values = load_toml(path)
     tables = {name: _table(name, values.pop(name, {})) for name in TABLES}
     names = (*TABLES, *_Top.__dataclass_fields__)
@@ -324,11 +320,7 @@ def from_options(
     upstream: str | None,
     sets: Mapping[str, str],
 ) -> ServeConfig:
-    """One model and its presets; the packaged model brings its own scorer.
-
-    Raises:
-        ConfigError: an option that cannot be used, or that has no effect.
-    """
+    """One model and its presets; the packaged one has a scorer. Raises ConfigError for options that cannot be used."""
     sections = _sections(sets)
     if upstream is not None:
         if engine not in (None, "openai"):

@@ -176,11 +176,7 @@ ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def configure_tracing() -> None:
-    """Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says; nothing without it.
-
-    Raises:
-        MissingExtra: it is set, and the SDK is not installed.
-    """
+    """Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set; raises MissingExtra without the SDK."""
     if not os.environ.get(ENDPOINT):
         return
     try:

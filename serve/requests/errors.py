@@ -88,11 +88,7 @@ def missing(param: str, message: str = "") -> ApiError:
 
 
 def agreed(values: Mapping[str, Any], code: str = "invalid_value") -> tuple[str, Any]:
-    """The first name and value of one thing that has several names, ("", None) where all are None.
-
-    Raises:
-        ApiError: two of the values differ; names both.
-    """
+    """The first name and value of one thing under several names, or ("", None); raises ApiError when two differ."""
     values = {name: value for name, value in values.items() if value is not None}
     first = next(iter(values), "")
     for name, value in values.items():

@@ -78,11 +78,7 @@ class ServedStrategy:
     takes_scorer: bool
 
     def bind(self, params: Mapping[str, Any], scorer: object | None) -> dict[str, Any]:
-        """Check `params` (JSON) and return the keyword arguments.
-
-        Raises:
-            ApiError: an unknown parameter, or a value that does not fit; names it.
-        """
+        """The keyword arguments of `params` (JSON); raises ApiError naming what is unknown or does not fit."""
         fields = self.parameters.model_fields
         for key in params:
             if key not in fields:

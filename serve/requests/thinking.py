@@ -155,11 +155,7 @@ class ThinkingPolicy:
 
 
 def read_thinking(body: ThinkingFields) -> ThinkingRequest:
-    """Bring the spellings of `body` together.
-
-    Raises:
-        ApiError: two of them contradict each other; names both.
-    """
+    """Bring the spellings of `body` together; raises ApiError naming two that contradict each other."""
     budgets = (*BUDGETS, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget")
     templates = ("chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking")
     switches = _spelled(body, "enable_thinking", *templates, "reasoning.enabled")

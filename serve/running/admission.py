@@ -56,11 +56,7 @@ class Admission:
         self.sequences = self.requests = 0
 
     def admit(self, key: Key, sequences: int, *, search: bool) -> Ticket:
-        """Let a request of `sequences` draws in.
-
-        Raises:
-            ApiError: 429 with the seconds after which to try again.
-        """
+        """Let a request of `sequences` draws in; raises ApiError, 429, with the seconds after which to try again."""
         now, account = self._clock(), self._accounts.setdefault(key.name, _Account())
         self._check_key(key, account, now, search)
         excess = self.sequences + sequences - self._max

@@ -176,11 +176,7 @@ class Catalogue:
         return iter(self._models.values())
 
     def find(self, name: str) -> tuple[ServedModel, PresetSpec | None]:
-        """The model called `name`, or the preset and its model.
-
-        Raises:
-            ApiError: 404, with the nearest name.
-        """
+        """The model called `name`, or the preset and its model; raises ApiError, 404, with the nearest name."""
         preset = self._presets.get(name)
         if preset is not None:
             return self._models[preset.model], preset

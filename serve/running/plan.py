@@ -96,11 +96,7 @@ class RequestPlan:
 async def make_plan(
     request: ServeRequest, key: Key, catalogue: Catalogue, offers: ServedStrategies, config: ServeConfig
 ) -> RequestPlan:
-    """Check `request` against this server and fill in what it leaves open.
-
-    Raises:
-        ApiError: 400 or 404, naming the field.
-    """
+    """Check `request` against this server and fill it in; raises ApiError, 400 or 404, naming the field."""
     model, preset = catalogue.find(request.model)
     request = _with_preset(request, preset)
     wish = request.search
