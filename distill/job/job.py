@@ -174,12 +174,7 @@ class Trained:
 
 
 def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None]) -> Trained:
-    """Run the method's stages from the student's folder, resuming what is there.
-
-    Raises:
-        ConfigError: a stage cannot work.
-        TrainingError: a stage cannot go on.
-    """
+    """Run the method's stages from the student's folder, or go on there; raises ConfigError, TrainingError."""
     import torch
     from transformers.utils import logging as transformers_logging
 
@@ -303,12 +298,7 @@ def refused(findings: Sequence[Finding], spec: JobSpec) -> list[Finding]:
 
 
 async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log) -> None:
-    """Bring every unit of the plan onto the ledger.
-
-    Raises:
-        ConfigError: the smoke gate, or what would fail every unit alike.
-        EngineError: the engine is gone; run the job again to go on.
-    """
+    """Bring every unit onto the ledger; raises ConfigError (the smoke gate) or EngineError (run it again to go on)."""
     teachers = _OpenTeachers(opener)
     missing = {teacher.digest: len(ledger.missing(units)) for teacher, units in units_by_teacher(plan)}
     try:

@@ -81,12 +81,7 @@ def write_manifest(plan: JobPlan, ledger: AnswerLedger, model: Path, training: s
 
 
 def verify_manifest(folder: Path) -> list[str]:
-    """What on the disk is not what the manifest says; empty when all is as it was.
-
-    Raises:
-        ConfigError: the job is not finished.
-        RecordError: the manifest is broken.
-    """
+    """What on the disk is not as the manifest says; raises ConfigError (not finished) or RecordError (broken)."""
     path = folder / MANIFEST
     if not path.is_file():
         raise ConfigError(f"{folder} has no {MANIFEST}: the job is not finished")

@@ -183,7 +183,7 @@ class Learner:
     mask_truncated: bool
 
     async def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Update the student; returns nats per token, shares, tokens read. Raises TrainingError on a failed self-test."""
+        """Update the student; returns nats a token, shares, tokens read. Raises TrainingError by the self-test."""
         usable = [rollout for rollout in rollouts if any(rollout.sampled)]
         usable = [rollout for rollout in usable if not (self.mask_truncated and rollout.truncated)]
         if not usable:

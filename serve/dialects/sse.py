@@ -86,10 +86,7 @@ def body_of(outcome: events.WholeReply, head: Mapping[str, Any], choices: list[d
 
 
 class ChunkStream:
-    """Events to chunks, in the order in which clients expect them; a dialect says how a choice looks.
-
-    `prefix` and `kind` go into what every chunk begins with (`head_of`).
-    """
+    """Events to chunks as clients expect them; `prefix` and `kind` begin each, a dialect words its choices."""
 
     prefix: str
     kind: str

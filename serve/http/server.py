@@ -27,12 +27,7 @@ BACKLOG = 2048
 
 
 async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT, then drain.
-
-    Raises:
-        ConfigError: the address cannot be used.
-        MissingExtra: uvicorn is not installed.
-    """
+    """Serve until a signal, then drain; raises ConfigError for a bad address, MissingExtra without uvicorn."""
     try:
         import uvicorn
     except ImportError as exc:

@@ -82,12 +82,7 @@ def forward_body(request: ServeRequest, sampling: Sampling, features: Features, 
 async def execute_forward(
     plan: RequestPlan, started: Started, emit: Callable[[ServeEvent], None], charge: Callable[[Usage], None]
 ) -> None:
-    """Ask the server behind and emit the events of the reply, `Done` last.
-
-    Raises:
-        ApiError: the server behind broke off.
-        TTCError: it refused, or cannot be reached.
-    """
+    """Ask the server behind and emit events, `Done` last; raises ApiError (it broke off) or TTCError (it refused)."""
     forward = plan.model.forward
     if forward is None:
         raise ApiError(400, "unsupported_parameter", f"model {plan.model.name} runs here")

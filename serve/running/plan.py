@@ -329,11 +329,7 @@ def with_extras(
 
 
 def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
-    """Refuse by name what cannot go together with fields that are passed through.
-
-    Raises:
-        ApiError: the model runs here, or a field needs control that a server behind does not give.
-    """
+    """Refuse by name what cannot go together with fields that are passed through."""
     field = next(iter(request.forward))
     if not able:
         why = f"{field}: model {name} runs here, only servers behind (--upstream) have tools and formats; leave it out"

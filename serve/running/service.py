@@ -62,11 +62,7 @@ class InferenceService:
     async def open(
         self, request: ServeRequest, key: Key, name: str, headers: Mapping[str, str] | None = None
     ) -> ActiveRequest:
-        """Check and admit a request called `name`; `headers` may hold the trace it belongs to.
-
-        Raises:
-            ApiError: 400 or 404 for the request, then 503 while draining, then 429.
-        """
+        """Check and admit a request; `headers` may hold its trace. Raises ApiError: 400, 404, 503 or 429."""
         routed, notes = route(request, self.catalogue, self.config)
         plan = await self.plan(routed, key)
         if self.draining:
