@@ -62,12 +62,8 @@ class Flags:
         for message in reversed(messages):
             if message.role == "assistant":
                 continue
-            places = {
-                self.think: message.content.rfind(self.think),
-                self.no_think: message.content.rfind(self.no_think),
-            }
-            last = max(places, key=lambda flag: places[flag])
-            if places[last] >= 0:
+            last = max((self.think, self.no_think), key=message.content.rfind)
+            if last in message.content:
                 return last == self.think
         return default
 

@@ -181,7 +181,7 @@ class EngineReader:
             )
         self.name = name
         self.usage = Usage()
-        self._engine, self._scorer, self._top_k = engine, engine, top_k
+        self._engine, self._top_k = engine, top_k
         self._slots = asyncio.Semaphore(in_flight)
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
@@ -217,7 +217,7 @@ class EngineReader:
 
     async def _score(self, reading: Passage) -> torch.Tensor:
         async with self._slots:
-            logprobs = await self._scorer.logprobs(reading.ids, len(reading.prompt_ids), self._add)
+            logprobs = await self._engine.logprobs(reading.ids, len(reading.prompt_ids), self._add)
         return torch.tensor([value for value, keep in zip(logprobs, reading.wanted, strict=True) if keep])
 
     async def _top(self, reading: Passage, k: int) -> tuple[torch.Tensor, torch.Tensor]:

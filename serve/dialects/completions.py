@@ -7,6 +7,7 @@ template here that could switch thinking off. Thought goes out as `reasoning`, `
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -90,12 +91,10 @@ def _choice(finish: Finish, text: str, thinking: str) -> dict[str, Any]:
 def _logprobs(finish: Finish) -> dict[str, Any] | None:
     if finish.logprobs is None:
         return None
-    offsets, at = [], 0
-    for item in finish.logprobs:
-        offsets.append(at)
-        at += len(item.text)
+    texts = [item.text for item in finish.logprobs]
+    offsets = list(accumulate(map(len, texts), initial=0))[:-1]
     return {
-        "tokens": [item.text for item in finish.logprobs],
+        "tokens": texts,
         "token_logprobs": [item.logprob for item in finish.logprobs],
         "top_logprobs": None,
         "text_offset": offsets,

@@ -1,30 +1,40 @@
-"""The application: the dialects' POST routes, what a server says of itself, the playground, and the guard in front.
+"""The application and its process: POST routes, what a server says of itself, the playground, the guard in front.
 
 The playground's files need no key, since they hold nothing; what the page then asks for does. Everything comes from
 this server, no file is built, nothing is loaded from elsewhere, and text cannot become markup
 (`require-trusted-types-for`).
+
+The process is uvicorn over the application, with signals that drain. A log is one JSON object a line; what was asked
+and answered is never in it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.resources
+import ipaddress
+import json
+import logging
+import signal
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from serve.dialects import chat, completions, messages, responses
-from serve.http.guard import NOTES, AccessGuard
-from serve.http.posts import ApiDialect, ErrorReply, add_posts
-from serve.http.transport import ASGIApp, json_bytes
+from serve.http.guard import AccessGuard
+from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, add_posts, json_bytes
 from serve.operator.config import ServeConfig
+from serve.operator.metrics import configure_tracing
 from serve.requests.errors import ApiError
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService
 from ttc import __version__
-from ttc.errors import MissingExtra
+from ttc.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
@@ -227,3 +237,90 @@ def read_pages() -> tuple[Page, ...]:
             path = "/" if file.name == "index.html" else f"/playground/{file.name}"
             pages.append(Page(path, media_type, file.read_bytes()))
     return tuple(pages)
+
+
+KEEP_ALIVE_S = 75
+BACKLOG = 2048
+
+
+async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int) -> None:
+    """Serve until a signal, then drain; raises ConfigError for a bad address, MissingExtra without uvicorn."""
+    try:
+        import uvicorn
+    except ImportError as exc:
+        raise MissingExtra("uvicorn", "serve") from exc
+    configure_tracing()
+    service = InferenceService(config, catalogue)
+    app = create_app(config, catalogue, service)
+    configure_logs(sys.stderr)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+            ws="none",
+        )
+    )
+    await catalogue.prove()
+    sock = _listen(host, port)
+    running = asyncio.create_task(server.serve(sockets=[sock]))
+    while not server.started and not running.done():
+        await asyncio.sleep(0.01)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # after uvicorn has set its own, which would not drain
+        loop.add_signal_handler(number, ended.set)
+    address, bound = sock.getsockname()[:2]
+    if not config.keys and not ipaddress.ip_address(address).is_loopback:
+        sys.stderr.write(f"warning: no keys are set, so whoever reaches {address} may use this server\n")
+    sys.stderr.write(f"listening on http://{address}:{bound}\n")
+    sys.stderr.flush()
+    waiting = asyncio.create_task(ended.wait())
+    await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    await service.drain()
+    server.should_exit = True
+    await running
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as exc:
+        raise ConfigError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+    sock.setblocking(False)
+    return sock
+
+
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON, its extra fields as they are; line breaks in values cannot forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def configure_logs(stream: TextIO) -> None:
+    """Write the logs of this package and of uvicorn to `stream`."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    for name, level in (("serve", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

@@ -13,12 +13,9 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from serve.http.transport import ASGIApp, Receive, Scope, Send, send_json
+from serve.http.posts import KEY, NOTES, REQUEST_ID, ASGIApp, Receive, Scope, Send, send_json
 from serve.operator.config import ANYONE, Key, find_key
 from serve.requests.errors import ApiError
-
-KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
-"""Where the key, the id and notes for the log stand in the ASGI scope."""
 
 OPEN = frozenset({b"/health", b"/ready"})
 _ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")

@@ -308,8 +308,8 @@ def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]
 
 PACKAGED = "nano-teacher"
 SECTIONS = ("engine", "scorer", "limits", "thinking")
-VOTES = {"majority-8": {"strategy": "majority", "n": 8}}
-RANKED = {"best-of-8": {"strategy": "best_of_n", "n": 8}, "tree-16": {"strategy": "tree", "n": 16}}
+VOTES = {"majority-8": ("majority", {"n": 8})}
+RANKED = {"best-of-8": ("best_of_n", {"n": 8}), "tree-16": ("tree", {"n": 16})}
 
 
 def from_options(
@@ -342,10 +342,7 @@ def from_options(
     return ServeConfig(
         models=(ModelSpec(name, PartChoice.of(ENGINES, engine, sections["engine"], model), scorers),),
         default=name,
-        presets=tuple(
-            PresetSpec(f"{name}:{label}", name, str(table["strategy"]), {"n": table["n"]})
-            for label, table in presets.items()
-        ),
+        presets=tuple(PresetSpec(f"{name}:{label}", name, *preset) for label, preset in presets.items()),
         limits=build(ServeLimits, sections["limits"], where="limits."),
         thinking=build(ThinkingPolicy, sections["thinking"], where="thinking."),
         keys=read_keys({}, "the environment"),

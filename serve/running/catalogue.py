@@ -14,28 +14,23 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from serve.operator.config import ModelSpec, PresetSpec, ServeConfig
 from serve.requests.errors import ApiError
+from serve.requests.thinking import ThinkingPolicy
 from serve.running.admission import FairGate
 from ttc.config.values import nearest
-from ttc.core import Engine, Scorer
-from ttc.session.thinking import QWEN3_HANDOVER
+from ttc.core import Capabilities, Completion, Engine, Message, Prompt, Sampling, Scorer, StreamingEngine, UsageSink
+from ttc.engines.shared.wrapped import Wrapped
+from ttc.errors import ConfigError
+from ttc.session.thinking import CLOSE, QWEN3_HANDOVER, split
 
 if TYPE_CHECKING:
     from ttc.engines.openai.client import Client
     from ttc.engines.openai.request import Features
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-
-from serve.requests.thinking import ThinkingPolicy
-from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, StreamingEngine, UsageSink
-from ttc.engines.shared.wrapped import Wrapped
-from ttc.errors import ConfigError
-from ttc.session.thinking import CLOSE, split
 
 
 def with_markers(engine: Engine, policy: ThinkingPolicy) -> Engine:

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from serve.http.server import JsonLines
+from serve.http.app import JsonLines
 from serve.operator.config import KeyLimits, find_key, key_from_secret, load_config
 from serve.operator.metrics import RequestRecord, RequestSpan
 from tests.serve.running import chat, running, scripted, served
