@@ -203,17 +203,12 @@ def verifier_label(choice: PartChoice, verifier: Verifier) -> str:
     return f"{verifier.name} {verifier.version} {name_of(settings)}"
 
 
-async def gather(
-    ledger: AnswerLedger, assignments: Sequence[Assignment], seed: int, override: str | None, first: int | None = None
-) -> Gathered:
-    """Join units with their entries and verdicts; `first` looks at that many problems of each assignment only."""
+async def gather(ledger: AnswerLedger, assignments: Sequence[Assignment], seed: int, override: str | None) -> Gathered:
+    """Join units with their entries and verdicts."""
     samples: list[Sample] = []
     failed: list[str] = []
     for assignment in assignments:
         pairs = list(units_of(assignment, seed))
-        if first is not None:
-            first_ids = {item.problem.id for item in assignment.items[:first]}
-            pairs = [pair for pair in pairs if pair[0].problem.id in first_ids]
         entries = {unit.key: entry for unit, entry in ledger.entries(unit for _, unit in pairs)}
         there = [(item, unit, entries[unit.key]) for item, unit in pairs if unit.key in entries]
         failed += [entry.error for _, _, entry in there if entry.answer is None]

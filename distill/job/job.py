@@ -348,12 +348,12 @@ async def _smoke(
 ) -> None:
     spec = plan.spec
     first = assignment.items[: spec.smoke]
-    first_ids = {item.problem.id for item in first}
-    units = distinct(pair for pair in units_of(assignment, spec.seed) if pair[0].problem.id in first_ids)
+    gate = replace(assignment, items=first)
+    units = distinct(units_of(gate, spec.seed))
     if not ledger.missing(units) and not ledger.missing(distinct(units_of(assignment, spec.seed))):
         return  # all of it is paid for
     await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=teachers.open)
-    answers = await gather(ledger, [assignment], spec.seed, spec.verifier, first=spec.smoke)
+    answers = await gather(ledger, [gate], spec.seed, spec.verifier)
     filters = {name: judge for name, judge in plan.filters.items() if isinstance(judge, PerAnswer)}
     passed = run_pipeline(answers.samples, filters, plan.context, None, spec.seed)
     lost = len(first) - len({sample.prompt for sample in passed.kept})

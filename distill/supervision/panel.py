@@ -13,6 +13,7 @@ ids, positions, masks and dropout at once.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,11 +64,8 @@ class Verdicts:
         judges = {name: self._opinions[name]([self._owner[n][1] for n in own]) for name, own in groups.items()}
         # positions of all rows, row by row: whose they are, and which they are among their teacher's
         owners = [name for number in numbers for name in [self._owner[number][0]] * self._wanted[number]]
-        counts = dict.fromkeys(groups, 0)
-        places = []
-        for name in owners:
-            places.append(counts[name])
-            counts[name] += 1
+        counters = {name: itertools.count() for name in groups}
+        places = [next(counters[name]) for name in owners]
         if len(owners) != int(mask.sum()):
             raise TrainingError("the batch and the teachers' readings do not count the same tokens")
 
