@@ -88,10 +88,10 @@ class VariantReply:
     right: bool
 
 
-def measured_items(job: DistillJob) -> list[tuple[Task, list[Item]]]:
+def measured_items(job: DistillJob) -> list[tuple[Task, Item]]:
     """The held-out problems of every domain that has some, as many as the spec measures."""
     tasks = [domain.held_out for domain in job.domains if domain.held_out is not None]
-    return [(task, task.items(job.spec.eval.limit, 0)) for task in tasks]
+    return [(task, item) for task in tasks for item in task.items(job.spec.eval.limit, 0)]
 
 
 def ask_all(
@@ -148,7 +148,7 @@ def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, t
 
     `turns`: ask about earlier turns too.
     """
-    items = [(task, item) for task, problems in measured_items(job) for item in problems]
+    items = measured_items(job)
     if not items:
         return {}
     cases = {"think": True, "no_think": False, "default": True, "switch": False}

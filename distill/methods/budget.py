@@ -118,7 +118,7 @@ class _Budget(BaseMethod):
 
     def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: length over budget and accuracy per budget; `obedience`, the share of budgets kept."""
-        items = [(task, item) for task, problems in measured_items(job) for item in problems]
+        items = measured_items(job)
         if not items:
             return {}
         questions = {
