@@ -7,6 +7,7 @@ import asyncio
 import json
 import secrets
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,10 @@ from ttc.cli.parts import (
     resolve_thinking,
 )
 from ttc.cli.rehearsal import refuse_early
-from ttc.commands._tree import tree_lines
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump
-from ttc.core import Answer, Budget, Message, Problem, Sampling
+from ttc.core import Answer, Budget, Message, Path, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
 from ttc.session.solve import fit_to_context, solve
 from ttc.session.thinking import Thinking
@@ -151,3 +151,35 @@ def _cost_line(answer: Answer, label: str, seed: int) -> str:
     unscored = without_scores([answer])
     line += f"; {unscored}" if unscored else ""
     return line + (f"; stopped: {answer.stop_cause}" if answer.stop_cause != "done" else "")
+
+
+MAX_CHARS = 72
+"""Characters of a step that are shown."""
+
+
+def tree_lines(answer: Answer) -> list[str]:
+    """Return the tree of `answer`, a line a step, children in path order; the chosen path is marked with `*`."""
+    scores = {event.path: event.data.get("value") for event in answer.trace if event.kind == "score"}
+    pruned = {event.path for event in answer.trace if event.kind == "prune"}
+    selection = next((event.path for event in answer.trace if event.kind == "select"), ())
+    steps = {event.path: event.data for event in answer.trace if event.kind == "generate"}
+    children: dict[Path, list[Path]] = {}
+    for path in sorted(steps):
+        children.setdefault(path[:-1], []).append(path)
+
+    def branch(parent: Path, indent: str) -> Iterator[str]:
+        paths = children.get(parent, [])
+        for path in paths:
+            last, chosen = path == paths[-1], selection[: len(path)] == path
+            line = _step_line(steps[path], scores.get(path), path in pruned)
+            yield f"{indent}{'└' if last else '├'}{'*' if chosen else '─'} {line}"
+            yield from branch(path, indent + ("   " if last else "│  "))
+
+    return list(branch((), ""))
+
+
+def _step_line(step: Mapping[str, Any], score: float | None, pruned: bool) -> str:
+    text = " ".join(str(step["text"]).split())
+    text = text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+    shown = "" if score is None else f"  {score:.3f}"
+    return f"{text}  [{int(step['num_tokens'])}]{shown}{'  pruned' if pruned else ''}"
