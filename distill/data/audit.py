@@ -16,7 +16,7 @@ from distill.spec.sample import TrainingRow
 from train.base.models import load_tokenizer
 from train.examples.examples import Example, read_examples
 from train.examples.imitation import imitation_batch
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError
 
 __all__ = ["RowAudit", "audit_rows", "turn_end"]

@@ -25,7 +25,7 @@ from train.measure.measure import open_engine
 from train.update.batch import rollout_batch
 from train.update.logprobs import token_logprobs
 from ttc.core import Sampling
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 
 __all__ = ["self_test"]
 

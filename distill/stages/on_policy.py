@@ -44,7 +44,7 @@ from ttc.config.recipes import overrides, split_model
 from ttc.config.registry import ENGINES, bind
 from ttc.config.signatures import call
 from ttc.core import Engine
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, UnknownName
 
 __all__ = ["OnPolicy", "on_policy"]

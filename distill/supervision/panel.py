@@ -16,7 +16,7 @@ from distill.supervision.reader import Opinion, Passage, TeacherReader
 from train.base.rollout import Rollout
 from train.update.logprobs import Compare
 from ttc.core import Message
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, TrainingError
 
 __all__ = ["TeacherPanel", "Verdicts"]

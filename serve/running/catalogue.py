@@ -19,7 +19,7 @@ from ttc.session.thinking import QWEN3_HANDOVER
 
 if TYPE_CHECKING:
     from ttc.engines.openai.client import Client
-    from ttc.engines.openai.request import Features
+    from ttc.engines.openai.wire import Features
 
 __all__ = ["AUTO", "Catalogue", "ServedModel"]
 

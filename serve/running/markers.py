@@ -24,7 +24,7 @@ from ttc.core import (
     StreamingEngine,
     UsageSink,
 )
-from ttc.engines.shared.wrapped import Wrapped
+from ttc.engines.shared.tokens import Wrapped
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, QWEN3_HANDOVER, split
 

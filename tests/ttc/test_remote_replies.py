@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ttc.core import Sampling, Usage
 from ttc.engines.openai.engine import Ledger
 from ttc.engines.openai.ids import IdsReader
-from ttc.engines.openai.reply import ServerUsage, TextReader
+from ttc.engines.openai.wire import ServerUsage, TextReader
 from ttc.engines.shared.balance import Transient
 from ttc.engines.shared.tokens import make_rule
 from ttc.session.thinking import split_text

@@ -3,7 +3,7 @@
     {"weights of model nano": "9f2c...", "strategy file second.py": "77ab...", "plan of strategy auto": "0d1e..."}
 
 Counted are: the file that a part was named by (`mine.py:function`) with the modules beside it; the model folders and
-inner parts that it states (`ttc.identity.reads`), or its `model` where it states nothing; and every parameter that is
+inner parts that it states (`ttc.identity.digests`), or its `model` where it states nothing; and every parameter that is
 the path of a file, or again `file.py:function`. Cost: that of the digests; a hub id is fetched where it is not here
 yet.
 
@@ -21,8 +21,7 @@ from typing import Any
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.recipes import split_model, user_file
 from ttc.config.signatures import arguments_of
-from ttc.identity.digests import file_digest, model_digests, named, source_digests
-from ttc.identity.reads import InnerPart, ModelFolder, reads_of
+from ttc.identity.digests import InnerPart, ModelFolder, file_digest, model_digests, named, reads_of, source_digests
 
 __all__ = ["code_digests", "part_contents", "strategy_contents", "texts_in"]
 

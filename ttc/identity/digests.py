@@ -19,6 +19,17 @@ writers at once) it is done without.
 What cannot be seen has no digest, and none is invented: a model behind a server, or a hub id that is not on this
 machine, is known by its name alone, and saying so is the caller's part. Left out: subfolders of a model folder; of a
 user's code whatever is installed, and files that it opens; file systems that keep the old times of a changed file.
+
+What a part reads from the disk it states itself, without being loaded:
+
+    def _reads(*, model, **options):                  @reads(_reads)
+        return [ModelFolder(resolve(model))]          def my_engine(model=None, *, threads=1): ...
+
+The function gets every argument of the factory by name and names the model folders and the inner parts that those
+arguments lead to. `ttc.identity.contents` digests them, so that a run can be told from the same run over other weights.
+A part that states nothing is taken to read its `model` where that is a folder or a file here, which is right for most;
+what must be stated is a default model, a hub id, a folder of which only the tokenizer counts, and parts inside a part.
+Files among the other parameters need no statement.
 """
 
 from __future__ import annotations
@@ -29,22 +40,32 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ttc.durable import replace_text
 from ttc.errors import ConfigError
 
+if TYPE_CHECKING:
+    from ttc.config.registry import Registry
+
 __all__ = [
+    "BESIDE_WEIGHTS",
     "LARGE",
     "ROLES",
+    "InnerPart",
+    "ModelFolder",
+    "Reads",
     "differing",
     "digest_of",
     "file_digest",
     "model_digests",
     "named",
+    "reads",
+    "reads_of",
     "remembered",
     "source_digests",
 ]
@@ -262,3 +283,46 @@ def _remember(file: Path, key: str, entry: list[int | str]) -> None:
     with contextlib.suppress(OSError):  # the cache saves time and decides nothing
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, json.dumps({**newest, key: entry}))
+
+
+BESIDE_WEIGHTS = tuple(role for role in ROLES if role != "weights")
+"""What is read here of a model whose weights are behind a server."""
+_ATTRIBUTE = "ttc_reads"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model folder, or only some of its roles; `owner` is what people call it, where the part's name does not do."""
+
+    path: Path
+    roles: tuple[str, ...] = tuple(ROLES)
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InnerPart:
+    """A part that the part makes: `spec` is NAME or NAME:MODEL."""
+
+    registry: Registry
+    spec: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+Reads: TypeAlias = Callable[..., Iterable[ModelFolder | InnerPart]]
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+def reads(statement: Reads) -> Callable[[Factory], Factory]:
+    """Attach to a factory what it reads; `statement` takes all its arguments by name."""
+
+    def attach(factory: Factory) -> Factory:
+        setattr(factory, _ATTRIBUTE, statement)
+        return factory
+
+    return attach
+
+
+def reads_of(factory: Callable[..., Any]) -> Reads | None:
+    """Return the statement of a factory, or None where it made none."""
+    statement: Reads | None = getattr(factory, _ATTRIBUTE, None)
+    return statement

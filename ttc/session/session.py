@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from ttc.choosing.selection import choose
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.selection import choose, fallback, vote
 from ttc.concurrent import gather, gather_until
 from ttc.config.plugins import read_scores
 from ttc.core import (

@@ -4,7 +4,7 @@ Aggarwal et al. 2023, "Let's Sample Step by Step: Adaptive-Consistency" (rules b
 Li et al. 2024, "Escape Sky-high Cost: Early-stopping Self-Consistency" (rule window, arXiv 2401.10480). Cost: between
 one wave and n completions; the more a problem's answers agree, the fewer. `wave` draws go out together: one is the
 cheapest in tokens, more are quicker. Optional stopping can lock in an early wrong leader: compare with `majority`.
-Ties, abstentions: see `ttc.choosing.voting`. Left out: the cap on the number of classes of the paper's Dirichlet rule.
+Ties, abstentions: see `ttc.choosing.selection`. Left out: the paper's cap on the number of classes (Dirichlet rule).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.voting import Key, fallback, tally, vote
+from ttc.choosing.selection import Key, fallback, tally, vote
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError

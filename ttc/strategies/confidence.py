@@ -8,7 +8,7 @@ kept traces gives one class `consensus` of all weight. Cost: at most n completio
 to the end of the piece.
 
 Confidence is read from what engines report: the probability of the sampled token (the paper: mean log-probability of
-the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.choosing.voting`. Left out: top-k
+the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.choosing.selection`. Left out: top-k
 log-probabilities.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttc.choosing.voting import fallback, tally, vote
+from ttc.choosing.selection import fallback, tally, vote
 from ttc.config.values import above, at_least, at_most
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError

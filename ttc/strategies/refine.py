@@ -21,7 +21,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.voting import fallback
+from ttc.choosing.selection import fallback
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
 from ttc.errors import ConfigError

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.selection import How, check_window, choose
-from ttc.choosing.voting import Key, fallback, vote
+from ttc.choosing.selection import How, Key, check_window, choose, fallback, vote
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError

@@ -17,9 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from ttc.core import Message, Prompt, Sampling, ThinkState
-from ttc.engines.openai.reply import TextReader
-from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.shared.text import Text
+from ttc.engines.openai.wire import Features, TextReader, shared_fields
+from ttc.engines.shared.tokens import Text
 from ttc.errors import Unsupported
 from ttc.session.thinking import CLOSE, OPEN
 

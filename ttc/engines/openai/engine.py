@@ -22,10 +22,9 @@ from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
-from ttc.engines.openai.reply import Outcome, Reader, ServerUsage
-from ttc.engines.openai.request import Features, seed_of
+from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import EngineError, Unsupported
 
 __all__ = ["Attempts", "Connection", "Dialect", "Ledger", "Reconciliation", "RemoteEngine", "RemoteTokenEngine"]

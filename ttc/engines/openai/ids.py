@@ -19,10 +19,8 @@ from typing import Any, TypeVar
 from ttc.core import FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
-from ttc.engines.openai.reply import Outcome, Tail, as_mapping, first_choice
-from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.shared.text import Text
-from ttc.engines.shared.tokens import StopRule, check_room, check_start, make_rule
+from ttc.engines.openai.wire import Features, Outcome, Tail, as_mapping, first_choice, shared_fields
+from ttc.engines.shared.tokens import StopRule, Text, check_room, check_start, make_rule
 from ttc.errors import EngineError, Unsupported
 
 __all__ = ["IdsDialect", "ScoringEngine", "ids_of", "prompt_logprobs", "scoring_body", "top_entries"]
@@ -117,7 +115,7 @@ class IdsReader:
 
     @property
     def num_streamed(self) -> int:
-        """See `ttc.engines.openai.reply.Reader`."""
+        """See `ttc.engines.openai.wire.Reader`."""
         return len(self._ids) + self._num_extra
 
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
@@ -147,7 +145,7 @@ class IdsReader:
             self._end = ("length", None)
 
     def result(self) -> Outcome:
-        """See `ttc.engines.openai.reply.Reader`."""
+        """See `ttc.engines.openai.wire.Reader`."""
         finish, stop = self._end or (self._tail.reason(), None)
         ids, logprobs = tuple(self._ids), self._logprobs
         if finish == "stop" and self._end is None:
