@@ -19,52 +19,6 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from ttc.errors import ConfigError
 
-__all__ = [
-    "PENALTIES",
-    "Answer",
-    "AnswerReader",
-    "Budget",
-    "Candidate",
-    "Capabilities",
-    "Completion",
-    "Enforced",
-    "Engine",
-    "Event",
-    "ExtraCapabilities",
-    "ExtraCompletion",
-    "ExtraSampling",
-    "FinishReason",
-    "Json",
-    "LogprobEngine",
-    "Logprobs",
-    "Message",
-    "ModelShape",
-    "Path",
-    "Price",
-    "PricedScorer",
-    "Problem",
-    "Prompt",
-    "Record",
-    "Sampling",
-    "Score",
-    "Scorer",
-    "Served",
-    "Status",
-    "StreamingEngine",
-    "Submission",
-    "Target",
-    "ThinkState",
-    "Top",
-    "Usage",
-    "UsageSink",
-    "Verdict",
-    "Verifier",
-    "WeightSync",
-    "WholeAnswerScorer",
-    "extras_of",
-    "with_extra",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -26,21 +26,6 @@ from ttc.core import Record
 from ttc.durable import sync_folder
 from ttc.errors import ConfigError, RecordError
 
-__all__ = [
-    "SCHEMA",
-    "LineFile",
-    "RecordFile",
-    "decode",
-    "encode",
-    "from_json",
-    "iterate",
-    "read",
-    "read_at",
-    "scan",
-    "to_json",
-]
-
-
 Decoder = Callable[[Any, str], Any]
 T = TypeVar("T")
 

@@ -37,8 +37,6 @@ from ttc.errors import ConfigError
 from ttc.session.session import Session
 from ttc.session.solve import Strategy, attempt
 
-__all__ = ["PoolScorer", "RecordedDraw", "pool_of", "replay"]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordedDraw:

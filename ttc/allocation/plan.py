@@ -33,23 +33,6 @@ from ttc.core import Candidate
 from ttc.durable import replace_text
 from ttc.errors import ConfigError
 
-__all__ = [
-    "Climb",
-    "DrawKind",
-    "Mixture",
-    "Plan",
-    "Route",
-    "State",
-    "StoppingPolicy",
-    "follow",
-    "load_plan",
-    "mix",
-    "plan_of",
-    "policy_at",
-    "save_plan",
-    "state_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DrawKind:

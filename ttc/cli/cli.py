@@ -24,8 +24,6 @@ from ttc.config.registry import plugins
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, PluginError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
 
-__all__ = ["main"]
-
 GROUP = "ttc.commands"
 EPILOG = """\
 exit codes:

@@ -19,8 +19,6 @@ from ttc.engines.shared.tokens import Wrapped
 from ttc.session.solve import Strategy, solve
 from ttc.session.thinking import Thinking
 
-__all__ = ["refuse_early", "rehearse"]
-
 _QUESTION = Problem("rehearsal", (Message("user", "1+1"),))
 
 

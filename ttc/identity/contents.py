@@ -23,8 +23,6 @@ from ttc.config.recipes import split_model, user_file
 from ttc.config.signatures import arguments_of
 from ttc.identity.digests import InnerPart, ModelFolder, file_digest, model_digests, named, reads_of, source_digests
 
-__all__ = ["code_digests", "part_contents", "strategy_contents", "texts_in"]
-
 
 def part_contents(part: PartChoice) -> dict[str, str]:
     """Return the digests of all that an engine, a scorer or a verifier reads, by name.

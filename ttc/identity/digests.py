@@ -52,25 +52,6 @@ from ttc.errors import ConfigError
 if TYPE_CHECKING:
     from ttc.config.registry import Registry
 
-__all__ = [
-    "BESIDE_WEIGHTS",
-    "LARGE",
-    "ROLES",
-    "InnerPart",
-    "ModelFolder",
-    "Reads",
-    "differing",
-    "digest_of",
-    "file_digest",
-    "model_digests",
-    "named",
-    "reads",
-    "reads_of",
-    "remembered",
-    "source_digests",
-]
-
-
 _TEMPLATE_KEY = "chat_template"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 

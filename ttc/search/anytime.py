@@ -29,8 +29,6 @@ from ttc.search.tree import NO_VERDICT, Course, Growth, Node
 from ttc.session.meter import Cost
 from ttc.session.session import Session
 
-__all__ = ["FirstPath", "Pace", "Run", "find_leaves"]
-
 
 @dataclass(frozen=True, slots=True)
 class FirstPath:

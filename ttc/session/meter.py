@@ -22,8 +22,6 @@ from typing import TypeAlias
 from ttc.core import Budget, Completion, Path, Price, PricedScorer, Prompt, Sampling, Usage
 from ttc.errors import BudgetExceeded
 
-__all__ = ["FREE", "Clock", "Cost", "Lease", "Meter"]
-
 Clock: TypeAlias = Callable[[], float]
 """Seconds that only ever grow."""
 

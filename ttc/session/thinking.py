@@ -39,29 +39,6 @@ from ttc.core import (
 )
 from ttc.errors import ConfigError
 
-__all__ = [
-    "CLOSE",
-    "OPEN",
-    "OUT_OF_CALLS",
-    "QWEN3_HANDOVER",
-    "Action",
-    "Assembly",
-    "Split",
-    "TextSplit",
-    "Thinking",
-    "answer_reserve",
-    "controlled",
-    "count_sampled_thinking",
-    "handover_of",
-    "judge_native",
-    "native_sampling",
-    "recount",
-    "split",
-    "split_prompt",
-    "split_text",
-]
-
-
 OPEN, CLOSE = "<think>", "</think>"
 """The markers as text; engines with ids know them by their ids."""
 

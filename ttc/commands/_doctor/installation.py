@@ -22,24 +22,6 @@ from ttc.config.registry import DISTRIBUTION
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-__all__ = [
-    "Check",
-    "State",
-    "data",
-    "devices",
-    "extras",
-    "free_gib",
-    "has_gpu",
-    "install",
-    "machine",
-    "packages",
-    "problem",
-    "reinstall",
-    "requirement",
-    "version",
-]
-
-
 State = Literal["ok", "ready", "missing", "broken"]
 
 

@@ -40,9 +40,6 @@ from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Message, Prompt, Sampling
 from ttc.errors import ConfigError, MissingExtra
 
-__all__ = ["FOREIGN", "engines", "sandbox", "scorers"]
-
-
 TIMEOUT_S = 60.0
 QUESTION = (Message("user", "12+30*2"),)
 GREEDY = Sampling(temperature=0.0, max_tokens=16, seed=0)

@@ -22,9 +22,6 @@ from ttc.engines.shared.tokens import Text
 from ttc.errors import Unsupported
 from ttc.session.thinking import CLOSE, OPEN
 
-__all__ = ["CURE", "PREFILL", "STATES", "ChatDialect", "PlainDialect", "check_steps", "check_stop_ids", "switch_fields"]
-
-
 CURE = "serve the model with vLLM (`vllm serve MODEL`) and set engine.tokenizer=PATH to its folder"
 PREFILL = {"continue_final_message": True, "add_generation_prompt": False}
 

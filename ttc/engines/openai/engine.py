@@ -27,9 +27,6 @@ from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.tokens import Text
 from ttc.errors import EngineError, Unsupported
 
-__all__ = ["Attempts", "Connection", "Dialect", "Ledger", "Reconciliation", "RemoteEngine", "RemoteTokenEngine"]
-
-
 OnTokens = Callable[[tuple[int, ...]], None]
 
 

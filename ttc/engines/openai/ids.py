@@ -23,9 +23,6 @@ from ttc.engines.openai.wire import Features, Outcome, Tail, as_mapping, first_c
 from ttc.engines.shared.tokens import StopRule, Text, check_room, check_start, make_rule
 from ttc.errors import EngineError, Unsupported
 
-__all__ = ["IdsDialect", "ScoringEngine", "ids_of", "prompt_logprobs", "scoring_body", "top_entries"]
-
-
 TOKEN_PREFIX = "token_id:"
 MAX_ID = 1 << 31
 

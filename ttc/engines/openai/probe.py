@@ -20,8 +20,6 @@ from ttc.engines.openai.wire import Features, Tail, as_mapping, first_choice, sh
 from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, EngineError
 
-__all__ = ["Unreachable", "probe", "served_model"]
-
 COUNTING = "1 2 3 4 5 6"
 NUM_TOKENS = 4
 _GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS)

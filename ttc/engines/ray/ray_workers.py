@@ -23,8 +23,6 @@ from ttc.engines.shared.tokens import Text, TokenEngine, check_start
 from ttc.errors import EngineError, MissingExtra, TTCError
 from ttc.identity.digests import reads
 
-__all__ = ["RayEngine", "ray_workers"]
-
 _STORE_BYTES = 256 << 20
 _SAME = 0.03
 """Actors that differ by more nats on average hold different weights, in bf16 too."""

@@ -19,8 +19,6 @@ from ttc.engines.sglang.wire import PendingCall, SGLangServer, draw_body, ending
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, Text, check_start
 from ttc.errors import EngineError, Unsupported
 
-__all__ = ["SGLangEngine"]
-
 
 class SGLangEngine(StreamingTokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync; raises EngineError when the server is gone."""

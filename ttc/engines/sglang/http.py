@@ -32,19 +32,6 @@ from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, U
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = [
-    "HttpAccess",
-    "HttpServers",
-    "check",
-    "check_event",
-    "environment_key",
-    "handed_over",
-    "parse_urls",
-    "read_json",
-    "translated",
-]
-
-
 START = "sglang serve --model-path MODEL --enable-deterministic-inference"
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 

@@ -21,20 +21,6 @@ from typing import Any, Protocol
 from ttc.core import FinishReason, Json, Sampling
 from ttc.errors import ConfigError, EngineError, Unsupported
 
-__all__ = [
-    "MAX_STOPS",
-    "UNKNOWN",
-    "PendingCall",
-    "Received",
-    "SGLangServer",
-    "ServerInfo",
-    "draw_body",
-    "ending",
-    "score_body",
-    "until_done",
-]
-
-
 MAX_STOPS = 32
 """Stop strings that SGLang takes in one request."""
 

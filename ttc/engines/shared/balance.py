@@ -28,9 +28,6 @@ from typing import TypeVar
 
 from ttc.errors import ConfigError, EngineError
 
-__all__ = ["Balancer", "Retry", "ServerState", "Transient", "is_transient", "retry_after_s", "retrying"]
-
-
 T = TypeVar("T")
 
 _ENTROPY = random.SystemRandom()

@@ -56,9 +56,6 @@ from ttc.engines.vllm.start import lora_request, sampling_params, start
 from ttc.errors import ConfigError, EngineError, Unsupported
 from ttc.session.thinking import CLOSE, OPEN, split
 
-__all__ = ["CapReport", "VllmEngine", "check_cap"]
-
-
 COLDEST, HOTTEST = 0.01, 2.0
 """Temperatures between which vLLM samples as asked; it would raise or refuse others."""
 
