@@ -418,6 +418,10 @@ class Capabilities:
     shape: ModelShape | None = None
     max_concurrency: int = 64
 
+    def flops(self, num_new: int, num_before: int) -> float:
+        """As of `ModelShape.flops`; 0 for a model whose shape is not known."""
+        return 0.0 if self.shape is None else self.shape.flops(num_new, num_before)
+
 
 class Engine(Protocol):
     """The narrow seam between strategies and models."""

@@ -60,10 +60,9 @@ class FirstPath:
         return max(self.num_tokens - num_sampled, -(-self.num_tokens // self.num_steps), 1)
 
     def _flops(self, session: Session, num_tokens: int, num_sampled: int) -> float:
-        shape, before = session.capabilities.shape, self.num_prompt + num_sampled
-        if shape is None:
-            return 0.0
-        return shape.flops(num_tokens, before) if num_sampled else shape.flops(before + num_tokens, 0)
+        before = self.num_prompt + num_sampled
+        read, kept = (num_tokens, before) if num_sampled else (before + num_tokens, 0)
+        return session.capabilities.flops(read, kept)
 
 
 class Pace:
@@ -129,11 +128,10 @@ def _surely_paid(session: Session, root: Prompt, n: int, growth: Growth) -> bool
     if session.seconds_left < math.inf:
         return False
     tokens, price = 2 * growth.sampling.max_tokens, session.price(root, growth.scorer)
-    shape, length = session.capabilities.shape, len(root.token_ids or ()) + tokens
     path = Cost(
         tokens * (1 + price.per_token) + price.fixed + price.per_draw * growth.max_depth,
         session.thinking.calls_each * growth.max_depth,
-        0.0 if shape is None else shape.flops(length, 0) + price.flops(tokens),
+        session.capabilities.flops(len(root.token_ids or ()) + tokens, 0) + price.flops(tokens),
     )
     return session.pays_for(path) >= n
 

@@ -307,7 +307,7 @@ class Session:
         self, prompt: Prompt, num_draws: int, sampling: Sampling, thinking: Thinking, scorer: Scorer | None, piece: bool
     ) -> Request:
         """What the draws of a prompt ask of the budget."""
-        shape, length = self.capabilities.shape, len(prompt.token_ids or ())
+        length = len(prompt.token_ids or ())
         closable = not piece and self._can_close(thinking)
         control = replace(thinking, max_tokens=sampling.max_tokens) if closable and not thinking.active else thinking
         return Request(
@@ -318,7 +318,7 @@ class Session:
             calls=control.calls_each,
             injected=control.count_injected(self._engine) if self.rationed else 0,
             opening=not piece,
-            draw_flops=lambda num_tokens: 0.0 if shape is None else shape.flops(length + num_tokens, 0),
+            draw_flops=lambda num_tokens: self.capabilities.flops(length + num_tokens, 0),
         )
 
     def _can_close(self, thinking: Thinking) -> bool:

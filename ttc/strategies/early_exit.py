@@ -118,12 +118,12 @@ def _closing(session: Session, prompt: Prompt) -> str | None:
 
 def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> int:
     """Tokens until the next probe; all of them where the budget may not pay for a piece, its probe and the answer."""
-    shape, longest = session.capabilities.shape, session.sampling.max_tokens
-    whole = 0.0 if shape is None else shape.flops(len(prompt.token_ids or ()) + longest, 0)
+    longest = session.sampling.max_tokens
+    whole = session.capabilities.flops(len(prompt.token_ids or ()) + longest, 0)
     if session.pays_for(Cost(4 * probe_tokens, 2 * session.thinking.calls_each + 1, 3 * whole)) >= 1:
         return chunk
     session.narrow()
-    return session.sampling.max_tokens
+    return longest
 
 
 async def _last(session: Session, draw: Draw, probe: str, probe_tokens: int, number: int) -> list[_Probe]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,10 +24,8 @@ from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
-from ttc.engines.shared.tokens import Text
+from ttc.engines.shared.tokens import OnTokens, Text
 from ttc.errors import EngineError, Unsupported
-
-OnTokens = Callable[[tuple[int, ...]], None]
 
 
 class Dialect(Protocol):
@@ -250,7 +248,6 @@ class RemoteEngine:
             prompt = server.prompt if server.prompt is not None else counted or 0
             thinking = min(server.thinking or 0, outcome.num_generated)
         cached = min(server.cached or 0, prompt)
-        shape = self._capabilities.shape
         return Usage(
             prompt=prompt,
             cached=cached,
@@ -259,7 +256,7 @@ class RemoteEngine:
             overrun=tally.lost + outcome.num_streamed - outcome.num_generated,
             calls=1,
             attempts=tally.attempts,
-            flops=0.0 if shape is None else shape.flops(prompt - cached + outcome.num_streamed, cached),
+            flops=self._capabilities.flops(prompt - cached + outcome.num_streamed, cached),
         )
 
 
@@ -267,12 +264,7 @@ class RemoteTokenEngine(RemoteEngine):
     """The same with token ids on the wire: also a StreamingEngine."""
 
     async def stream(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draw: int,
-        on_usage: UsageSink,
-        on_tokens: OnTokens,
+        self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens
     ) -> Completion:
         """See `ttc.core.StreamingEngine`; tokens of an attempt that died are not handed over again."""
         self._dialect.check(prompt, sampling)

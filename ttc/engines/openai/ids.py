@@ -217,8 +217,7 @@ class ScoringEngine(RemoteTokenEngine):
         except BaseException:
             self._ledger.report(usage + Usage(attempts=tally.attempts), on_usage)
             raise
-        shape = self.capabilities.shape
-        flops = 0.0 if shape is None else shape.flops(length + 1, 0)
+        flops = self.capabilities.flops(length + 1, 0)
         self._ledger.report(usage + Usage(attempts=tally.attempts, overrun=1, flops=flops), on_usage)
         return values
 

@@ -197,6 +197,7 @@ class TokenEngine:
         self._text, self._capabilities = text, capabilities
         self._rules: dict[tuple[tuple[str, ...], tuple[int, ...]], StopRule] = {}
         self._pieces: list[str] = []
+        self._total = Usage()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -214,6 +215,14 @@ class TokenEngine:
     def decode(self, ids: Sequence[int]) -> str:
         """See `ttc.core.Engine`."""
         return self._text.decode(ids)
+
+    def counters(self) -> Usage:
+        """See `ttc.core.Engine`."""
+        return self._total
+
+    def _charge(self, usage: Usage, on_usage: UsageSink) -> None:
+        self._total += usage
+        on_usage(usage)
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
         """Return the ids to continue, once they, the seed and the context are known to do."""

@@ -39,7 +39,7 @@ from ttc.core import (
     with_extra,
 )
 from ttc.engines.shared.folder import Dims, read_config
-from ttc.engines.shared.tokens import Text, TokenEngine, check_start
+from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, Text, TokenEngine, check_start
 from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.requests import (
     LoopCalls,
@@ -63,7 +63,7 @@ PARITY = 0.05
 """Largest disagreement of a repacked head, relative to the largest logit; bf16 rounding stays below 0.02."""
 
 
-class VllmEngine(TokenEngine):
+class VllmEngine(StreamingTokenEngine):
     """Implements Engine, StreamingEngine, LogprobEngine and WeightSync."""
 
     def __init__(self, name: str, folder: Path, options: VllmOptions) -> None:
@@ -74,7 +74,7 @@ class VllmEngine(TokenEngine):
         self._lora = None if options.lora is None else lora_request(options.lora)
         self._names = itertools.count()
         self._outboxes: dict[asyncio.AbstractEventLoop, LoopCalls] = {}
-        self._live, self._total, self._lock = 0, Usage(), threading.Lock()
+        self._live, self._lock = 0, threading.Lock()
         capabilities = ExtraCapabilities(
             model=name,
             max_context=self._driver.max_context,
@@ -90,22 +90,6 @@ class VllmEngine(TokenEngine):
             extras=frozenset({*PENALTIES, "top_logprobs", "cache_salt"}),
         )
         super().__init__(text, capabilities)
-
-    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """See `ttc.core.Engine`."""
-        return await self._draw(prompt, sampling, draws, on_usage, None)
-
-    async def stream(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draw: int,
-        on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None],
-    ) -> Completion:
-        """See `ttc.core.StreamingEngine`."""
-        (completion,) = await self._draw(prompt, sampling, range(draw, draw + 1), on_usage, on_tokens)
-        return completion
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
         """See `ttc.core.LogprobEngine`; `start` must be at least 1, since the first token has nothing before it.
@@ -157,10 +141,6 @@ class VllmEngine(TokenEngine):
             self._capabilities = with_extra(capabilities, "thinking_cap")
         return report
 
-    def counters(self) -> Usage:
-        """See `ttc.core.Engine`."""
-        return self._total
-
     def reported(self) -> Usage:
         """What vLLM itself counted: prompt, cached and all generated tokens (kept or not)."""
         return self._driver.counts.usage
@@ -171,13 +151,8 @@ class VllmEngine(TokenEngine):
 
     # -- one draw, one request ---------------------------------------------------------------------------------------
 
-    async def _draw(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draws: range,
-        on_usage: UsageSink,
-        on_tokens: Callable[[tuple[int, ...]], None] | None,
+    async def _draws(
+        self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> list[Completion]:
         ids = self._check(prompt, sampling)
         _check_temperature(sampling)
@@ -255,11 +230,7 @@ class VllmEngine(TokenEngine):
         return [(request.future.result(), usages[request.name]) for request in requests]
 
     def _feed(
-        self,
-        request: SequenceRequest,
-        on_tokens: Callable[[tuple[int, ...]], None],
-        failures: list[Exception],
-        ids: tuple[int, ...],
+        self, request: SequenceRequest, on_tokens: OnTokens, failures: list[Exception], ids: tuple[int, ...]
     ) -> None:
         """Hand tokens to the caller; an error of the caller's own ends the draw."""
         if failures:
