@@ -183,8 +183,8 @@ class Prompt:
             think_state=self.think_state,
             messages=self.messages,
             problem_id=self.problem_id,
-            logprobs=_join(self.logprobs, completion.logprobs, num_kept),
-            certainty=_join(self.certainty, completion.certainty, num_kept),
+            logprobs=join_logprobs(self.logprobs, completion.logprobs, num_kept),
+            certainty=join_logprobs(self.certainty, completion.certainty, num_kept),
             num_waits=self.num_waits + completion.num_waits,
         )
 
@@ -199,12 +199,13 @@ class Prompt:
             self,
             token_ids=joined,
             text=self.text + text,
-            logprobs=_join(self.logprobs, unknown, len(unknown)),
-            certainty=_join(self.certainty, unknown, len(unknown)),
+            logprobs=join_logprobs(self.logprobs, unknown, len(unknown)),
+            certainty=join_logprobs(self.certainty, unknown, len(unknown)),
         )
 
 
-def _join(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
+def join_logprobs(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
+    """`before` and the first `kept` of `new`; None where one of them is not known."""
     return None if before is None or new is None else before + new[:kept]
 
 

@@ -112,8 +112,8 @@ class Policy(Protocol):
     """Decides how wide each live node grows."""
 
     def subtrees(self, n: int) -> tuple[int, ...]:
-        """Split the width n into independent subtrees; their widths sum to n."""
-        ...
+        """Split the width n into independent subtrees; their widths sum to n. By default it is one."""
+        return (n,)
 
     def allocate(self, scores: Sequence[float], width: int) -> list[int]:
         """Children of each live node; they sum to `width` exactly. A node without a verdict scores -inf."""
@@ -134,7 +134,7 @@ class Resampler(Protocol):
 
     def subtrees(self, n: int) -> tuple[int, ...]:
         """As of `Policy`."""
-        ...
+        return (n,)
 
     def increment(self, score: float) -> float:
         """Log of the factor by which a new step's score (-inf: no verdict) multiplies the weight of its path."""

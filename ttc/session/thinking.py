@@ -36,6 +36,7 @@ from ttc.core import (
     Usage,
     UsageSink,
     extras_of,
+    join_logprobs,
 )
 from ttc.errors import ConfigError
 
@@ -428,8 +429,8 @@ class Assembly:
                 None if forced[0] <= at < forced[1] else value for at, value in enumerate(logprobs)
             )
         self.ids += ids
-        self.logprobs = _extend(self.logprobs, logprobs, kept)
-        self.certainty = _extend(self.certainty, segment.certainty, kept)
+        self.logprobs = join_logprobs(self.logprobs, logprobs, kept)
+        self.certainty = join_logprobs(self.certainty, segment.certainty, kept)
         self.num_sampled += kept
         self.usage += recount(segment.usage, len(segment.token_ids) - kept)
         self.prompt = self.prompt.extend(ids, engine.decode(ids))
@@ -440,8 +441,8 @@ class Assembly:
         self.injected.append((len(self.ids), len(self.ids) + len(ids)))
         self.ids += ids
         unknown: Logprobs = (None,) * len(ids)
-        self.logprobs = _extend(self.logprobs, unknown, len(ids))
-        self.certainty = _extend(self.certainty, unknown, len(ids))
+        self.logprobs = join_logprobs(self.logprobs, unknown, len(ids))
+        self.certainty = join_logprobs(self.certainty, unknown, len(ids))
         self.num_waits += waits
         self.prompt = replace(self.prompt.extend(ids, text), num_waits=self.prompt.num_waits + waits)
 
@@ -460,7 +461,3 @@ class Assembly:
             num_waits=self.num_waits,
             usage=self.usage,
         )
-
-
-def _extend(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
-    return None if before is None or new is None else before + new[:kept]

@@ -25,7 +25,7 @@ from ttc.session.growing import Draw, check_pieces, grow
 from ttc.session.meter import Cost
 from ttc.session.session import Session
 from ttc.session.thinking import handover_of, split_prompt
-from ttc.strategies._stopping import unanimous
+from ttc.strategies.adaptive import unanimous
 
 Rule: TypeAlias = Literal["confidence", "stable"]
 

@@ -15,14 +15,10 @@ from ttc.search.tree import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Beam:
+class Beam(Policy):
     """See the module docstring."""
 
     beam_width: int
-
-    def subtrees(self, n: int) -> tuple[int, ...]:
-        """One tree of width n."""
-        return (n,)
 
     def allocate(self, scores: Sequence[float], width: int) -> list[int]:
         """Keep ceil(width / m) nodes, so that a width that m does not divide is still used in full."""

@@ -15,7 +15,7 @@ from ttc.search.tree import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Dvts:
+class Dvts(Policy):
     """See the module docstring."""
 
     beam_width: int
