@@ -66,14 +66,14 @@ def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: fl
     from ttc import seeds
     from ttc.core import Completion, Sampling
     from ttc.engines.embedded.requests import GenerateRequest
-    from ttc.engines.shared.tokens import make_rule
+    from ttc.engines.shared.tokens import StopRule
 
     async def go() -> list[tuple[int, ...]]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Completion]] = loop.create_future()
         keys = tuple(seeds.derive(0, (d,)) for d in range(n))
         settings = Sampling(temperature=temperature, max_tokens=tokens, seed=0, logprobs=True)
-        rule = make_rule((), (), (), (), lambda _: "")
+        rule = StopRule((), (), (), (), lambda _: "")
         engine.submit(GenerateRequest(tuple(ids), (), settings, range(n), keys, rule, loop, future, lambda _: None))
         return [c.token_ids for c in await future]
 

@@ -319,11 +319,16 @@ async def controlled(
 
 
 def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> ExtraSampling | None:
-    """What to ask of an engine that can hold this cap itself; None where the toolkit must."""
+    """What to ask of an engine that can hold this cap itself; None where it cannot, and the toolkit must."""
+    capabilities = engine.capabilities
     if thinking.max_tokens is None or thinking.extends or thinking.at_cap == "stop":
         return None
-    handover = engine.encode(handover_of(thinking, engine.capabilities))
-    return native_sampling(prompt, sampling, thinking.max_tokens, handover, engine.capabilities)
+    fresh = prompt.think_state == "open" and not prompt.generated_ids
+    handover = engine.encode(handover_of(thinking, capabilities))
+    if "thinking_cap" not in extras_of(capabilities) or not fresh or handover != capabilities.think_close:
+        return None
+    options = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
+    return ExtraSampling(**{**options, "thinking_cap": thinking.max_tokens})
 
 
 def _segment_sampling(
@@ -374,17 +379,6 @@ def _wants_more(thinking: Thinking, num_thinking: int, waits: int, wait_len: int
 
 Action: TypeAlias = Literal["done", "continue", "handover", "wait"]
 """What comes after a segment of a draw under thinking control."""
-
-
-def native_sampling(
-    prompt: Prompt, sampling: Sampling, cap: int, handover: tuple[int, ...], capabilities: Capabilities
-) -> ExtraSampling | None:
-    """`sampling` with `cap` for the engine to hold; None where it cannot, and the toolkit does."""
-    fresh = prompt.think_state == "open" and not prompt.generated_ids
-    if "thinking_cap" not in extras_of(capabilities) or not fresh or handover != capabilities.think_close:
-        return None
-    options = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
-    return ExtraSampling(**{**options, "thinking_cap": cap})
 
 
 def judge_native(

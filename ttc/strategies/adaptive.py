@@ -66,20 +66,14 @@ async def adaptive(
     return session.answer(leader, candidates, "decided" if len(candidates) < n else "done")
 
 
-def _beta(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
-    return beta_posterior(tally(candidates, key)) >= threshold
-
-
-def _dirichlet(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
-    return dirichlet_posterior(tally(candidates, key)) >= threshold
-
-
-def _window(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
-    return unanimous([None if c.final is None else key(c.final) for c in candidates], window)
-
-
 _DECIDED: Mapping[Rule, Callable[[Sequence[Candidate], Key, float, int], bool]] = MappingProxyType(
-    {"beta": _beta, "dirichlet": _dirichlet, "window": _window}
+    {
+        "beta": lambda candidates, key, threshold, _: beta_posterior(tally(candidates, key)) >= threshold,
+        "dirichlet": lambda candidates, key, threshold, _: dirichlet_posterior(tally(candidates, key)) >= threshold,
+        "window": lambda candidates, key, _, window: unanimous(
+            [None if c.final is None else key(c.final) for c in candidates], window
+        ),
+    }
 )
 
 

@@ -82,7 +82,10 @@ async def early_exit(
             break
     candidate = draw.candidate(session)
     if session.limited and candidate.final is None:  # a budget may leave one probe, but no room for another piece
-        probes += await _last(session, draw, probe, probe_tokens, len(probes))
+        closing = _closing(session, draw.prompt)
+        if closing is not None:
+            last = await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes))
+            probes += [] if last is None else [last]
     candidates = [candidate, *(p.candidate for p in probes[-1:] if candidate.final is None)]
     return session.answer(candidates[-1] if candidates[-1].final is not None else candidate, candidates, stop_cause)
 
@@ -124,13 +127,6 @@ def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> i
         return chunk
     session.narrow()
     return longest
-
-
-async def _last(session: Session, draw: Draw, probe: str, probe_tokens: int, number: int) -> list[_Probe]:
-    """Ask a trace without an answer what it would say; nothing where the budget has ended."""
-    closing = _closing(session, draw.prompt)
-    answer = None if closing is None else await _ask(session, draw.prompt, closing, probe, probe_tokens, number)
-    return [] if answer is None else [answer]
 
 
 async def _ask(

@@ -310,30 +310,29 @@ class Ledger:
 
     def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
         """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""
-        if server.prompt is None or server.generated is None:
-            if prompt is None and not self.compared.unreported:
-                self._warn("a finished draw came without usage; its tokens are counted by chunks, which is too few")
-            self.compared = replace(self.compared, unreported=self.compared.unreported + 1)
-            return
-        if prompt is None or streamed is None:
-            self.compared = replace(self.compared, taken=self.compared.taken + 1)
-            return
-        equal = (prompt, streamed) == (server.prompt, server.generated)
         before = self.compared
-        self.compared = replace(
-            before,
-            agreed=before.agreed + equal,
-            differed=before.differed + (not equal),
-            our_prompt=before.our_prompt + prompt,
-            our_generated=before.our_generated + streamed,
-            server_prompt=before.server_prompt + server.prompt,
-            server_generated=before.server_generated + server.generated,
-        )
-        if not equal and not before.differed:
-            self._warn(
-                f"the server counts {server.prompt} prompt and {server.generated} generated tokens, we count {prompt} "
-                f"and {streamed}; the ledger keeps ours"
+        if server.prompt is None or server.generated is None:
+            if prompt is None and not before.unreported:
+                self._warn("a finished draw came without usage; its tokens are counted by chunks, which is too few")
+            self.compared = replace(before, unreported=before.unreported + 1)
+        elif prompt is None or streamed is None:
+            self.compared = replace(before, taken=before.taken + 1)
+        else:
+            equal = (prompt, streamed) == (server.prompt, server.generated)
+            self.compared = replace(
+                before,
+                agreed=before.agreed + equal,
+                differed=before.differed + (not equal),
+                our_prompt=before.our_prompt + prompt,
+                our_generated=before.our_generated + streamed,
+                server_prompt=before.server_prompt + server.prompt,
+                server_generated=before.server_generated + server.generated,
             )
+            if not equal and not before.differed:
+                self._warn(
+                    f"the server counts {server.prompt} prompt and {server.generated} generated tokens, we count "
+                    f"{prompt} and {streamed}; the ledger keeps ours"
+                )
 
     def _warn(self, text: str) -> None:
         warnings.warn(f"{self._model}: {text} (engine.reconciliation() has the totals)", RuntimeWarning, stacklevel=3)

@@ -20,7 +20,7 @@ from ttc.core import FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
 from ttc.engines.openai.wire import Features, Outcome, Tail, as_mapping, first_choice, shared_fields
-from ttc.engines.shared.tokens import StopRule, Text, check_room, check_start, make_rule
+from ttc.engines.shared.tokens import StopRule, Text, check_room, check_start
 from ttc.errors import EngineError, Unsupported
 
 TOKEN_PREFIX = "token_id:"
@@ -62,7 +62,7 @@ class IdsDialect:
     def reader(self, prompt: Prompt, sampling: Sampling) -> IdsReader:
         """The reader of its answer."""
         text = self._text
-        rule = make_rule(sampling.stop, sampling.stop_token_ids, text.eos_ids, (), text.decode)
+        rule = StopRule(sampling.stop, sampling.stop_token_ids, text.eos_ids, (), text.decode)
         return IdsReader(rule, sampling, text.eos_ids, text.decode, self._features.logprobs and sampling.logprobs)
 
 

@@ -142,14 +142,25 @@ class StopRule:
     def __init__(
         self,
         strings: tuple[str, ...],
-        ids: frozenset[int],
-        eos: frozenset[int],
-        candidates: frozenset[int],
+        ids: tuple[int, ...],
+        eos: tuple[int, ...],
+        pieces: Sequence[str],
         decode: Callable[[Sequence[int]], str],
     ) -> None:
-        self._strings, self._ids, self._eos, self._decode = strings, ids, eos, decode
+        """`pieces` is the text of every id and may be empty when there are no stop strings.
+
+        A piece that is empty or holds an incomplete character is always watched, and every piece is for a stop string
+        that ends in a space: some tokenizers drop the leading space of a piece that is decoded on its own.
+        """
+        self._strings, self._ids, self._eos, self._decode = strings, frozenset(ids), frozenset(eos), decode
         self._window = max((len(s.encode()) for s in strings), default=0) + 4
-        self.watch = ids | eos | candidates
+        last = {s[-1] for s in strings}
+
+        def may_complete(piece: str) -> bool:
+            return not piece or "\ufffd" in piece or " " in last or any(char in piece for char in last)
+
+        candidates = (i for i, piece in enumerate(pieces) if may_complete(piece)) if strings else ()
+        self.watch = self._ids | self._eos | frozenset(candidates)
 
     def reason(self, generated: Sequence[int]) -> str | int | None:
         """Why the draw ends after its newest token: "eos", a stop id, a stop string, or None."""
@@ -162,27 +173,6 @@ class StopRule:
             return None
         text = self._decode(generated[-self._window :])
         return next((s for s in self._strings if s in text), None)
-
-
-def make_rule(
-    strings: tuple[str, ...],
-    ids: tuple[int, ...],
-    eos: tuple[int, ...],
-    pieces: Sequence[str],
-    decode: Callable[[Sequence[int]], str],
-) -> StopRule:
-    """Build the rule; `pieces` is the text of every id and may be empty when there are no stop strings.
-
-    A piece that is empty or holds an incomplete character is always a candidate, and every piece is one for a stop
-    string that ends in a space: some tokenizers drop the leading space of a piece that is decoded on its own.
-    """
-    last = {s[-1] for s in strings}
-
-    def may_complete(piece: str) -> bool:
-        return not piece or "\ufffd" in piece or " " in last or any(char in piece for char in last)
-
-    candidates = frozenset(i for i, piece in enumerate(pieces) if may_complete(piece)) if strings else frozenset()
-    return StopRule(strings, frozenset(ids), frozenset(eos), candidates, decode)
 
 
 OnTokens: TypeAlias = Callable[[tuple[int, ...]], None]
@@ -241,7 +231,7 @@ class TokenEngine:
         if name not in self._rules:
             if sampling.stop and not self._pieces:
                 self._pieces = self._text.pieces()
-            self._rules[name] = make_rule(
+            self._rules[name] = StopRule(
                 sampling.stop, sampling.stop_token_ids, self._text.eos_ids, self._pieces, self._text.decode
             )
         return self._rules[name]
