@@ -15,7 +15,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint
 from typing import Any, NoReturn
 
 from ttc.cli.memory import collect_rarely
@@ -111,7 +110,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             _refuse(left[0], _innermost(subparsers.choices[command], arguments))
         return args
     for name in sorted(commands):
-        _register_for_help(subparsers, name, commands[name])
+        try:
+            commands[name].load()(subparsers)
+        except ImportError as exc:  # of an optional package: the help says so
+            subparsers.add_parser(name, help=f"unavailable: {exc}")
     return parser.parse_args(arguments)
 
 
@@ -130,14 +132,6 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
         parser.error(f"argument {argument!r} is one too many")
     name = argument.partition("=")[0]
     parser.error(f"no option {name}{nearest(name, list(parser._option_string_actions))}")
-
-
-def _register_for_help(subparsers: Any, name: str, command: EntryPoint) -> None:
-    """Add a command to `ttc --help`; one that cannot be imported is listed with the reason."""
-    try:
-        command.load()(subparsers)
-    except ImportError as exc:
-        subparsers.add_parser(name, help=f"unavailable: {exc}")
 
 
 def _version() -> str:

@@ -104,7 +104,10 @@ async def _serve(args: argparse.Namespace, services: Sequence[Service]) -> None:
         if args.canaries:
             for service in services:
                 await asyncio.to_thread(service.start)
-        source = from_lines(sys.stdin, "<stdin>") if args.rescore is None else from_audit(args.rescore)
+        source = from_lines(sys.stdin, "<stdin>")
+        if args.rescore is not None:
+            entries = read_audit(args.rescore)
+            source = (Asked(entry.id, entry.target, entry.submission, entry.verdict) for entry in entries)
         if args.rescore is None and len(services) == 1:
             await judge_all(source, lambda item: _ask(services[0], item), _print)
         else:
@@ -162,12 +165,6 @@ def from_lines(lines: Iterable[str], source: str) -> Iterator[Asked]:
                 yield _parsed(line, f"{source} line {number}")
     except UnicodeDecodeError as exc:
         raise RecordError(f"{source} after line {number}: not UTF-8: {exc.reason}") from exc
-
-
-def from_audit(path: Path) -> Iterator[Asked]:
-    """Read an audit log; raises like `read_audit`."""
-    for entry in read_audit(path):
-        yield Asked(entry.id, entry.target, entry.submission, entry.verdict)
 
 
 async def judge_all(

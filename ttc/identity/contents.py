@@ -111,9 +111,5 @@ def _text_digests(owner: str, text: str) -> dict[str, str]:
     if code is not None and os.path.isfile(code):
         return named(source_digests(code), before=f"{owner}: ")
     path = os.path.expanduser(text)
-    return {f"{owner}: {os.path.basename(path)}": file_digest(Path(path))} if _is_file(path) else {}
-
-
-def _is_file(path: str) -> bool:
-    """Whether a text is meant as a file's path: `plan.json`, `data/x`; not a bare name that a file happens to have."""
-    return ("/" in path or "." in path) and os.path.isfile(path)
+    meant = ("/" in path or "." in path) and os.path.isfile(path)  # no bare name that a file happens to have
+    return {f"{owner}: {os.path.basename(path)}": file_digest(Path(path))} if meant else {}

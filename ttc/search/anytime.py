@@ -115,7 +115,7 @@ async def find_leaves(session: Session, root: Prompt, n: int, growth: Growth, ru
     if not session.limited or _surely_paid(session, root, n, growth):
         return await run(growth, n, 0)
     search = _Search(session, root, growth, run, Pace())
-    if _only_timed(session):
+    if session.pays_for(Cost(1, 1, 1)) == math.inf:  # only time is limited
         leaves = await search.side_by_side(n)
     else:
         session.narrow()
@@ -134,10 +134,6 @@ def _surely_paid(session: Session, root: Prompt, n: int, growth: Growth) -> bool
         session.capabilities.flops(len(root.token_ids or ()) + tokens, 0) + price.flops(tokens),
     )
     return session.pays_for(path) >= n
-
-
-def _only_timed(session: Session) -> bool:
-    return session.pays_for(Cost(1, 1, 1)) == math.inf
 
 
 @dataclass(frozen=True, slots=True)

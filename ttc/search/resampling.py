@@ -60,14 +60,6 @@ def _multinomial(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
     return _counted(weights, [dice(i) for i in range(num)])
 
 
-def _stratified(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
-    return _counted(weights, [(i + dice(i)) / num for i in range(num)])
-
-
-def _systematic(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
-    return _counted(weights, [(i + dice(0)) / num for i in range(num)])
-
-
 def _residual(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
     # What is a whole number but for rounding is whole: num equal weights leave nothing to draw.
     whole = [math.floor(num * weight + 1e-9) for weight in weights]
@@ -81,7 +73,12 @@ def _residual(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
 
 
 _SCHEMES: Mapping[Scheme, Callable[[Sequence[float], int, Dice], list[int]]] = MappingProxyType(
-    {"multinomial": _multinomial, "stratified": _stratified, "systematic": _systematic, "residual": _residual}
+    {
+        "multinomial": _multinomial,
+        "stratified": lambda weights, num, dice: _counted(weights, [(i + dice(i)) / num for i in range(num)]),
+        "systematic": lambda weights, num, dice: _counted(weights, [(i + dice(0)) / num for i in range(num)]),
+        "residual": _residual,
+    }
 )
 
 

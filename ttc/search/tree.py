@@ -306,21 +306,17 @@ def ended(node: Node, growth: Growth) -> bool:
 async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> list[Node]:
     """Generate and score every child of the plan at once; results in path order; fewer when the budget ends."""
     if growth.barrier is None and not session.rationed:
-        families = _one_by_one(plan) if session.limited else plan
+        one_by_one = (replace(branch, draws=range(draw, draw + 1)) for branch in plan for draw in branch.draws)
+        families = one_by_one if session.limited else plan
         nodes_by_branch = await gather(grow(session, branch, growth) for branch in families)
         return [child for family in nodes_by_branch for child in family]
     births = [(branch, draw) for branch in plan for draw in branch.draws]
     return await _in_step(session, births, growth, growth.barrier)
 
 
-def _one_by_one(plan: Sequence[Branch]) -> list[Branch]:
-    """The same children, each as a branch of its own."""
-    return [replace(branch, draws=range(draw, draw + 1)) for branch in plan for draw in branch.draws]
-
-
 async def grow(session: Session, branch: Branch, growth: Growth) -> list[Node]:
     """Grow the children of a branch and score them together; fewer when the budget does not cover all."""
-    children = await _first_step(session, branch, growth)
+    children = await _steps(session, branch, branch.draws, 1, growth)
     if growth.verify_every > 1:
         children = await gather(_finish(session, child, growth) for child in children)
     return await _judge(session, children, growth)
@@ -330,9 +326,7 @@ async def _in_step(
     session: Session, births: Sequence[tuple[Branch, int]], growth: Growth, barrier: Barrier | None
 ) -> list[Node]:
     """All steps, then all scores in path order, each together with every other member of the barrier."""
-    first = await gather(
-        _first_step(session, replace(branch, draws=range(draw, draw + 1)), growth) for branch, draw in births
-    )
+    first = await gather(_steps(session, branch, range(draw, draw + 1), 1, growth) for branch, draw in births)
     children = [child for family in first for child in family]
     while not all(child.complete for child in children):
         children = await gather(_step(session, child, growth) for child in children)
@@ -342,15 +336,6 @@ async def _in_step(
     if barrier is not None:
         await barrier.wait()
     return results
-
-
-async def _first_step(session: Session, branch: Branch, growth: Growth) -> list[_Grown]:
-    """The first step of every child of a branch; fewer when the budget ends, none when nothing could be drawn."""
-    sampling = _step_sampling(growth, branch)
-    completions = await session.generate(
-        branch.prompt, branch.draws, sampling=sampling, scorer=growth.scorer, piece=True, least=0
-    )
-    return [_after(branch, completion, 1, growth) for completion in completions]
 
 
 async def _finish(session: Session, child: _Grown, growth: Growth) -> _Grown:
@@ -363,20 +348,26 @@ async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
     """Grow a child by one more step; when the budget ends it is complete as it is."""
     if child.complete:
         return child
-    sampling = _step_sampling(growth, child)
+    grown = await _steps(session, child, range(1), child.num_steps + 1, growth)
+    return grown[0] if grown else replace(child, complete=True)
+
+
+async def _steps(
+    session: Session, parent: Branch | _Grown, draws: range, num_steps: int, growth: Growth
+) -> list[_Grown]:
+    """Step `num_steps` of every child of a place; fewer when the budget ends, none when nothing could be drawn."""
+    left = growth.sampling.max_tokens - parent.num_sampled
+    sampling = replace(growth.sampling, stop=growth.stop, max_tokens=min(growth.max_step_tokens, left))
     completions = await session.generate(
-        child.prompt, range(1), sampling=sampling, scorer=growth.scorer, resumed=True, piece=True, least=0
+        parent.prompt,
+        draws,
+        sampling=sampling,
+        scorer=growth.scorer,
+        resumed=num_steps > 1,
+        piece=True,
+        least=0,
     )
-    return _after(child, completions[0], child.num_steps + 1, growth) if completions else replace(child, complete=True)
-
-
-def _step_sampling(growth: Growth, child: Branch | _Grown) -> Sampling:
-    """How the next step of a path is drawn."""
-    return replace(
-        growth.sampling,
-        stop=growth.stop,
-        max_tokens=min(growth.max_step_tokens, growth.sampling.max_tokens - child.num_sampled),
-    )
+    return [_after(parent, completion, num_steps, growth) for completion in completions]
 
 
 def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, growth: Growth) -> _Grown:

@@ -455,16 +455,10 @@ class Session:
         self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
     ) -> Candidate:
         """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
-        candidate = self._close_path(whole, finish_reason, score, num_tokens)
-        self._closed[candidate.path] = candidate
-        return candidate
-
-    def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
-        """The candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids."""
         text, thinking, inside = _split(whole, self._engine)
         complete = finish_reason == "stop" and not inside
         logprobs = [value for value in whole.logprobs or () if value is not None]
-        return Candidate(
+        candidate = Candidate(
             path=whole.path,
             text=text,
             thinking=thinking,
@@ -474,6 +468,8 @@ class Session:
             score=score,
             logprob=sum(logprobs) if logprobs else None,
         )
+        self._closed[candidate.path] = candidate
+        return candidate
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""

@@ -85,7 +85,7 @@ def beta_posterior(counts: Sequence[float]) -> float:
     >>> beta_posterior([4])
     0.96875
     """
-    a, b = _leaders(counts)
+    a, b = [*map(round, counts[:2]), 0, 0][:2]
     return float(sum(math.comb(a + b + 1, i) for i in range(a + 1)) / 2 ** (a + b + 1))
 
 
@@ -121,8 +121,3 @@ def unanimous(keys: Sequence[str | None], window: int) -> bool:
     """Whether the last `window` answers are one and the same; an abstention agrees with nothing."""
     last = keys[-window:]
     return len(last) == window and last[0] is not None and len(set(last)) == 1
-
-
-def _leaders(counts: Sequence[float]) -> tuple[int, int]:
-    sizes = [round(count) for count in counts]
-    return sizes[0] if sizes else 0, sizes[1] if len(sizes) > 1 else 0

@@ -157,11 +157,12 @@ GIB = 2**30
 def machine() -> list[Check]:
     """Check the interpreter, and say what there is."""
     python = ".".join(map(str, sys.version_info[:3]))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     new_enough = sys.version_info >= (3, 11)
     return [
         Check("machine", "python", "ok" if new_enough else "broken", f"{python} at {sys.executable}"),
         Check("machine", "system", "ok", f"{platform.system()} {platform.machine()}"),
-        Check("machine", "processor", "ok", f"{_cores()} cores{_bf16_text()}"),
+        Check("machine", "processor", "ok", f"{cores} cores{_bf16_text()}"),
         Check("machine", "memory", "ok", _memory_text()),
         Check("machine", "disk", "ok", f"{shutil.disk_usage(pathlib.Path.cwd()).free / GIB:.0f} GiB free here"),
     ]
@@ -211,10 +212,6 @@ def has_gpu() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return "GPU" in process.stdout
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _bf16_text() -> str:

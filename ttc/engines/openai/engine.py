@@ -193,8 +193,9 @@ class RemoteEngine:
         async def attempt(url: str) -> Outcome:
             return await self._attempt(url, body, self._dialect.reader(prompt, sampling), tally, on_tokens)
 
+        problem = prompt.problem_id or prompt.text[: prompt.rendered_chars]  # whose requests stay on one server
         try:
-            outcome = await self._balancer.send(_affinity(prompt), attempt, self._retry)
+            outcome = await self._balancer.send(problem, attempt, self._retry)
         except BaseException:
             lost = Usage(prompt=counted or 0, overrun=tally.lost, calls=1, attempts=tally.attempts)
             self._ledger.report(lost, on_usage)
@@ -269,11 +270,6 @@ class RemoteTokenEngine(RemoteEngine):
         """See `ttc.core.StreamingEngine`; tokens of an attempt that died are not handed over again."""
         self._dialect.check(prompt, sampling)
         return await self._draw(prompt, sampling, draw, on_usage, on_tokens)
-
-
-def _affinity(prompt: Prompt) -> str:
-    """What keeps requests of one problem on one server."""
-    return prompt.problem_id or prompt.text[: prompt.rendered_chars]
 
 
 @dataclass(frozen=True, slots=True)
