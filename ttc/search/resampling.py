@@ -1,4 +1,4 @@
-"""Whole numbers of children: for the best by score, or by the unbiased resampling of sequential Monte Carlo.
+"""Whole numbers of children by the unbiased resampling of sequential Monte Carlo.
 
 Douc, Cappé, Moulines 2005, "Comparison of Resampling Schemes for Particle Filtering". Every scheme gives path i
 num * weight_i copies on average. Multinomial draws each copy by itself; stratified draws one in each of `num` equal
@@ -80,16 +80,3 @@ _SCHEMES: Mapping[Scheme, Callable[[Sequence[float], int, Dice], list[int]]] = M
         "residual": _residual,
     }
 )
-
-
-def keep_top(scores: Sequence[float], width: int, keep: int) -> list[int]:
-    """Give `width` children to the `keep` best nodes, as equally as possible, the better ones first.
-
-    >>> keep_top([0.1, 0.9, 0.5], 5, 2)
-    [0, 3, 2]
-    """
-    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[: max(1, min(keep, width))]
-    counts = [0] * len(scores)
-    for rank, index in enumerate(order):
-        counts[index] = width // len(order) + (rank < width % len(order))
-    return counts

@@ -120,6 +120,19 @@ class Policy(Protocol):
         ...
 
 
+def keep_top(scores: Sequence[float], width: int, keep: int) -> list[int]:
+    """Give `width` children to the `keep` best nodes, as equally as possible, the better ones first.
+
+    >>> keep_top([0.1, 0.9, 0.5], 5, 2)
+    [0, 3, 2]
+    """
+    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[: max(1, min(keep, width))]
+    counts = [0] * len(scores)
+    for rank, index in enumerate(order):
+        counts[index] = width // len(order) + (rank < width % len(order))
+    return counts
+
+
 @dataclass(frozen=True, slots=True)
 class Resampled:
     """Children of each live node, and the log weight that each child of it starts with."""

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ttc.errors import ConfigError
-from ttc.search.resampling import keep_top
-from ttc.search.tree import Policy
+from ttc.search.tree import Policy, keep_top
 
 
 @dataclass(frozen=True, slots=True)
