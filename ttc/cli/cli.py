@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ttc import __version__
 from ttc.cli.memory import collect_rarely
 from ttc.config.plugins import blamed, described, leaf
 from ttc.config.registry import plugins
@@ -97,7 +98,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=f"ttc {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands = plugins(GROUP)
     command = next((item for item in arguments if not item.startswith("-")), None)
@@ -132,9 +133,3 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
         parser.error(f"argument {argument!r} is one too many")
     name = argument.partition("=")[0]
     parser.error(f"no option {name}{nearest(name, list(parser._option_string_actions))}")
-
-
-def _version() -> str:
-    from ttc import __version__
-
-    return f"ttc {__version__}"

@@ -67,17 +67,16 @@ def reinstall() -> str:
 
 def packages() -> list[Check]:
     """Check the base dependencies."""
-    checks = []
-    command = reinstall()
-    for required in _requirements(""):
-        number = version(required.name)
-        if number is None:
-            checks.append(Check("packages", required.name, "missing", f"wants {required.specifier}", command))
-        elif wrong := problem(required, number):
-            checks.append(Check("packages", required.name, "broken", wrong, command))
-        else:
-            checks.append(Check("packages", required.name, "ok", number))
-    return checks
+    return [_package(required, reinstall()) for required in _requirements("")]
+
+
+def _package(required: Requirement, command: str) -> Check:
+    number = version(required.name)
+    if number is None:
+        return Check("packages", required.name, "missing", f"wants {required.specifier}", command)
+    if wrong := problem(required, number):
+        return Check("packages", required.name, "broken", wrong, command)
+    return Check("packages", required.name, "ok", number)
 
 
 def extras() -> list[Check]:

@@ -164,6 +164,21 @@ def slides(config: Mapping[str, Any], max_context: int | None) -> bool:
     return _window(config) < min(max_context or own, own)
 
 
+def save_weights(state: Mapping[str, Any], path: Path) -> None:
+    """Write tensors to one safetensors file: on the CPU, contiguous, none sharing memory with another (tied heads)."""
+    from safetensors.torch import save_file
+
+    places: set[int] = set()
+    tensors: dict[str, Any] = {}
+    for name, value in state.items():
+        tensor = value.detach().to("cpu").contiguous()
+        if tensor.untyped_storage().data_ptr() in places:
+            tensor = tensor.clone()
+        places.add(tensor.untyped_storage().data_ptr())
+        tensors[name] = tensor
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Read `config.json` of a model folder; raises ConfigError naming the missing or broken file."""
     path = folder / "config.json"

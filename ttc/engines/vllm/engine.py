@@ -38,7 +38,7 @@ from ttc.core import (
     UsageSink,
     with_extra,
 )
-from ttc.engines.shared.folder import Dims, read_config
+from ttc.engines.shared.folder import Dims, read_config, save_weights
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, Text, TokenEngine, check_start
 from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.requests import (
@@ -117,7 +117,7 @@ class VllmEngine(StreamingTokenEngine):
             raise Unsupported("vllm: weights cannot be replaced under a LoRA adapter")
         _check_names(state, self._folder)
         with tempfile.TemporaryDirectory(prefix="ttc-weights-") as folder:
-            await asyncio.to_thread(_save, state, Path(folder) / "model.safetensors")
+            await asyncio.to_thread(save_weights, state, Path(folder) / "model.safetensors")
             disagreements = await self._driver.call_workers("ttc_load_weights", {"path": folder})
         if not await self._driver.reset_prefix_cache():
             raise EngineError("vllm kept keys and values of the old weights: close the engine and start another")
@@ -269,13 +269,6 @@ def _check_names(state: Mapping[str, Any], folder: Path) -> None:
     missing = sorted(names - state.keys())
     if missing:
         raise ConfigError(f"the new weights lack {len(missing)} tensors of the model, the first is {missing[0]!r}")
-
-
-def _save(state: Mapping[str, Any], path: Path) -> None:
-    """Write tensors; each gets memory of its own, since the format refuses shared tensors."""
-    from safetensors.torch import save_file
-
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}, str(path))
 
 
 Capped: TypeAlias = Callable[[Prompt, int, int | None], Awaitable[tuple[int, ...]]]
