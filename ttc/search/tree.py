@@ -249,7 +249,10 @@ async def _grow_subtree(
         if not live or width <= 0:
             break
         # From here on the level is complete: every live node has its score, so the schedule cannot sway the ranking.
-        course = _course(session, live, width, depth, started, growth)
+        course = Course(width)
+        if growth.pace is not None:
+            least = min(node.num_sampled for node in live)
+            course = growth.pace(session, least, depth, width, (session.clock() - started) / depth)
         if not course.guided:
             return sorted([*leaves, *await _close(session, live, course.width, growth)], key=_path)
         width = course.width
@@ -270,14 +273,6 @@ async def _grow_subtree(
 
 def _path(node: Node) -> Path:
     return node.prompt.path
-
-
-def _course(session: Session, live: Sequence[Node], width: int, depth: int, started: float, growth: Growth) -> Course:
-    """How the level goes on: at full width, or as the budget allows."""
-    if growth.pace is None:
-        return Course(width)
-    num_sampled = min(node.num_sampled for node in live)
-    return growth.pace(session, num_sampled, depth, width, (session.clock() - started) / depth)
 
 
 async def _close(session: Session, live: Sequence[Node], width: int, growth: Growth) -> list[Node]:

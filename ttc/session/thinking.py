@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from ttc.core import (
     Capabilities,
@@ -40,21 +40,24 @@ from ttc.core import (
 )
 from ttc.errors import ConfigError
 
+Piece = TypeVar("Piece")
+Ids: TypeAlias = tuple[int, ...]
+
 OPEN, CLOSE = "<think>", "</think>"
 """The markers as text; engines with ids know them by their ids."""
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """Generated ids cut at the markers: before + open + thinking + close + answer is the whole, loss-less."""
+class Split(Generic[Piece]):
+    """Generated ids, or a text, cut at the markers, which are left out."""
 
-    thinking: tuple[int, ...]
-    answer: tuple[int, ...]
+    thinking: Piece
+    answer: Piece
     inside: bool
-    """Whether the ids end inside an open think block."""
+    """Whether it ends inside an open think block."""
 
 
-def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -> Split:
+def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -> Split[Ids]:
     """Separate thinking from answer on ids; `starts_inside` when the rendered prompt left the block open.
 
     Several blocks are joined; text outside a block belongs to the answer. A marker is matched as a whole id sequence.
@@ -65,16 +68,7 @@ def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -
     return Split(tuple(thinking), tuple(answer), inside)
 
 
-@dataclass(frozen=True, slots=True)
-class TextSplit:
-    """`Split` on text, the markers left out."""
-
-    thinking: str
-    answer: str
-    inside: bool
-
-
-def split_text(text: str, starts_inside: bool) -> TextSplit:
+def split_text(text: str, starts_inside: bool) -> Split[str]:
     """Separate thinking from answer on generated text, for engines without ids.
 
     An end marker before any opening one closes a block that the prompt had opened, whether that was known or not.
@@ -87,7 +81,7 @@ def split_text(text: str, starts_inside: bool) -> TextSplit:
         run, marker, text = text.partition(CLOSE if inside else OPEN)
         (thinking if inside else answer).append(run)
         if not marker:
-            return TextSplit("".join(thinking), "".join(answer), inside)
+            return Split("".join(thinking), "".join(answer), inside)
         inside = not inside
 
 
@@ -147,7 +141,7 @@ def _inside(prompt: Prompt, ids: tuple[int, ...], capabilities: Capabilities) ->
     return [(max(start - before, 0), end - before) for start, end, within in runs if within and end > before]
 
 
-def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split:
+def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split[Ids]:
     """`split` of everything generated after the rendered part of `prompt`."""
     return split(prompt.generated_ids, prompt.think_state == "open", capabilities)
 
@@ -332,7 +326,7 @@ def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinki
 
 
 def _segment_sampling(
-    sampling: Sampling, thinking: Thinking, state: Split, left: int, capabilities: Capabilities
+    sampling: Sampling, thinking: Thinking, state: Split[Ids], left: int, capabilities: Capabilities
 ) -> Sampling:
     """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural."""
     marker = capabilities.think_close if state.inside else capabilities.think_open
@@ -344,7 +338,7 @@ def _segment_sampling(
 
 def _judge(
     segment: Completion,
-    state: Split,
+    state: Split[Ids],
     thinking: Thinking,
     waits: int,
     sampling: Sampling,
