@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast, get_args
+from typing import Any, TypeAlias, TypeVar, cast, get_args
 
 from ttc.config.choices import PartChoice
 from ttc.config.recipes import overrides
@@ -45,6 +45,10 @@ class Asked:
     target: Target
     submission: Submission
     logged: Verdict | None = None
+
+
+_Judged: TypeAlias = asyncio.Queue[tuple[Asked, asyncio.Future[T]] | Exception | None]
+"""What is being judged, in its order; an error of the source is the last, None is its end."""
 
 
 def register(subparsers: Any) -> None:
@@ -174,29 +178,20 @@ async def judge_all(
 
     A broken line is raised after the verdicts on all before it have been told.
     """
-    queue: asyncio.Queue[_Pending[T] | Exception | None] = asyncio.Queue(IN_FLIGHT)
+    queue: _Judged[T] = asyncio.Queue(IN_FLIGHT)
     reader = asyncio.create_task(_read_all(source, judge, queue))
     try:
         while (item := await queue.get()) is not None:
             if isinstance(item, Exception):
                 raise item
-            tell(item.asked, await item.verdict)
+            asked, verdict = item
+            tell(asked, await verdict)
     finally:
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending(Generic[T]):
-    asked: Asked
-    verdict: asyncio.Future[T]
-
-
-async def _read_all(
-    source: Iterator[Asked],
-    judge: Callable[[Asked], Awaitable[T]],
-    queue: asyncio.Queue[_Pending[T] | Exception | None],
-) -> None:
+async def _read_all(source: Iterator[Asked], judge: Callable[[Asked], Awaitable[T]], queue: _Judged[T]) -> None:
     while True:
         try:
             # Reading may block on a slow writer, so it happens in a thread.
@@ -206,7 +201,7 @@ async def _read_all(
             return
         if item is None:
             break
-        await queue.put(_Pending(item, asyncio.ensure_future(judge(item))))
+        await queue.put((item, asyncio.ensure_future(judge(item))))
     await queue.put(None)
 
 
