@@ -146,10 +146,10 @@ def tree_lines(answer: Answer) -> list[str]:
     def branch(parent: Path, indent: str) -> Iterator[str]:
         paths = children.get(parent, [])
         for path in paths:
-            last, chosen = path == paths[-1], selection[: len(path)] == path
+            is_last, on_path = path == paths[-1], selection[: len(path)] == path
             line = _step_line(steps[path], scores.get(path), path in pruned)
-            yield f"{indent}{'└' if last else '├'}{'*' if chosen else '─'} {line}"
-            yield from branch(path, indent + ("   " if last else "│  "))
+            yield f"{indent}{'└' if is_last else '├'}{'*' if on_path else '─'} {line}"
+            yield from branch(path, indent + ("   " if is_last else "│  "))
 
     return list(branch((), ""))
 
@@ -157,5 +157,5 @@ def tree_lines(answer: Answer) -> list[str]:
 def _step_line(step: Mapping[str, Any], score: float | None, pruned: bool) -> str:
     text = " ".join(str(step["text"]).split())
     text = text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
-    shown = "" if score is None else f"  {score:.3f}"
-    return f"{text}  [{int(step['num_tokens'])}]{shown}{'  pruned' if pruned else ''}"
+    number = "" if score is None else f"  {score:.3f}"
+    return f"{text}  [{int(step['num_tokens'])}]{number}{'  pruned' if pruned else ''}"

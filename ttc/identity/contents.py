@@ -111,5 +111,5 @@ def _text_digests(owner: str, text: str) -> dict[str, str]:
     if code is not None and os.path.isfile(code):
         return named(source_digests(code), before=f"{owner}: ")
     path = os.path.expanduser(text)
-    meant = ("/" in path or "." in path) and os.path.isfile(path)  # no bare name that a file happens to have
-    return {f"{owner}: {os.path.basename(path)}": file_digest(Path(path))} if meant else {}
+    is_file = ("/" in path or "." in path) and os.path.isfile(path)  # no bare name that a file happens to have
+    return {f"{owner}: {os.path.basename(path)}": file_digest(Path(path))} if is_file else {}

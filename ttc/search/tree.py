@@ -356,8 +356,8 @@ async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
     """Grow a child by one more step; when the budget ends it is complete as it is."""
     if child.complete:
         return child
-    grown = await _steps(session, child, range(1), child.num_steps + 1, growth)
-    return grown[0] if grown else replace(child, complete=True)
+    children = await _steps(session, child, range(1), child.num_steps + 1, growth)
+    return children[0] if children else replace(child, complete=True)
 
 
 async def _steps(
