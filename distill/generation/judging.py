@@ -19,7 +19,7 @@ from ttc.config.choices import PartChoice
 from ttc.config.recipes import dump, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.core import Answer, Submission, Verdict, Verifier
-from ttc.identity.contents import part_contents
+from ttc.identity.digests import part_contents
 from ttc.verifiers.service.service import Service
 
 __all__ = ["Gathered", "gather", "verifier_label", "verifier_of"]

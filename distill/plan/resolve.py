@@ -34,8 +34,7 @@ from train.recipe.contents import path_contents
 from train.registries import make_task
 from ttc.config.values import parse
 from ttc.errors import ConfigError
-from ttc.identity.contents import code_digests, part_contents, texts_in
-from ttc.identity.digests import differing, model_digests, named
+from ttc.identity.digests import code_digests, differing, model_digests, named, part_contents, texts_in
 
 __all__ = ["PROBE", "Contents", "JobPlan", "TaskDigest", "job_contents", "resolve"]
 
