@@ -34,8 +34,6 @@ from ttc.identity.digests import (
     texts_in,
 )
 
-__all__ = ["path_contents", "run_contents", "task_contents"]
-
 _BETWEEN = re.compile(r"[:=,]")
 """What stands between the parts of a text: NAME:KEY=VALUE,..., KIND:WHERE, DOMAIN=FOLDER."""
 
