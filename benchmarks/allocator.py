@@ -28,8 +28,8 @@ from benchmarks.effects.common import is_right
 from benchmarks.oracle_allocation import Arm, Kind, curve, reached
 from evals.allocation.calibrate import RULES, SCORED_RULES, fit_route, spend
 from evals.allocation.sampled import DrawPool, Pools, named, plain
-from ttc.allocation.table import DrawKind as Draws
-from ttc.allocation.table import Plan
+from ttc.allocation.plan import DrawKind as Draws
+from ttc.allocation.plan import Plan
 from ttc.core import Answer, Message, Problem, Sampling
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer

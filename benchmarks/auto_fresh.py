@@ -24,7 +24,7 @@ from benchmarks.frontier_points import CALIBRATED, RUN
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.numbers.summary import is_correct
 from evals.run_folder import read_run
-from ttc.allocation.table import load_plan
+from ttc.allocation.plan import load_plan
 
 SEED, TOKENS = 2026, 1587
 """Seed of the calibration's problems; tokens of 16 plain samples."""

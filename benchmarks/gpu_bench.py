@@ -52,7 +52,7 @@ def scheduler(model: Any) -> Any:
     from ttc.engines.embedded.scheduler import Scheduler
     from ttc.engines.embedded.shared import SharedDecoder
     from ttc.engines.embedded.weights import Weights
-    from ttc.engines.shared.shape import Dims
+    from ttc.engines.shared.folder import Dims
 
     dims = Dims.from_config(model.config.to_dict())
     body = Body(dims, Weights.build(model.state_dict(), dims, model.dtype, model.device, head=True), max_context=8192)
@@ -66,14 +66,14 @@ def sample(engine: Any, ids: Sequence[int], n: int, tokens: int, temperature: fl
     from ttc import seeds
     from ttc.core import Completion, Sampling
     from ttc.engines.embedded.requests import GenerateRequest
-    from ttc.engines.shared.tokens import make_rule
+    from ttc.engines.shared.tokens import StopRule
 
     async def go() -> list[tuple[int, ...]]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Completion]] = loop.create_future()
         keys = tuple(seeds.derive(0, (d,)) for d in range(n))
         settings = Sampling(temperature=temperature, max_tokens=tokens, seed=0, logprobs=True)
-        rule = make_rule((), (), (), (), lambda _: "")
+        rule = StopRule((), (), (), (), lambda _: "")
         engine.submit(GenerateRequest(tuple(ids), (), settings, range(n), keys, rule, loop, future, lambda _: None))
         return [c.token_ids for c in await future]
 

@@ -19,52 +19,6 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from ttc.errors import ConfigError
 
-__all__ = [
-    "PENALTIES",
-    "Answer",
-    "AnswerReader",
-    "Budget",
-    "Candidate",
-    "Capabilities",
-    "Completion",
-    "Enforced",
-    "Engine",
-    "Event",
-    "ExtraCapabilities",
-    "ExtraCompletion",
-    "ExtraSampling",
-    "FinishReason",
-    "Json",
-    "LogprobEngine",
-    "Logprobs",
-    "Message",
-    "ModelShape",
-    "Path",
-    "Price",
-    "PricedScorer",
-    "Problem",
-    "Prompt",
-    "Record",
-    "Sampling",
-    "Score",
-    "Scorer",
-    "Served",
-    "Status",
-    "StreamingEngine",
-    "Submission",
-    "Target",
-    "ThinkState",
-    "Top",
-    "Usage",
-    "UsageSink",
-    "Verdict",
-    "Verifier",
-    "WeightSync",
-    "WholeAnswerScorer",
-    "extras_of",
-    "with_extra",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -229,8 +183,8 @@ class Prompt:
             think_state=self.think_state,
             messages=self.messages,
             problem_id=self.problem_id,
-            logprobs=_join(self.logprobs, completion.logprobs, num_kept),
-            certainty=_join(self.certainty, completion.certainty, num_kept),
+            logprobs=join_logprobs(self.logprobs, completion.logprobs, num_kept),
+            certainty=join_logprobs(self.certainty, completion.certainty, num_kept),
             num_waits=self.num_waits + completion.num_waits,
         )
 
@@ -245,12 +199,13 @@ class Prompt:
             self,
             token_ids=joined,
             text=self.text + text,
-            logprobs=_join(self.logprobs, unknown, len(unknown)),
-            certainty=_join(self.certainty, unknown, len(unknown)),
+            logprobs=join_logprobs(self.logprobs, unknown, len(unknown)),
+            certainty=join_logprobs(self.certainty, unknown, len(unknown)),
         )
 
 
-def _join(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
+def join_logprobs(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
+    """`before` and the first `kept` of `new`; None where one of them is not known."""
     return None if before is None or new is None else before + new[:kept]
 
 
@@ -463,6 +418,10 @@ class Capabilities:
     handover: str | None = None
     shape: ModelShape | None = None
     max_concurrency: int = 64
+
+    def flops(self, num_new: int, num_before: int) -> float:
+        """As of `ModelShape.flops`; 0 for a model whose shape is not known."""
+        return 0.0 if self.shape is None else self.shape.flops(num_new, num_before)
 
 
 class Engine(Protocol):

@@ -16,16 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = [
-    "is_scratch",
-    "replace_link",
-    "replace_text",
-    "replaced_file",
-    "replaced_folder",
-    "sync_folder",
-    "sync_tree",
-]
-
 _SCRATCH = re.compile(r"\..+\.(partial|old)")
 
 

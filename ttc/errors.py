@@ -23,23 +23,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "BudgetExceeded",
-    "ConfigError",
-    "EngineError",
-    "EngineTimeout",
-    "MissingExtra",
-    "PluginError",
-    "PromptTooLong",
-    "RecordError",
-    "ScorerError",
-    "TTCError",
-    "TrainingError",
-    "UnknownName",
-    "Unsupported",
-    "VerifierError",
-]
-
 
 class TTCError(Exception):
     """Base of every error this toolkit raises on purpose."""

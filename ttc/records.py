@@ -26,21 +26,6 @@ from ttc.core import Record
 from ttc.durable import sync_folder
 from ttc.errors import ConfigError, RecordError
 
-__all__ = [
-    "SCHEMA",
-    "LineFile",
-    "RecordFile",
-    "decode",
-    "encode",
-    "from_json",
-    "iterate",
-    "read",
-    "read_at",
-    "scan",
-    "to_json",
-]
-
-
 Decoder = Callable[[Any, str], Any]
 T = TypeVar("T")
 
@@ -112,29 +97,16 @@ def _expect(ok: bool, value: Any, wanted: str, where: str) -> None:
         raise RecordError(f"{where or 'record'}: expected {wanted}, got {str(value)[:80]!r}")
 
 
-def _integer(value: Any, where: str) -> int:
-    _expect(isinstance(value, int) and not isinstance(value, bool), value, "a whole number", where)
-    return int(value)
+def _scalar(wanted: str, fits: Callable[[Any], bool], make: Callable[[Any], Any]) -> Decoder:
+    def decode(value: Any, where: str) -> Any:
+        _expect(fits(value), value, wanted, where)
+        return make(value)
+
+    return decode
 
 
-def _number(value: Any, where: str) -> float:
-    named = value in ("inf", "-inf", "nan")
-    _expect(named or (isinstance(value, int | float) and not isinstance(value, bool)), value, "a number", where)
-    return float(value)
-
-
-def _text(value: Any, where: str) -> str:
-    _expect(isinstance(value, str), value, "a string", where)
-    return str(value)
-
-
-def _boolean(value: Any, where: str) -> bool:
-    _expect(isinstance(value, bool), value, "true or false", where)
-    return bool(value)
-
-
-def _null(value: Any, where: str) -> None:
-    _expect(value is None, value, "null", where)
+def _is_number(value: Any) -> bool:
+    return value in ("inf", "-inf", "nan") or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _literal(choices: tuple[Any, ...]) -> Decoder:
@@ -188,11 +160,11 @@ def _mapping(items: tuple[Any, ...]) -> Decoder:
 
 
 _SCALARS: Mapping[Any, Decoder] = {
-    int: _integer,
-    float: _number,
-    str: _text,
-    bool: _boolean,
-    types.NoneType: _null,
+    int: _scalar("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool), int),
+    float: _scalar("a number", _is_number, float),
+    str: _scalar("a string", lambda value: isinstance(value, str), str),
+    bool: _scalar("true or false", lambda value: isinstance(value, bool), bool),
+    types.NoneType: _scalar("null", lambda value: value is None, lambda value: None),
 }
 _GENERICS: Mapping[Any, Callable[[tuple[Any, ...]], Decoder]] = {
     Literal: _literal,

@@ -37,8 +37,6 @@ from ttc.errors import ConfigError
 from ttc.session.session import Session
 from ttc.session.solve import Strategy, attempt
 
-__all__ = ["PoolScorer", "RecordedDraw", "pool_of", "replay"]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordedDraw:
@@ -176,12 +174,15 @@ class PoolSession(Session):
         )
         self._pool = pool
 
-    def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
+    def candidate_at(
+        self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
+    ) -> Candidate:
         """The recorded candidate with the score of this strategy; a cut one has no final answer."""
         candidate = replace(self._pool[whole.path[0]].candidate, score=score)
-        if finish_reason == "stop" or candidate.finish_reason != "stop":
-            return candidate
-        return replace(candidate, final=None, finish_reason="length", num_tokens=num_tokens)
+        if finish_reason != "stop" and candidate.finish_reason == "stop":
+            candidate = replace(candidate, final=None, finish_reason="length", num_tokens=num_tokens)
+        self._closed[candidate.path] = candidate
+        return candidate
 
 
 async def replay(

@@ -33,7 +33,7 @@ from ttc.config.recipes import dump, parse_spec
 from ttc.config.registry import VERIFIERS
 from ttc.core import Answer, Engine, Submission, Verdict, Verifier
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
-from ttc.identity.contents import part_contents
+from ttc.identity.digests import part_contents
 from ttc.session.session import Shared
 from ttc.session.solve import Strategy, solve, spent
 from ttc.verifiers.service.service import Service

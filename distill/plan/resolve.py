@@ -70,8 +70,7 @@ from ttc.config.recipes import dump
 from ttc.config.values import build, nearest, parse
 from ttc.durable import is_scratch
 from ttc.errors import ConfigError, RecordError
-from ttc.identity.contents import code_digests, part_contents, texts_in
-from ttc.identity.digests import differing, model_digests, named
+from ttc.identity.digests import code_digests, differing, model_digests, named, part_contents, texts_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from ttc.config.recipes import dump, parse_spec
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Sampling, Scorer
 from ttc.errors import ConfigError
-from ttc.identity.contents import part_contents, strategy_contents
-from ttc.identity.digests import digest_of, model_digests, named
+from ttc.identity.digests import digest_of, model_digests, named, part_contents, strategy_contents
 from ttc.session.solve import Strategy
 
 

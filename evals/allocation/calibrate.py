@@ -1,4 +1,4 @@
-"""Calibration of the strategy `auto`: from recorded pools of draws to a plan (`ttc.allocation.table`).
+"""Calibration of the strategy `auto`: from recorded pools of draws to a plan (`ttc.allocation.plan`).
 
 Each problem's pool is put in many random orders; the first draws of an order are what a run would have drawn by a rung
 of the ladder, so the table holds exactly for the code that will run, without a model. States that few problems reached
@@ -18,10 +18,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from evals.allocation.sampled import CLASSES, DrawPool, Pools, opened, unscored
-from ttc.allocation.policy import follow, state_of
-from ttc.allocation.table import Plan, Route, State
-from ttc.choosing.selection import Select, choose
-from ttc.choosing.voting import vote
+from ttc.allocation.plan import Plan, Route, State, follow, state_of
+from ttc.choosing.selection import Select, choose, vote
 from ttc.errors import ConfigError
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 Waves, each over the problems in their order: first every problem gets the route that the budget pays for and its first
 draws (the pilot), then, rung by rung of the ladders, more for those whose state says that it pays
-(`ttc.allocation.policy`). After every rung the price of a token is found anew for what is left and for the states that
+(`ttc.allocation.plan`). After every rung the price of a token is found anew for what is left and for the states that
 were really met, so what one wave saves the next one spends. Without a plan the run learns one from itself (explore,
 then commit: Lattimore, Szepesvári 2020, chapter 6): after the pilot, an evenly spread part of the problems takes
 `EXPLORE` of the budget in full, and their own consensus stands in for the key, which no planner sees.
@@ -28,18 +28,15 @@ from evals.allocation.calibrate import LADDER, by_consensus, fit_route
 from evals.allocation.sampled import CLASSES, DrawPool, Pools, named
 from ttc import records as store
 from ttc import seeds
-from ttc.allocation.policy import StoppingPolicy, follow, mix, state_of
-from ttc.allocation.table import DrawKind, Plan, plan_of
+from ttc.allocation.plan import DrawKind, Plan, StoppingPolicy, follow, mix, plan_of, state_of
 from ttc.answers import kind_of
-from ttc.choosing.selection import Select, choose
-from ttc.choosing.voting import fallback
+from ttc.choosing.selection import Select, choose, fallback
 from ttc.concurrent import gather
 from ttc.core import Answer, Budget, Candidate, Event, Problem, Record, Scorer, Usage
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, TTCError
 from ttc.session.solve import spent
-from ttc.strategies._drawing import draw_wave
-from ttc.strategies.auto import kind_without_plan, read_plan
+from ttc.strategies.auto import draw_wave, kind_without_plan, read_plan
 
 __all__ = ["PLAN", "WAVES", "Planner", "spend_total"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from evals.run_folder import read_run
 from ttc import answers
-from ttc.allocation.table import DrawKind
+from ttc.allocation.plan import DrawKind
 from ttc.answers import kind_of
 from ttc.choosing.selection import aggregate
 from ttc.core import Candidate, Record

@@ -21,7 +21,7 @@ from evals.allocation.calibrate import fit, halves, routes, worth
 from evals.allocation.sampled import read_pools
 from evals.numbers.statistics import mean_interval
 from evals.run_folder import digest, read_run
-from ttc.allocation.table import save_plan
+from ttc.allocation.plan import save_plan
 
 ROWS, MARGIN = 12, 1.02
 """Rows of the table, each of twice the tokens of the one before; the first a little above the cheapest answer."""

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from evals.task import Item
 from ttc.config.recipes import dump
-from ttc.identity.contents import part_contents, strategy_contents
-from ttc.identity.digests import digest_of, file_digest, named, source_digests
+from ttc.identity.digests import digest_of, file_digest, named, part_contents, source_digests, strategy_contents
 
 if TYPE_CHECKING:
     from evals.runs.experiment import Arm, Experiment

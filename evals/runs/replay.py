@@ -21,8 +21,7 @@ from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
 from ttc.core import Answer, Budget, Candidate, Problem, Record, Sampling, Submission, Target, Verdict
 from ttc.errors import ConfigError, VerifierError
-from ttc.identity.contents import strategy_contents
-from ttc.identity.digests import file_digest
+from ttc.identity.digests import file_digest, strategy_contents
 from ttc.replay import PoolScorer, RecordedDraw, pool_of, replay
 from ttc.session.solve import Strategy
 

@@ -27,7 +27,7 @@ from ttc.core import Sampling, ThinkState, Usage
 from ttc.errors import EngineError
 
 if TYPE_CHECKING:
-    from ttc.engines.openai.request import Features
+    from ttc.engines.openai.wire import Features
 
 TOKEN_FIELDS = ("stop_token_ids", "skip_special_tokens")
 """What only makes sense for text that is continued by ids."""
@@ -68,7 +68,7 @@ class _Reply:
 def forward_body(request: ServeRequest, sampling: Sampling, features: Features, seed: int) -> dict[str, Any]:
     """The request to the server behind, in the fields it was found to know."""
     from ttc.engines.openai.chat import switch_fields
-    from ttc.engines.openai.request import shared_fields
+    from ttc.engines.openai.wire import shared_fields
 
     wish = request.thinking
     off = wish.budget == 0 or wish.enabled is False or wish.effort == "none"

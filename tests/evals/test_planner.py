@@ -16,14 +16,14 @@ from evals.allocation.calibrate import fit
 from evals.allocation.planner import PLAN, WAVES, Planner
 from evals.allocation.sampled import read_pools
 from evals.run_folder import read_run
-from ttc.allocation.table import DrawKind, Plan, save_plan
+from ttc.allocation.plan import DrawKind, Plan, save_plan
 from ttc.cli.cli import main
 from ttc.core import Answer, Budget, Message, Problem, Sampling
 from ttc.engines.simulated import simulated, truth
 from ttc.errors import ConfigError, EngineError
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
-from ttc.strategies._drawing import draw_wave
+from ttc.strategies.auto import draw_wave
 
 NUM, TOTAL = 60, 40_000
 EVAL = ["eval", "--task", "simulated", "--level", "mixed", "--engine", "simulated", "--baseline", "none", "--seed", "3"]

@@ -14,7 +14,7 @@ from evals.allocation.calibrate import fit, routes, spend
 from evals.allocation.sampled import opened, read_pools, unscored
 from evals.run_folder import read_run
 from tests.ttc.questions import ask
-from ttc.allocation.table import Plan, load_plan, save_plan
+from ttc.allocation.plan import Plan, load_plan, save_plan
 from ttc.cli.cli import main
 from ttc.core import Answer, Sampling
 from ttc.engines.simulated import simulated

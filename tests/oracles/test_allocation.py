@@ -24,9 +24,20 @@ from evals.commands import calibrate as command
 from evals.runs.replay import open_source
 from tests.oracles.tools import ballots
 from tests.ttc.questions import ask
-from ttc.allocation.policy import Climb, Mixture, StoppingPolicy, follow, policy_at, state_of
-from ttc.allocation.table import DrawKind as Draws
-from ttc.allocation.table import Plan, Route, State, load_plan, save_plan
+from ttc.allocation.plan import (
+    Climb,
+    Mixture,
+    Plan,
+    Route,
+    State,
+    StoppingPolicy,
+    follow,
+    load_plan,
+    policy_at,
+    save_plan,
+    state_of,
+)
+from ttc.allocation.plan import DrawKind as Draws
 from ttc.answers import kind_of
 from ttc.cli.cli import main
 from ttc.core import Budget, Sampling

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.oracles.tools import accuracy, answers, near, say
 from tests.ttc.conformance import essence
 from tests.ttc.questions import ask
-from ttc.allocation.table import DrawKind
+from ttc.allocation.plan import DrawKind
 from ttc.choosing.selection import aggregate
 from ttc.core import Answer, Prompt, Sampling, Score
 from ttc.engines.simulated import simulated, truth
@@ -24,7 +24,7 @@ from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.search.policies.puct import Puct, _Place, puct
 from ttc.search.policies.rebase import rebase
 from ttc.session.solve import solve
-from ttc.strategies._drawing import draw_wave
+from ttc.strategies.auto import draw_wave
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.tree import tree
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.oracles.tools import accuracy, answers, near, say
 from ttc.core import Sampling
 from ttc.engines.simulated import truth
-from ttc.strategies._stopping import beta_posterior, dirichlet_posterior
-from ttc.strategies.adaptive import adaptive
+from ttc.strategies.adaptive import adaptive, beta_posterior, dirichlet_posterior
 from ttc.strategies.confidence import _threshold, confidence, lowest_group
 from ttc.strategies.first_finished import first_finished
 from ttc.strategies.majority import majority

@@ -14,8 +14,7 @@ from evals.numbers.metrics import Vote, majority_at_k
 from tests.oracles.tools import ballots
 from ttc import answers
 from ttc.answers import kind_of
-from ttc.choosing.selection import choose
-from ttc.choosing.voting import tally, vote
+from ttc.choosing.selection import choose, tally, vote
 
 KEY, TEXT_KEY = kind_of("math").key, kind_of("exact").key
 

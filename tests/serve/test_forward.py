@@ -17,7 +17,7 @@ from tests.ttc.openai_server import OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, talker, teacher_server
 from ttc.engines.openai.client import Access, Client
 from ttc.engines.openai.factory import openai
-from ttc.engines.openai.request import Features
+from ttc.engines.openai.wire import Features
 
 TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 CALLS = ['{"a": 1, "b": 2}', '{"b":2,"a":1}', '{"a": 5, "b": 5}', '{"a": 1, "b": 2}']

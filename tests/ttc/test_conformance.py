@@ -237,7 +237,7 @@ def check_no_target(case: suite.Case) -> None:
 
 
 NEW = """\
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.selection import fallback, vote
 
 
 async def pairs(problem, session, *, n: int = 64):

@@ -11,9 +11,7 @@ from tests.ttc.tiny_model import write_tokenizer
 from ttc import nano
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS, Registry
-from ttc.identity.contents import part_contents, strategy_contents
-from ttc.identity.digests import ROLES, file_digest, model_digests
-from ttc.identity.reads import ModelFolder, reads
+from ttc.identity.digests import ROLES, ModelFolder, file_digest, model_digests, part_contents, reads, strategy_contents
 
 
 def part(registry: Registry, name: str, model: str | None = None, **params: object) -> PartChoice:

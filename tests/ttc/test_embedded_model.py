@@ -17,7 +17,7 @@ from ttc.engines.embedded.invariant import PAD_ROWS, InvariantDecoder, blocked_a
 from ttc.engines.embedded.model import load_body
 from ttc.engines.embedded.sampler import Rows, sample
 from ttc.engines.embedded.shared import SharedDecoder
-from ttc.engines.shared.tokens import make_rule
+from ttc.engines.shared.tokens import StopRule
 from ttc.errors import ConfigError, PromptTooLong
 
 pytestmark = pytest.mark.numeric
@@ -261,7 +261,7 @@ def test_a_stop_string_is_found_across_tokens_and_only_then() -> None:
     def decode(ids) -> str:
         return "".join(pieces[i] for i in ids)
 
-    rule = make_rule(("bca",), (25,), (24,), pieces, decode)
+    rule = StopRule(("bca",), (25,), (24,), pieces, decode)
     assert rule.watch == {0, 26, 27, 25, 24}
     assert rule.reason([26, 2, 0]) == "bca"  # ab c a
     assert rule.reason([1, 27]) == "bca"  # b cab

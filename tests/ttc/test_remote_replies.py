@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ttc.core import Sampling, Usage
 from ttc.engines.openai.engine import Ledger
 from ttc.engines.openai.ids import IdsReader
-from ttc.engines.openai.reply import ServerUsage, TextReader
+from ttc.engines.openai.wire import ServerUsage, TextReader
 from ttc.engines.shared.balance import Transient
-from ttc.engines.shared.tokens import make_rule
+from ttc.engines.shared.tokens import StopRule
 from ttc.session.thinking import split_text
 
 LEAVES = (
@@ -29,7 +29,7 @@ CHUNKS = st.lists(FIELDS | st.builds(lambda choice, usage: {"choices": [choice],
 
 
 def readers() -> list[Any]:
-    rule = make_rule(("x",), (5,), (2,), (), lambda ids: "".join(chr(97 + i % 26) for i in ids))
+    rule = StopRule(("x",), (5,), (2,), (), lambda ids: "".join(chr(97 + i % 26) for i in ids))
     by_ids = IdsReader(rule, Sampling(max_tokens=4), (2,), lambda ids: "a" * len(ids), True)
     return [by_ids, TextReader(("x",), ("</s>",), False, len), TextReader((), (), True, None)]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttc.commands._stream import Display, Streamed
+from ttc.commands.chat import Display, Streamed
 from ttc.core import Answer, Completion, Message, Problem, Prompt, Sampling, StreamingEngine, UsageSink
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.session.solve import solve

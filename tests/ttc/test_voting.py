@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.tools import ballots
 from ttc.answers import kind_of
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.selection import fallback, vote
 
 KEY = kind_of("math").key
 

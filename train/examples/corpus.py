@@ -17,7 +17,7 @@ from train.examples.examples import Example
 from ttc import seeds
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 
 __all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "corpus_examples", "corpus_of", "word_tokenizer"]
 

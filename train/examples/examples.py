@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 from train.base.rollout import Rollout, read_rollouts
 from train.base.stage import Setting
 from ttc.core import Message, Prompt
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 from ttc.session.thinking import CLOSE, OPEN

@@ -25,7 +25,7 @@ from train.base.rollout import Rollout, mixed, read_rollouts
 from train.base.stage import Setting, one_of, rollouts_path
 from train.examples.examples import Example, completion_ids, read_prompt, rows_of
 from ttc.core import Prompt
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, RecordError
 
 __all__ = [

@@ -24,8 +24,15 @@ from train.recipe.recipe import Recipe, RecipeStep
 from train.registries import make_task
 from ttc.config.choices import PartChoice
 from ttc.config.registry import VERIFIERS
-from ttc.identity.contents import code_digests, part_contents, texts_in
-from ttc.identity.digests import file_digest, model_digests, named, source_digests
+from ttc.identity.digests import (
+    code_digests,
+    file_digest,
+    model_digests,
+    named,
+    part_contents,
+    source_digests,
+    texts_in,
+)
 
 _BETWEEN = re.compile(r"[:=,]")
 """What stands between the parts of a text: NAME:KEY=VALUE,..., KIND:WHERE, DOMAIN=FOLDER."""

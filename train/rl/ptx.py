@@ -17,7 +17,7 @@ from train.examples.examples import Example, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch
 from train.registries import make
 from train.update.batch import TokenBatch, rows_at
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, UnknownName
 
 __all__ = ["Ptx"]

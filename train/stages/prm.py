@@ -42,7 +42,7 @@ from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_
 from ttc import seeds
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import prefixes
 

@@ -30,7 +30,7 @@ from train.registries import make, make_task
 from train.update.batch import Normaliser
 from train.update.build import Build
 from train.update.update import Objective, Updater
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError
 
 __all__ = ["sft"]

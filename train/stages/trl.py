@@ -37,7 +37,7 @@ from train.offline.epochs import FitPlan
 from train.offline.trl_trainers import Method, TrlJob, check_options, run_trl
 from train.registries import make_task
 from ttc.config.recipes import overrides
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import Text
 
 __all__ = ["trl"]
 

@@ -15,16 +15,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint
 from typing import Any, NoReturn
 
+from ttc import __version__
 from ttc.cli.memory import collect_rarely
 from ttc.config.plugins import blamed, described, leaf
 from ttc.config.registry import plugins
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, PluginError, PromptTooLong, RecordError, TTCError, UnknownName, Unsupported
-
-__all__ = ["main"]
 
 GROUP = "ttc.commands"
 EPILOG = """\
@@ -100,7 +98,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=f"ttc {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands = plugins(GROUP)
     command = next((item for item in arguments if not item.startswith("-")), None)
@@ -113,7 +111,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             _refuse(left[0], _innermost(subparsers.choices[command], arguments))
         return args
     for name in sorted(commands):
-        _register_for_help(subparsers, name, commands[name])
+        try:
+            commands[name].load()(subparsers)
+        except ImportError as exc:  # of an optional package: the help says so
+            subparsers.add_parser(name, help=f"unavailable: {exc}")
     return parser.parse_args(arguments)
 
 
@@ -132,17 +133,3 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
         parser.error(f"argument {argument!r} is one too many")
     name = argument.partition("=")[0]
     parser.error(f"no option {name}{nearest(name, list(parser._option_string_actions))}")
-
-
-def _register_for_help(subparsers: Any, name: str, command: EntryPoint) -> None:
-    """Add a command to `ttc --help`; one that cannot be imported is listed with the reason."""
-    try:
-        command.load()(subparsers)
-    except ImportError as exc:
-        subparsers.add_parser(name, help=f"unavailable: {exc}")
-
-
-def _version() -> str:
-    from ttc import __version__
-
-    return f"ttc {__version__}"

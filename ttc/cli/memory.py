@@ -17,8 +17,6 @@ import gc
 import os
 import sys
 
-__all__ = ["KERNELS", "collect_rarely", "keep_little"]
-
 KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 """Decoding meets a new shape at every step, so kernels are seldom met again."""
 

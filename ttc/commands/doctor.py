@@ -12,11 +12,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ttc.commands._doctor.check import Check
-from ttc.commands._doctor.machine import data, devices, machine
-from ttc.commands._doctor.packages import extras, packages, reinstall
-from ttc.commands._doctor.parts import engines, scorers
-from ttc.commands._doctor.sandbox import sandbox
+from ttc.commands._doctor.installation import Check, data, devices, extras, machine, packages, reinstall
+from ttc.commands._doctor.parts import engines, sandbox, scorers
 from ttc.config.choices import DEFAULT_ENGINE
 from ttc.config.recipes import dump
 

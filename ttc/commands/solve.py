@@ -7,6 +7,7 @@ import asyncio
 import json
 import secrets
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +26,11 @@ from ttc.cli.parts import (
     resolve_thinking,
 )
 from ttc.cli.rehearsal import refuse_early
-from ttc.commands._tree import tree_lines
-from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump
-from ttc.core import Answer, Budget, Message, Problem, Sampling
+from ttc.core import Answer, Message, Path, Problem, Sampling
 from ttc.errors import ConfigError, UnknownName
 from ttc.session.solve import fit_to_context, solve
-from ttc.session.thinking import Thinking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +43,6 @@ class SolveOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOpti
     json: bool = option(False, "print everything about the answer as one JSON object")
     show_tree: bool = option(False, "show steps, scores and pruned branches on stderr")
     show_thinking: bool = option(False, "show the chosen thinking on stderr")
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """How to draw and what may be spent; `fit` lowers the default max_tokens to the model's context."""
-
-    seed: int
-    sampling: Sampling
-    thinking: Thinking
-    budget: Budget | None
-    fit: bool
 
 
 def register(subparsers: Any) -> None:
@@ -75,17 +62,30 @@ def run(args: argparse.Namespace) -> int:
     if len(strategies) != 1:
         raise ConfigError("ttc solve takes one --strategy; ttc eval compares several")
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    how = How(
-        seed,
-        resolve_sampling(options, Sampling()),
-        resolve_thinking(options, options.settings),
-        resolve_budget(options.budget),
-        fit=options.max_tokens is None,
-    )
-    engine = resolve_engine(options, options.settings)
-    scorer = resolve_scorer(options.scorer, options.settings, strategies, is_packaged=options.is_packaged)
-    refuse_early(strategies, has_scorer=scorer is not None, sampling=how.sampling, thinking=how.thinking)
-    answer = asyncio.run(_solve(problem, strategies[0], engine, scorer, how))
+    sampling, thinking = resolve_sampling(options, Sampling()), resolve_thinking(options, options.settings)
+    budget = resolve_budget(options.budget)
+    engine_choice = resolve_engine(options, options.settings)
+    scorer_choice = resolve_scorer(options.scorer, options.settings, strategies, is_packaged=options.is_packaged)
+    refuse_early(strategies, has_scorer=scorer_choice is not None, sampling=sampling, thinking=thinking)
+
+    async def work() -> Answer:
+        engine = engine_choice.create_engine()
+        try:
+            scorer = None if scorer_choice is None else scorer_choice.create_scorer(engine)
+            fits = options.max_tokens is not None  # else the default is lowered to the model's context
+            return await solve(
+                problem,
+                engine=engine,
+                strategy=strategies[0].bind(scorer),
+                seed=seed,
+                sampling=sampling if fits else fit_to_context(sampling, engine, problem, thinking),
+                thinking=thinking,
+                budget=budget,
+            )
+        finally:
+            await engine.close()
+
+    answer = asyncio.run(work())
     _print(answer, strategies[0].label, seed, options)
     return 0 if answer.finish_reason == "stop" and answer.text.strip() else 3
 
@@ -98,30 +98,6 @@ def _problem(options: SolveOptions) -> Problem:
         raise ConfigError("the question is empty")
     system = () if options.system is None else (Message("system", options.system),)
     return Problem("question", (*system, Message("user", question.strip())), options.kind)
-
-
-async def _solve(
-    problem: Problem,
-    strategy: StrategyChoice,
-    engine_choice: PartChoice,
-    scorer_choice: PartChoice | None,
-    how: How,
-) -> Answer:
-    engine = engine_choice.create_engine()
-    try:
-        scorer = None if scorer_choice is None else scorer_choice.create_scorer(engine)
-        sampling = fit_to_context(how.sampling, engine, problem, how.thinking) if how.fit else how.sampling
-        return await solve(
-            problem,
-            engine=engine,
-            strategy=strategy.bind(scorer),
-            seed=how.seed,
-            sampling=sampling,
-            thinking=how.thinking,
-            budget=how.budget,
-        )
-    finally:
-        await engine.close()
 
 
 def _print(answer: Answer, label: str, seed: int, options: SolveOptions) -> None:
@@ -151,3 +127,35 @@ def _cost_line(answer: Answer, label: str, seed: int) -> str:
     unscored = without_scores([answer])
     line += f"; {unscored}" if unscored else ""
     return line + (f"; stopped: {answer.stop_cause}" if answer.stop_cause != "done" else "")
+
+
+MAX_CHARS = 72
+"""Characters of a step that are shown."""
+
+
+def tree_lines(answer: Answer) -> list[str]:
+    """Return the tree of `answer`, a line a step, children in path order; the chosen path is marked with `*`."""
+    scores = {event.path: event.data.get("value") for event in answer.trace if event.kind == "score"}
+    pruned = {event.path for event in answer.trace if event.kind == "prune"}
+    selection = next((event.path for event in answer.trace if event.kind == "select"), ())
+    steps = {event.path: event.data for event in answer.trace if event.kind == "generate"}
+    children: dict[Path, list[Path]] = {}
+    for path in sorted(steps):
+        children.setdefault(path[:-1], []).append(path)
+
+    def branch(parent: Path, indent: str) -> Iterator[str]:
+        paths = children.get(parent, [])
+        for path in paths:
+            is_last, on_path = path == paths[-1], selection[: len(path)] == path
+            line = _step_line(steps[path], scores.get(path), path in pruned)
+            yield f"{indent}{'└' if is_last else '├'}{'*' if on_path else '─'} {line}"
+            yield from branch(path, indent + ("   " if is_last else "│  "))
+
+    return list(branch((), ""))
+
+
+def _step_line(step: Mapping[str, Any], score: float | None, pruned: bool) -> str:
+    text = " ".join(str(step["text"]).split())
+    text = text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+    number = "" if score is None else f"  {score:.3f}"
+    return f"{text}  [{int(step['num_tokens'])}]{number}{'  pruned' if pruned else ''}"

@@ -16,24 +16,39 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar, cast, get_args
 
-from ttc.commands._submissions import Asked, from_audit, from_lines, judge_all
 from ttc.config.choices import PartChoice
 from ttc.config.recipes import overrides
 from ttc.config.registry import VERIFIERS
-from ttc.core import Verdict
-from ttc.errors import ConfigError
+from ttc.core import FinishReason, Submission, Target, Verdict
+from ttc.errors import ConfigError, RecordError
 from ttc.records import encode
-from ttc.verifiers.service.audit import Audit
+from ttc.verifiers.service.audit import Audit, read_audit
 from ttc.verifiers.service.disagreement import summary_lines, tally
 from ttc.verifiers.service.service import Service
 
-Judge = Callable[[Asked], Any]
-Tell = Callable[[Asked, Any], None]
+IN_FLIGHT = 64
+"""Submissions judged at once."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One submission to judge; `logged` is the verdict that an audit log has on it."""
+
+    id: Any
+    target: Target
+    submission: Submission
+    logged: Verdict | None = None
+
+
+_Judged: TypeAlias = asyncio.Queue[tuple[Asked, asyncio.Future[T]] | Exception | None]
+"""What is being judged, in its order; an error of the source is the last, None is its end."""
 
 
 def register(subparsers: Any) -> None:
@@ -93,7 +108,10 @@ async def _serve(args: argparse.Namespace, services: Sequence[Service]) -> None:
         if args.canaries:
             for service in services:
                 await asyncio.to_thread(service.start)
-        source = from_lines(sys.stdin, "<stdin>") if args.rescore is None else from_audit(args.rescore)
+        source = from_lines(sys.stdin, "<stdin>")
+        if args.rescore is not None:
+            entries = read_audit(args.rescore)
+            source = (Asked(entry.id, entry.target, entry.submission, entry.verdict) for entry in entries)
         if args.rescore is None and len(services) == 1:
             await judge_all(source, lambda item: _ask(services[0], item), _print)
         else:
@@ -140,3 +158,70 @@ def _compare(pairs: list[tuple[Verdict, Verdict]], item: Asked, verdicts: tuple[
     if first.status != second.status:
         row = {"id": item.id, "target": item.target, "text": item.submission.text}
         print(json.dumps({**row, "first": _row(first), "second": _row(second)}), flush=True)
+
+
+def from_lines(lines: Iterable[str], source: str) -> Iterator[Asked]:
+    """Read {"id", "target", "text", "thinking", "finish_reason"}; raises RecordError naming line and field."""
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _parsed(line, f"{source} line {number}")
+    except UnicodeDecodeError as exc:
+        raise RecordError(f"{source} after line {number}: not UTF-8: {exc.reason}") from exc
+
+
+async def judge_all(
+    source: Iterator[Asked], judge: Callable[[Asked], Awaitable[T]], tell: Callable[[Asked, T], None]
+) -> None:
+    """Judge with up to IN_FLIGHT at once; `tell` is called in the order of the source, each as soon as it can be.
+
+    A broken line is raised after the verdicts on all before it have been told.
+    """
+    queue: _Judged[T] = asyncio.Queue(IN_FLIGHT)
+    reader = asyncio.create_task(_read_all(source, judge, queue))
+    try:
+        while (item := await queue.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            asked, verdict = item
+            tell(asked, await verdict)
+    finally:
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def _read_all(source: Iterator[Asked], judge: Callable[[Asked], Awaitable[T]], queue: _Judged[T]) -> None:
+    while True:
+        try:
+            # Reading may block on a slow writer, so it happens in a thread.
+            item = await asyncio.to_thread(next, source, None)
+        except Exception as exc:  # handed over, and raised in its turn
+            await queue.put(exc)
+            return
+        if item is None:
+            break
+        await queue.put((item, asyncio.ensure_future(judge(item))))
+    await queue.put(None)
+
+
+def _parsed(line: str, where: str) -> Asked:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as exc:
+        raise RecordError(f"{where}: not JSON: {exc}") from exc
+    except RecursionError as exc:
+        raise RecordError(f"{where}: nested too deeply") from exc
+    if not isinstance(row, Mapping):
+        raise RecordError(f"{where}: expected an object, got {type(row).__name__}")
+    for field in ("id", "target", "text"):
+        if field not in row:
+            raise RecordError(f"{where}: field {field!r} is missing")
+    for field in ("text", "thinking"):
+        if not isinstance(row.get(field, ""), str):
+            raise RecordError(f"{where}: field {field!r} must be a string")
+    finish = row.get("finish_reason", "stop")
+    if finish not in get_args(FinishReason):
+        raise RecordError(f"{where}: field 'finish_reason' must be stop, length or abort, got {finish!r}")
+    submission = Submission(row["text"], row.get("thinking", ""), cast("FinishReason", finish))
+    return Asked(row["id"], row["target"], submission)

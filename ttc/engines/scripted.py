@@ -116,13 +116,8 @@ class ScriptedEngine:
             messages=tuple(messages),
         )
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """One id per character or marker."""
-        return encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Inverse of `encode`."""
-        return decode(ids)
+    encode = staticmethod(encode)
+    decode = staticmethod(decode)
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """Continue by the script; see `ttc.core.Engine.generate`."""

@@ -30,9 +30,6 @@ from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines.scripted import Script, ScriptedEngine
 from ttc.errors import ConfigError
 
-__all__ = ["DELIMITER", "Preset", "simulated", "truth"]
-
-
 DELIMITER = "\n\n"
 GOOD, WRONG, DECEPTIVE = "g", "b", "d"
 FOUND, SEARCHING = "f", "n"

@@ -4,9 +4,11 @@
     source_digests(file)      {"second.py": ..., "helper.py": ...}       a user's file and the modules beside it
     digest_of(data)           JSON data, such as the rows of a task
     named(...), differing()   name each digest for people, and say by name what differs between two sets of them
+    part_contents(part)       all that a part reads, without loading it: {"weights of model nano": "9f2c...",
+                              "strategy file second.py": "77ab...", "plan of strategy auto": "0d1e..."}
 
 A digest is a SHA-256, 64 hex digits. A digest is of content alone: copying a file or touching it changes nothing. Cost:
-each file is read once, about a second per gigabyte. Standard library only.
+each file is read once, about a second per gigabyte.
 
 Digests of large files are remembered between processes in one JSON file, `ttc/digests.json` in the user's cache folder
 (XDG_CACHE_HOME, else ~/.cache). One is trusted only while everything that the system says of the file is as it was:
@@ -19,6 +21,20 @@ writers at once) it is done without.
 What cannot be seen has no digest, and none is invented: a model behind a server, or a hub id that is not on this
 machine, is known by its name alone, and saying so is the caller's part. Left out: subfolders of a model folder; of a
 user's code whatever is installed, and files that it opens; file systems that keep the old times of a changed file.
+
+Of a part count: the file that it was named by (`mine.py:function`) with the modules beside it; the model folders and
+inner parts that it states, or its `model` where it states nothing; and every parameter that is the path of a file, or
+again `file.py:function`. A hub id is fetched where it is not here yet. Left out: installed plug-ins, which their
+version names; folders among the parameters; what only a server knows, which a loaded engine says itself
+(`ttc.core.Served`). A statement is attached to the factory:
+
+    def _reads(*, model, **options):                  @reads(_reads)
+        return [ModelFolder(resolve(model))]          def my_engine(model=None, *, threads=1): ...
+
+The function gets every argument of the factory by name and names the model folders and the inner parts that those
+arguments lead to. A part that states nothing is taken to read its `model` where that is a folder or a file here, which
+is right for most; what must be stated is a default model, a hub id, a folder of which only the tokenizer counts, and
+parts inside a part. Files among the other parameters need no statement.
 """
 
 from __future__ import annotations
@@ -29,26 +45,18 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
+from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.recipes import split_model, user_file
+from ttc.config.registry import Registry
+from ttc.config.signatures import arguments_of
 from ttc.durable import replace_text
 from ttc.errors import ConfigError
-
-__all__ = [
-    "LARGE",
-    "ROLES",
-    "differing",
-    "digest_of",
-    "file_digest",
-    "model_digests",
-    "named",
-    "remembered",
-    "source_digests",
-]
-
 
 _TEMPLATE_KEY = "chat_template"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -262,3 +270,137 @@ def _remember(file: Path, key: str, entry: list[int | str]) -> None:
     with contextlib.suppress(OSError):  # the cache saves time and decides nothing
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, json.dumps({**newest, key: entry}))
+
+
+BESIDE_WEIGHTS = tuple(role for role in ROLES if role != "weights")
+"""What is read here of a model whose weights are behind a server."""
+_ATTRIBUTE = "ttc_reads"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model folder, or only some of its roles; `owner` is what people call it, where the part's name does not do."""
+
+    path: Path
+    roles: tuple[str, ...] = tuple(ROLES)
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InnerPart:
+    """A part that the part makes: `spec` is NAME or NAME:MODEL."""
+
+    registry: Registry
+    spec: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+Reads: TypeAlias = Callable[..., Iterable[ModelFolder | InnerPart]]
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+def reads(statement: Reads) -> Callable[[Factory], Factory]:
+    """Attach to a factory what it reads; `statement` takes all its arguments by name."""
+
+    def attach(factory: Factory) -> Factory:
+        setattr(factory, _ATTRIBUTE, statement)
+        return factory
+
+    return attach
+
+
+def reads_of(factory: Callable[..., Any]) -> Reads | None:
+    """Return the statement of a factory, or None where it made none."""
+    statement: Reads | None = getattr(factory, _ATTRIBUTE, None)
+    return statement
+
+
+def part_contents(part: PartChoice) -> dict[str, str]:
+    """Return the digests of all that an engine, a scorer or a verifier reads, by name.
+
+    Raises:
+        ConfigError: a folder or file that cannot be read, or a model that is not here and cannot be fetched.
+    """
+    contents = code_digests(part.kind, part.name)
+    for source in _sources(part):
+        if isinstance(source, ModelFolder):
+            contents |= _folder_digests(source, _owner(part, source))
+        else:
+            contents |= part_contents(_inner(source))
+    return contents | _parameter_digests(f"{part.kind} {part.name}", _named_files(part))
+
+
+def strategy_contents(choice: StrategyChoice) -> dict[str, str]:
+    """Return the digests of a strategy's own file, if it has one, and of the files among its parameters."""
+    return code_digests("strategy", choice.name) | _parameter_digests(f"strategy {choice.name}", choice.params)
+
+
+def code_digests(kind: str, name: str) -> dict[str, str]:
+    """Return the digests of the file that a part was named by and of the modules beside it; of a registered name {}."""
+    file = user_file(name)
+    return {} if file is None else named(source_digests(file), before=f"{kind} file ")
+
+
+def _sources(part: PartChoice) -> Iterable[ModelFolder | InnerPart]:
+    statement = reads_of(part.factory)
+    if statement is not None:
+        return statement(**_arguments(part))
+    folder = None if part.model is None else Path(part.model).expanduser()
+    return [ModelFolder(folder)] if folder is not None and folder.is_dir() else []
+
+
+def _named_files(part: PartChoice) -> Mapping[str, Any]:
+    """The parameters that may name files; the model too, where the part does not state what it makes of it."""
+    own = {} if part.model is None or reads_of(part.factory) is not None else {"model": part.model}
+    return {**own, **part.params}
+
+
+def _arguments(part: PartChoice) -> dict[str, Any]:
+    """Every argument of the factory, the defaults included; the engine that is supplied later is None."""
+    arguments = arguments_of(part.factory, part.params)
+    return {**arguments, **({"model": part.model} if "model" in arguments else {})}
+
+
+def _owner(part: PartChoice, source: ModelFolder) -> str:
+    if source.owner is not None:
+        return source.owner
+    return f"model {part.model or source.path.name}" if part.kind == "engine" else f"{part.kind} {part.label}"
+
+
+def _folder_digests(source: ModelFolder, owner: str) -> dict[str, str]:
+    digests = model_digests(source.path)
+    return named({role: digests[role] for role in source.roles if role in digests}, after=f" of {owner}")
+
+
+def _inner(source: InnerPart) -> PartChoice:
+    name, model = split_model(source.spec)
+    return PartChoice(source.registry.kind, name, model, source.registry.load(name), source.params)
+
+
+def _parameter_digests(owner: str, params: Mapping[str, Any]) -> dict[str, str]:
+    digests: dict[str, str] = {}
+    for key, value in params.items():
+        for text in texts_in(value):
+            digests |= _text_digests(f"{key} of {owner}", text)
+    return digests
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts and paths in a setting: itself, or those of a list or table."""
+    if isinstance(value, (str, Path)):
+        yield str(value)
+    elif isinstance(value, Mapping):
+        yield from texts_in(list(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from texts_in(item)
+
+
+def _text_digests(owner: str, text: str) -> dict[str, str]:
+    """The digest of the file that a parameter names, by itself or as `file.py:function`; none for any other text."""
+    code = user_file(split_model(text)[0])
+    if code is not None and os.path.isfile(code):
+        return named(source_digests(code), before=f"{owner}: ")
+    path = os.path.expanduser(text)
+    is_file = ("/" in path or "." in path) and os.path.isfile(path)  # no bare name that a file happens to have
+    return {f"{owner}: {os.path.basename(path)}": file_digest(Path(path))} if is_file else {}

@@ -21,7 +21,7 @@ from ttc.config.registry import SCORERS
 from ttc.config.signatures import bind, checked_by
 from ttc.core import Engine, Price, PricedScorer, Prompt, Score, Scorer, UsageSink, WholeAnswerScorer
 from ttc.errors import ConfigError
-from ttc.identity.reads import InnerPart, reads
+from ttc.identity.digests import InnerPart, reads
 
 Missing = Literal["abstain", "renormalise"]
 

@@ -23,7 +23,7 @@ from ttc.config.signatures import checked_by
 from ttc.config.values import at_least
 from ttc.core import Completion, Engine, Message, Price, Prompt, Sampling, Score, Usage, UsageSink
 from ttc.errors import ConfigError
-from ttc.identity.reads import InnerPart, reads
+from ttc.identity.digests import InnerPart, reads
 
 
 class JudgeScorer:

@@ -16,8 +16,7 @@ from ttc.config.signatures import checked_by
 from ttc.core import Scorer
 from ttc.engines.shared.folder import check_model
 from ttc.errors import ConfigError
-from ttc.identity.digests import ROLES
-from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
+from ttc.identity.digests import BESIDE_WEIGHTS, ROLES, ModelFolder, reads
 from ttc.scorers.reward_models.backends import EmbeddedCore, OverHttp
 
 Backend: TypeAlias = EmbeddedCore | OverHttp
@@ -55,8 +54,7 @@ def orm(
     Raises:
         ConfigError: no model, or one that is no outcome reward model.
     """
-    from ttc.engines.shared.folder import resolve
-    from ttc.engines.shared.shape import read_config, supported
+    from ttc.engines.shared.folder import read_config, resolve, supported
     from ttc.scorers.reward_models.adapters import load_adapter, recognise
     from ttc.scorers.reward_models.embedded import adapted
 

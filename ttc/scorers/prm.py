@@ -22,8 +22,7 @@ from ttc.config.signatures import checked_by
 from ttc.core import Scorer
 from ttc.engines.shared.folder import check_model
 from ttc.errors import ConfigError
-from ttc.identity.digests import ROLES
-from ttc.identity.reads import BESIDE_WEIGHTS, ModelFolder, reads
+from ttc.identity.digests import BESIDE_WEIGHTS, ROLES, ModelFolder, reads
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.adapters import load_adapter, recognise, step_adapters
 from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, OverHttp, StepsOverHttp
@@ -105,7 +104,7 @@ def prm(
 
         return StepsScorer(RewardServer(options), step_delimiter or "\n\n", options.served_model)
 
-    from ttc.engines.shared.shape import read_config
+    from ttc.engines.shared.folder import read_config
 
     reading = _reading(kind=kind, step_tag=step_tag, good=good, bad=bad, positive_label=positive_label, beta=beta)
     folder = _folder(model)

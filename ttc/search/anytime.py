@@ -29,8 +29,6 @@ from ttc.search.tree import NO_VERDICT, Course, Growth, Node
 from ttc.session.meter import Cost
 from ttc.session.session import Session
 
-__all__ = ["FirstPath", "Pace", "Run", "find_leaves"]
-
 
 @dataclass(frozen=True, slots=True)
 class FirstPath:
@@ -62,10 +60,9 @@ class FirstPath:
         return max(self.num_tokens - num_sampled, -(-self.num_tokens // self.num_steps), 1)
 
     def _flops(self, session: Session, num_tokens: int, num_sampled: int) -> float:
-        shape, before = session.capabilities.shape, self.num_prompt + num_sampled
-        if shape is None:
-            return 0.0
-        return shape.flops(num_tokens, before) if num_sampled else shape.flops(before + num_tokens, 0)
+        before = self.num_prompt + num_sampled
+        read, kept = (num_tokens, before) if num_sampled else (before + num_tokens, 0)
+        return session.capabilities.flops(read, kept)
 
 
 class Pace:
@@ -118,7 +115,7 @@ async def find_leaves(session: Session, root: Prompt, n: int, growth: Growth, ru
     if not session.limited or _surely_paid(session, root, n, growth):
         return await run(growth, n, 0)
     search = _Search(session, root, growth, run, Pace())
-    if _only_timed(session):
+    if session.pays_for(Cost(1, 1, 1)) == math.inf:  # only time is limited
         leaves = await search.side_by_side(n)
     else:
         session.narrow()
@@ -131,17 +128,12 @@ def _surely_paid(session: Session, root: Prompt, n: int, growth: Growth) -> bool
     if session.seconds_left < math.inf:
         return False
     tokens, price = 2 * growth.sampling.max_tokens, session.price(root, growth.scorer)
-    shape, length = session.capabilities.shape, len(root.token_ids or ()) + tokens
     path = Cost(
         tokens * (1 + price.per_token) + price.fixed + price.per_draw * growth.max_depth,
         session.thinking.calls_each * growth.max_depth,
-        0.0 if shape is None else shape.flops(length, 0) + price.flops(tokens),
+        session.capabilities.flops(len(root.token_ids or ()) + tokens, 0) + price.flops(tokens),
     )
     return session.pays_for(path) >= n
-
-
-def _only_timed(session: Session) -> bool:
-    return session.pays_for(Cost(1, 1, 1)) == math.inf
 
 
 @dataclass(frozen=True, slots=True)

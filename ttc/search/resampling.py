@@ -1,4 +1,4 @@
-"""Whole numbers of children: for the best by score, or by the unbiased resampling of sequential Monte Carlo.
+"""Whole numbers of children by the unbiased resampling of sequential Monte Carlo.
 
 Douc, Cappé, Moulines 2005, "Comparison of Resampling Schemes for Particle Filtering". Every scheme gives path i
 num * weight_i copies on average. Multinomial draws each copy by itself; stratified draws one in each of `num` equal
@@ -60,14 +60,6 @@ def _multinomial(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
     return _counted(weights, [dice(i) for i in range(num)])
 
 
-def _stratified(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
-    return _counted(weights, [(i + dice(i)) / num for i in range(num)])
-
-
-def _systematic(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
-    return _counted(weights, [(i + dice(0)) / num for i in range(num)])
-
-
 def _residual(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
     # What is a whole number but for rounding is whole: num equal weights leave nothing to draw.
     whole = [math.floor(num * weight + 1e-9) for weight in weights]
@@ -81,18 +73,10 @@ def _residual(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
 
 
 _SCHEMES: Mapping[Scheme, Callable[[Sequence[float], int, Dice], list[int]]] = MappingProxyType(
-    {"multinomial": _multinomial, "stratified": _stratified, "systematic": _systematic, "residual": _residual}
+    {
+        "multinomial": _multinomial,
+        "stratified": lambda weights, num, dice: _counted(weights, [(i + dice(i)) / num for i in range(num)]),
+        "systematic": lambda weights, num, dice: _counted(weights, [(i + dice(0)) / num for i in range(num)]),
+        "residual": _residual,
+    }
 )
-
-
-def keep_top(scores: Sequence[float], width: int, keep: int) -> list[int]:
-    """Give `width` children to the `keep` best nodes, as equally as possible, the better ones first.
-
-    >>> keep_top([0.1, 0.9, 0.5], 5, 2)
-    [0, 3, 2]
-    """
-    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[: max(1, min(keep, width))]
-    counts = [0] * len(scores)
-    for rank, index in enumerate(order):
-        counts[index] = width // len(order) + (rank < width % len(order))
-    return counts

@@ -112,12 +112,25 @@ class Policy(Protocol):
     """Decides how wide each live node grows."""
 
     def subtrees(self, n: int) -> tuple[int, ...]:
-        """Split the width n into independent subtrees; their widths sum to n."""
-        ...
+        """Split the width n into independent subtrees; their widths sum to n. By default it is one."""
+        return (n,)
 
     def allocate(self, scores: Sequence[float], width: int) -> list[int]:
         """Children of each live node; they sum to `width` exactly. A node without a verdict scores -inf."""
         ...
+
+
+def keep_top(scores: Sequence[float], width: int, keep: int) -> list[int]:
+    """Give `width` children to the `keep` best nodes, as equally as possible, the better ones first.
+
+    >>> keep_top([0.1, 0.9, 0.5], 5, 2)
+    [0, 3, 2]
+    """
+    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[: max(1, min(keep, width))]
+    counts = [0] * len(scores)
+    for rank, index in enumerate(order):
+        counts[index] = width // len(order) + (rank < width % len(order))
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +147,7 @@ class Resampler(Protocol):
 
     def subtrees(self, n: int) -> tuple[int, ...]:
         """As of `Policy`."""
-        ...
+        return (n,)
 
     def increment(self, score: float) -> float:
         """Log of the factor by which a new step's score (-inf: no verdict) multiplies the weight of its path."""
@@ -236,7 +249,10 @@ async def _grow_subtree(
         if not live or width <= 0:
             break
         # From here on the level is complete: every live node has its score, so the schedule cannot sway the ranking.
-        course = _course(session, live, width, depth, started, growth)
+        course = Course(width)
+        if growth.pace is not None:
+            least = min(node.num_sampled for node in live)
+            course = growth.pace(session, least, depth, width, (session.clock() - started) / depth)
         if not course.guided:
             return sorted([*leaves, *await _close(session, live, course.width, growth)], key=_path)
         width = course.width
@@ -257,14 +273,6 @@ async def _grow_subtree(
 
 def _path(node: Node) -> Path:
     return node.prompt.path
-
-
-def _course(session: Session, live: Sequence[Node], width: int, depth: int, started: float, growth: Growth) -> Course:
-    """How the level goes on: at full width, or as the budget allows."""
-    if growth.pace is None:
-        return Course(width)
-    num_sampled = min(node.num_sampled for node in live)
-    return growth.pace(session, num_sampled, depth, width, (session.clock() - started) / depth)
 
 
 async def _close(session: Session, live: Sequence[Node], width: int, growth: Growth) -> list[Node]:
@@ -306,21 +314,17 @@ def ended(node: Node, growth: Growth) -> bool:
 async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> list[Node]:
     """Generate and score every child of the plan at once; results in path order; fewer when the budget ends."""
     if growth.barrier is None and not session.rationed:
-        families = _one_by_one(plan) if session.limited else plan
+        one_by_one = (replace(branch, draws=range(draw, draw + 1)) for branch in plan for draw in branch.draws)
+        families = one_by_one if session.limited else plan
         nodes_by_branch = await gather(grow(session, branch, growth) for branch in families)
         return [child for family in nodes_by_branch for child in family]
     births = [(branch, draw) for branch in plan for draw in branch.draws]
     return await _in_step(session, births, growth, growth.barrier)
 
 
-def _one_by_one(plan: Sequence[Branch]) -> list[Branch]:
-    """The same children, each as a branch of its own."""
-    return [replace(branch, draws=range(draw, draw + 1)) for branch in plan for draw in branch.draws]
-
-
 async def grow(session: Session, branch: Branch, growth: Growth) -> list[Node]:
     """Grow the children of a branch and score them together; fewer when the budget does not cover all."""
-    children = await _first_step(session, branch, growth)
+    children = await _steps(session, branch, branch.draws, 1, growth)
     if growth.verify_every > 1:
         children = await gather(_finish(session, child, growth) for child in children)
     return await _judge(session, children, growth)
@@ -330,9 +334,7 @@ async def _in_step(
     session: Session, births: Sequence[tuple[Branch, int]], growth: Growth, barrier: Barrier | None
 ) -> list[Node]:
     """All steps, then all scores in path order, each together with every other member of the barrier."""
-    first = await gather(
-        _first_step(session, replace(branch, draws=range(draw, draw + 1)), growth) for branch, draw in births
-    )
+    first = await gather(_steps(session, branch, range(draw, draw + 1), 1, growth) for branch, draw in births)
     children = [child for family in first for child in family]
     while not all(child.complete for child in children):
         children = await gather(_step(session, child, growth) for child in children)
@@ -342,15 +344,6 @@ async def _in_step(
     if barrier is not None:
         await barrier.wait()
     return results
-
-
-async def _first_step(session: Session, branch: Branch, growth: Growth) -> list[_Grown]:
-    """The first step of every child of a branch; fewer when the budget ends, none when nothing could be drawn."""
-    sampling = _step_sampling(growth, branch)
-    completions = await session.generate(
-        branch.prompt, branch.draws, sampling=sampling, scorer=growth.scorer, piece=True, least=0
-    )
-    return [_after(branch, completion, 1, growth) for completion in completions]
 
 
 async def _finish(session: Session, child: _Grown, growth: Growth) -> _Grown:
@@ -363,20 +356,26 @@ async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
     """Grow a child by one more step; when the budget ends it is complete as it is."""
     if child.complete:
         return child
-    sampling = _step_sampling(growth, child)
+    children = await _steps(session, child, range(1), child.num_steps + 1, growth)
+    return children[0] if children else replace(child, complete=True)
+
+
+async def _steps(
+    session: Session, parent: Branch | _Grown, draws: range, num_steps: int, growth: Growth
+) -> list[_Grown]:
+    """Step `num_steps` of every child of a place; fewer when the budget ends, none when nothing could be drawn."""
+    left = growth.sampling.max_tokens - parent.num_sampled
+    sampling = replace(growth.sampling, stop=growth.stop, max_tokens=min(growth.max_step_tokens, left))
     completions = await session.generate(
-        child.prompt, range(1), sampling=sampling, scorer=growth.scorer, resumed=True, piece=True, least=0
+        parent.prompt,
+        draws,
+        sampling=sampling,
+        scorer=growth.scorer,
+        resumed=num_steps > 1,
+        piece=True,
+        least=0,
     )
-    return _after(child, completions[0], child.num_steps + 1, growth) if completions else replace(child, complete=True)
-
-
-def _step_sampling(growth: Growth, child: Branch | _Grown) -> Sampling:
-    """How the next step of a path is drawn."""
-    return replace(
-        growth.sampling,
-        stop=growth.stop,
-        max_tokens=min(growth.max_step_tokens, growth.sampling.max_tokens - child.num_sampled),
-    )
+    return [_after(parent, completion, num_steps, growth) for completion in completions]
 
 
 def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, growth: Growth) -> _Grown:

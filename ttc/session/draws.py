@@ -16,8 +16,6 @@ from ttc.config.values import at_least, at_most
 from ttc.core import Path, Prompt, Sampling
 from ttc.errors import ConfigError
 
-__all__ = ["MAX_SAMPLES", "DrawBook", "check_n"]
-
 MAX_SAMPLES = 100_000
 """Draws of one problem whose requests still fit into memory, and more than any curve of coverage needs."""
 

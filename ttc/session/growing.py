@@ -96,9 +96,9 @@ async def begin(session: Session, prompt: Prompt, n: int, num_tokens: int) -> li
 
 def _cost(session: Session, prompt: Prompt, num_tokens: int, piece: int) -> Cost:
     """What a draw of so many tokens takes when it grows by `piece` at a time, over a cached context."""
-    shape, length = session.capabilities.shape, len(prompt.token_ids or ()) + num_tokens
+    length = len(prompt.token_ids or ()) + num_tokens
     calls = session.thinking.calls_each * -(-num_tokens // piece)
-    return Cost(num_tokens, calls, 0.0 if shape is None else shape.flops(length, 0))
+    return Cost(num_tokens, calls, session.capabilities.flops(length, 0))
 
 
 def check_pieces(name: str, session: Session, chunk: int) -> None:

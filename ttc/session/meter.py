@@ -22,8 +22,6 @@ from typing import TypeAlias
 from ttc.core import Budget, Completion, Path, Price, PricedScorer, Prompt, Sampling, Usage
 from ttc.errors import BudgetExceeded
 
-__all__ = ["FREE", "Clock", "Cost", "Lease", "Meter"]
-
 Clock: TypeAlias = Callable[[], float]
 """Seconds that only ever grow."""
 
@@ -168,7 +166,10 @@ class Meter:
         Raises:
             BudgetExceeded: not even one token or call remains.
         """
-        self._check_open()
+        if self._closed:
+            raise BudgetExceeded("the budget is too small for so many subtrees")
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            raise BudgetExceeded(f"budget.seconds {self.budget.seconds:g} is spent")
         if request.prompt in self._priced:
             request = replace(request, price=replace(request.price, fixed=0))
         try:
@@ -190,12 +191,6 @@ class Meter:
         """Whether a draw may take what its scoring would need: nothing was drawn before it, or is being drawn."""
         first = not self.usage.calls and not self._leased_calls and self._parent is None
         return request.opening and request.price != FREE and first
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise BudgetExceeded("the budget is too small for so many subtrees")
-        if self.seconds_left is not None and self.seconds_left <= 0:
-            raise BudgetExceeded(f"budget.seconds {self.budget.seconds:g} is spent")
 
     def _fit(self, request: Request) -> Lease:
         """The largest lease for `request` that what is left covers."""

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from ttc.choosing.selection import choose
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.selection import choose, fallback, vote
 from ttc.concurrent import gather, gather_until
 from ttc.config.plugins import read_scores
 from ttc.core import (
@@ -308,7 +307,7 @@ class Session:
         self, prompt: Prompt, num_draws: int, sampling: Sampling, thinking: Thinking, scorer: Scorer | None, piece: bool
     ) -> Request:
         """What the draws of a prompt ask of the budget."""
-        shape, length = self.capabilities.shape, len(prompt.token_ids or ())
+        length = len(prompt.token_ids or ())
         closable = not piece and self._can_close(thinking)
         control = replace(thinking, max_tokens=sampling.max_tokens) if closable and not thinking.active else thinking
         return Request(
@@ -319,7 +318,7 @@ class Session:
             calls=control.calls_each,
             injected=control.count_injected(self._engine) if self.rationed else 0,
             opening=not piece,
-            draw_flops=lambda num_tokens: 0.0 if shape is None else shape.flops(length + num_tokens, 0),
+            draw_flops=lambda num_tokens: self.capabilities.flops(length + num_tokens, 0),
         )
 
     def _can_close(self, thinking: Thinking) -> bool:
@@ -456,16 +455,10 @@ class Session:
         self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
     ) -> Candidate:
         """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
-        candidate = self._close_path(whole, finish_reason, score, num_tokens)
-        self._closed[candidate.path] = candidate
-        return candidate
-
-    def _close_path(self, whole: Prompt, finish_reason: str, score: float | None, num_tokens: int) -> Candidate:
-        """The candidate of the path that `whole` ends; `num_tokens` is its length where there are no ids."""
         text, thinking, inside = _split(whole, self._engine)
         complete = finish_reason == "stop" and not inside
         logprobs = [value for value in whole.logprobs or () if value is not None]
-        return Candidate(
+        candidate = Candidate(
             path=whole.path,
             text=text,
             thinking=thinking,
@@ -475,6 +468,8 @@ class Session:
             score=score,
             logprob=sum(logprobs) if logprobs else None,
         )
+        self._closed[candidate.path] = candidate
+        return candidate
 
     def best_so_far(self) -> Answer:
         """What is in hand when the budget ended before the strategy did: the best score, else the vote."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from ttc.core import (
     Capabilities,
@@ -36,47 +36,28 @@ from ttc.core import (
     Usage,
     UsageSink,
     extras_of,
+    join_logprobs,
 )
 from ttc.errors import ConfigError
 
-__all__ = [
-    "CLOSE",
-    "OPEN",
-    "OUT_OF_CALLS",
-    "QWEN3_HANDOVER",
-    "Action",
-    "Assembly",
-    "Split",
-    "TextSplit",
-    "Thinking",
-    "answer_reserve",
-    "controlled",
-    "count_sampled_thinking",
-    "handover_of",
-    "judge_native",
-    "native_sampling",
-    "recount",
-    "split",
-    "split_prompt",
-    "split_text",
-]
-
+Piece = TypeVar("Piece")
+Ids: TypeAlias = tuple[int, ...]
 
 OPEN, CLOSE = "<think>", "</think>"
 """The markers as text; engines with ids know them by their ids."""
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """Generated ids cut at the markers: before + open + thinking + close + answer is the whole, loss-less."""
+class Split(Generic[Piece]):
+    """Generated ids, or a text, cut at the markers, which are left out."""
 
-    thinking: tuple[int, ...]
-    answer: tuple[int, ...]
+    thinking: Piece
+    answer: Piece
     inside: bool
-    """Whether the ids end inside an open think block."""
+    """Whether it ends inside an open think block."""
 
 
-def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -> Split:
+def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -> Split[Ids]:
     """Separate thinking from answer on ids; `starts_inside` when the rendered prompt left the block open.
 
     Several blocks are joined; text outside a block belongs to the answer. A marker is matched as a whole id sequence.
@@ -87,16 +68,7 @@ def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -
     return Split(tuple(thinking), tuple(answer), inside)
 
 
-@dataclass(frozen=True, slots=True)
-class TextSplit:
-    """`Split` on text, the markers left out."""
-
-    thinking: str
-    answer: str
-    inside: bool
-
-
-def split_text(text: str, starts_inside: bool) -> TextSplit:
+def split_text(text: str, starts_inside: bool) -> Split[str]:
     """Separate thinking from answer on generated text, for engines without ids.
 
     An end marker before any opening one closes a block that the prompt had opened, whether that was known or not.
@@ -109,7 +81,7 @@ def split_text(text: str, starts_inside: bool) -> TextSplit:
         run, marker, text = text.partition(CLOSE if inside else OPEN)
         (thinking if inside else answer).append(run)
         if not marker:
-            return TextSplit("".join(thinking), "".join(answer), inside)
+            return Split("".join(thinking), "".join(answer), inside)
         inside = not inside
 
 
@@ -169,7 +141,7 @@ def _inside(prompt: Prompt, ids: tuple[int, ...], capabilities: Capabilities) ->
     return [(max(start - before, 0), end - before) for start, end, within in runs if within and end > before]
 
 
-def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split:
+def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split[Ids]:
     """`split` of everything generated after the rendered part of `prompt`."""
     return split(prompt.generated_ids, prompt.think_state == "open", capabilities)
 
@@ -341,15 +313,20 @@ async def controlled(
 
 
 def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> ExtraSampling | None:
-    """What to ask of an engine that can hold this cap itself; None where the toolkit must."""
+    """What to ask of an engine that can hold this cap itself; None where it cannot, and the toolkit must."""
+    capabilities = engine.capabilities
     if thinking.max_tokens is None or thinking.extends or thinking.at_cap == "stop":
         return None
-    handover = engine.encode(handover_of(thinking, engine.capabilities))
-    return native_sampling(prompt, sampling, thinking.max_tokens, handover, engine.capabilities)
+    fresh = prompt.think_state == "open" and not prompt.generated_ids
+    handover = engine.encode(handover_of(thinking, capabilities))
+    if "thinking_cap" not in extras_of(capabilities) or not fresh or handover != capabilities.think_close:
+        return None
+    options = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
+    return ExtraSampling(**{**options, "thinking_cap": thinking.max_tokens})
 
 
 def _segment_sampling(
-    sampling: Sampling, thinking: Thinking, state: Split, left: int, capabilities: Capabilities
+    sampling: Sampling, thinking: Thinking, state: Split[Ids], left: int, capabilities: Capabilities
 ) -> Sampling:
     """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural."""
     marker = capabilities.think_close if state.inside else capabilities.think_open
@@ -361,7 +338,7 @@ def _segment_sampling(
 
 def _judge(
     segment: Completion,
-    state: Split,
+    state: Split[Ids],
     thinking: Thinking,
     waits: int,
     sampling: Sampling,
@@ -396,17 +373,6 @@ def _wants_more(thinking: Thinking, num_thinking: int, waits: int, wait_len: int
 
 Action: TypeAlias = Literal["done", "continue", "handover", "wait"]
 """What comes after a segment of a draw under thinking control."""
-
-
-def native_sampling(
-    prompt: Prompt, sampling: Sampling, cap: int, handover: tuple[int, ...], capabilities: Capabilities
-) -> ExtraSampling | None:
-    """`sampling` with `cap` for the engine to hold; None where it cannot, and the toolkit does."""
-    fresh = prompt.think_state == "open" and not prompt.generated_ids
-    if "thinking_cap" not in extras_of(capabilities) or not fresh or handover != capabilities.think_close:
-        return None
-    options = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
-    return ExtraSampling(**{**options, "thinking_cap": cap})
 
 
 def judge_native(
@@ -451,8 +417,8 @@ class Assembly:
                 None if forced[0] <= at < forced[1] else value for at, value in enumerate(logprobs)
             )
         self.ids += ids
-        self.logprobs = _extend(self.logprobs, logprobs, kept)
-        self.certainty = _extend(self.certainty, segment.certainty, kept)
+        self.logprobs = join_logprobs(self.logprobs, logprobs, kept)
+        self.certainty = join_logprobs(self.certainty, segment.certainty, kept)
         self.num_sampled += kept
         self.usage += recount(segment.usage, len(segment.token_ids) - kept)
         self.prompt = self.prompt.extend(ids, engine.decode(ids))
@@ -463,8 +429,8 @@ class Assembly:
         self.injected.append((len(self.ids), len(self.ids) + len(ids)))
         self.ids += ids
         unknown: Logprobs = (None,) * len(ids)
-        self.logprobs = _extend(self.logprobs, unknown, len(ids))
-        self.certainty = _extend(self.certainty, unknown, len(ids))
+        self.logprobs = join_logprobs(self.logprobs, unknown, len(ids))
+        self.certainty = join_logprobs(self.certainty, unknown, len(ids))
         self.num_waits += waits
         self.prompt = replace(self.prompt.extend(ids, text), num_waits=self.prompt.num_waits + waits)
 
@@ -483,7 +449,3 @@ class Assembly:
             num_waits=self.num_waits,
             usage=self.usage,
         )
-
-
-def _extend(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
-    return None if before is None or new is None else before + new[:kept]

@@ -4,22 +4,22 @@ Aggarwal et al. 2023, "Let's Sample Step by Step: Adaptive-Consistency" (rules b
 Li et al. 2024, "Escape Sky-high Cost: Early-stopping Self-Consistency" (rule window, arXiv 2401.10480). Cost: between
 one wave and n completions; the more a problem's answers agree, the fewer. `wave` draws go out together: one is the
 cheapest in tokens, more are quicker. Optional stopping can lock in an early wrong leader: compare with `majority`.
-Ties, abstentions: see `ttc.choosing.voting`. Left out: the cap on the number of classes of the paper's Dirichlet rule.
+Ties, abstentions: see `ttc.choosing.selection`. Left out: the paper's cap on the number of classes (Dirichlet rule).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.voting import Key, fallback, tally, vote
+from ttc.choosing.selection import Key, fallback, tally, vote
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError
 from ttc.session.draws import check_n
 from ttc.session.session import Session
-from ttc.strategies._stopping import beta_posterior, dirichlet_posterior, unanimous
 
 Rule: TypeAlias = Literal["beta", "dirichlet", "window"]
 
@@ -66,18 +66,58 @@ async def adaptive(
     return session.answer(leader, candidates, "decided" if len(candidates) < n else "done")
 
 
-def _beta(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
-    return beta_posterior(tally(candidates, key)) >= threshold
-
-
-def _dirichlet(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
-    return dirichlet_posterior(tally(candidates, key)) >= threshold
-
-
-def _window(candidates: Sequence[Candidate], key: Key, threshold: float, window: int) -> bool:
-    return unanimous([None if c.final is None else key(c.final) for c in candidates], window)
-
-
 _DECIDED: Mapping[Rule, Callable[[Sequence[Candidate], Key, float, int], bool]] = MappingProxyType(
-    {"beta": _beta, "dirichlet": _dirichlet, "window": _window}
+    {
+        "beta": lambda candidates, key, threshold, _: beta_posterior(tally(candidates, key)) >= threshold,
+        "dirichlet": lambda candidates, key, threshold, _: dirichlet_posterior(tally(candidates, key)) >= threshold,
+        "window": lambda candidates, key, _, window: unanimous(
+            [None if c.final is None else key(c.final) for c in candidates], window
+        ),
+    }
 )
+
+
+def beta_posterior(counts: Sequence[float]) -> float:
+    """Return the chance that the leader beats the runner-up: 1 - I_1/2(a + 1, b + 1), other classes ignored.
+
+    For whole counts the incomplete beta function is a binomial tail, so this is exact.
+
+    >>> beta_posterior([4])
+    0.96875
+    """
+    a, b = [*map(round, counts[:2]), 0, 0][:2]
+    return float(sum(math.comb(a + b + 1, i) for i in range(a + 1)) / 2 ** (a + b + 1))
+
+
+def dirichlet_posterior(counts: Sequence[float], num_nodes: int = 400) -> float:
+    """Return the chance that the leader's share is the largest under a Dirichlet(counts + 1) posterior.
+
+    With two classes it is `beta_posterior`; a lone class has an unseen rival. Shares are ratios of independent Gamma
+    variables, so it is the integral of the leader's density times the others' distribution functions (Simpson's rule).
+    """
+    sizes = [round(count) for count in counts]
+    if len(sizes) < 3:
+        return beta_posterior(counts)
+    leader, *others = sizes
+    width = (leader + 1 + 12 * math.sqrt(leader + 1)) / num_nodes
+    values = []
+    for node in range(num_nodes + 1):
+        x = node * width
+        density = math.exp(leader * math.log(x) - x - math.lgamma(leader + 1)) if x else float(leader == 0)
+        values.append(density * math.prod(_gamma_below(x, other + 1) for other in others))
+    return width / 3 * (values[0] + values[-1] + 4 * sum(values[1:-1:2]) + 2 * sum(values[2:-1:2]))
+
+
+def _gamma_below(x: float, shape: int) -> float:
+    """P(Gamma(shape) <= x) for a whole shape: one minus a Poisson sum."""
+    term = total = math.exp(-x)
+    for i in range(1, shape):
+        term *= x / i
+        total += term
+    return max(1.0 - total, 0.0)
+
+
+def unanimous(keys: Sequence[str | None], window: int) -> bool:
+    """Whether the last `window` answers are one and the same; an abstention agrees with nothing."""
+    last = keys[-window:]
+    return len(last) == window and last[0] is not None and len(set(last)) == 1

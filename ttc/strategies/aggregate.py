@@ -3,7 +3,7 @@
 Venkatraman et al. 2025, "Recursive Self-Aggregation Unlocks Deep Thinking in Large Language Models" (arXiv 2509.26626).
 Each round makes n new answers; each from a prompt that shows k random answers of the last round and asks for a better
 one. The last round votes. Cost: n * (rounds + 1) completions, and n * rounds prompts that hold k answers each (their
-thinking left out): no verifier, but the most expensive strategy here. Ties, abstentions: see `ttc.choosing.voting`.
+thinking left out): no verifier, but the most expensive strategy here. Ties, abstentions: see `ttc.choosing.selection`.
 
 Answer j of a round lives below the first answer that it was shown, so its path says where it came from. Left out: the
 training of the aggregation.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.selection import fallback, vote
 from ttc.concurrent import gather
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Message, Problem

@@ -7,8 +7,7 @@ fooled: on closed answers the weighted form is the safer one, on open answers th
 
 from __future__ import annotations
 
-from ttc.choosing.selection import How, Select, aggregate, check_beta, check_window, choose
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.selection import How, Select, aggregate, check_beta, check_window, choose, fallback, vote
 from ttc.core import Answer, Problem, Scorer
 from ttc.session.draws import check_n
 from ttc.session.session import Session

@@ -8,7 +8,7 @@ kept traces gives one class `consensus` of all weight. Cost: at most n completio
 to the end of the piece.
 
 Confidence is read from what engines report: the probability of the sampled token (the paper: mean log-probability of
-the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.choosing.voting`. Left out: top-k
+the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.choosing.selection`. Left out: top-k
 log-probabilities.
 """
 
@@ -18,9 +18,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
-from ttc.choosing.voting import fallback, tally, vote
+from ttc.choosing.selection import fallback, tally, vote
 from ttc.config.values import above, at_least, at_most
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
@@ -76,7 +77,7 @@ async def confidence(
     while True:
         candidates = [trace.close(session) for trace in traces]
         confident = [c for c in candidates if c.score is not None and c.score >= threshold]
-        weights = tally(confident, session.key, _weight)
+        weights = tally(confident, session.key, attrgetter("score"))
         if len(traces) == len(draws) or traces[-1].spent:
             break
         if weights and weights[0] >= consensus * math.fsum(weights):
@@ -86,12 +87,8 @@ async def confidence(
     for trace in traces:
         if trace.aborted:
             session.note("prune", trace.draw.whole.path)
-    leader = vote(confident, session.key, _weight) or vote(candidates, session.key) or fallback(candidates)
+    leader = vote(confident, session.key, attrgetter("score")) or vote(candidates, session.key) or fallback(candidates)
     return session.answer(leader, candidates, stop_cause)
-
-
-def _weight(candidate: Candidate) -> float | None:
-    return candidate.score
 
 
 @dataclass(frozen=True, slots=True)

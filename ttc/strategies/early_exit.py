@@ -25,7 +25,7 @@ from ttc.session.growing import Draw, check_pieces, grow
 from ttc.session.meter import Cost
 from ttc.session.session import Session
 from ttc.session.thinking import handover_of, split_prompt
-from ttc.strategies._stopping import unanimous
+from ttc.strategies.adaptive import unanimous
 
 Rule: TypeAlias = Literal["confidence", "stable"]
 
@@ -82,7 +82,10 @@ async def early_exit(
             break
     candidate = draw.candidate(session)
     if session.limited and candidate.final is None:  # a budget may leave one probe, but no room for another piece
-        probes += await _last(session, draw, probe, probe_tokens, len(probes))
+        closing = _closing(session, draw.prompt)
+        if closing is not None:
+            last = await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes))
+            probes += [] if last is None else [last]
     candidates = [candidate, *(p.candidate for p in probes[-1:] if candidate.final is None)]
     return session.answer(candidates[-1] if candidates[-1].final is not None else candidate, candidates, stop_cause)
 
@@ -118,19 +121,12 @@ def _closing(session: Session, prompt: Prompt) -> str | None:
 
 def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> int:
     """Tokens until the next probe; all of them where the budget may not pay for a piece, its probe and the answer."""
-    shape, longest = session.capabilities.shape, session.sampling.max_tokens
-    whole = 0.0 if shape is None else shape.flops(len(prompt.token_ids or ()) + longest, 0)
+    longest = session.sampling.max_tokens
+    whole = session.capabilities.flops(len(prompt.token_ids or ()) + longest, 0)
     if session.pays_for(Cost(4 * probe_tokens, 2 * session.thinking.calls_each + 1, 3 * whole)) >= 1:
         return chunk
     session.narrow()
-    return session.sampling.max_tokens
-
-
-async def _last(session: Session, draw: Draw, probe: str, probe_tokens: int, number: int) -> list[_Probe]:
-    """Ask a trace without an answer what it would say; nothing where the budget has ended."""
-    closing = _closing(session, draw.prompt)
-    answer = None if closing is None else await _ask(session, draw.prompt, closing, probe, probe_tokens, number)
-    return [] if answer is None else [answer]
+    return longest
 
 
 async def _ask(

@@ -9,7 +9,7 @@ within a round, which would make the ledger depend on the schedule.
 
 from __future__ import annotations
 
-from ttc.choosing.voting import by_length, fallback, vote
+from ttc.choosing.selection import by_length, fallback, vote
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Problem
 from ttc.session.draws import check_n

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ttc.choosing.voting import by_length, fallback
+from ttc.choosing.selection import by_length, fallback
 from ttc.concurrent import gather
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer

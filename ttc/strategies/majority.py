@@ -2,12 +2,12 @@
 
 Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning in Language Models". Cost: n completions, no
 scorer; the prompt is computed once where the engine caches prefixes. Abstentions never win. A tie goes to the class
-with the shortest path, then to the first in path order (`ttc.choosing.voting`).
+with the shortest path, then to the first in path order (`ttc.choosing.selection`).
 """
 
 from __future__ import annotations
 
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.selection import fallback, vote
 from ttc.core import Answer, Problem
 from ttc.session.draws import check_n
 from ttc.session.session import Session

@@ -3,14 +3,14 @@
 Ma et al. 2025, "Reasoning Models Can Be Effective Without Thinking" (arXiv 2504.09858) for the cheap half; escalation
 on disagreement as in cascades (Yue et al. 2023, "Large Language Model Cascades with Mixture of Thought", arXiv
 2310.03094). Cost: n short completions, and m long ones for the problems that escalate; all are on the ledger. When
-thinking gives no answer at all, the cheap vote stands. Ties, abstentions: see `ttc.choosing.voting`.
+thinking gives no answer at all, the cheap vote stands. Ties, abstentions: see `ttc.choosing.selection`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ttc.choosing.voting import fallback, tally, vote
+from ttc.choosing.selection import fallback, tally, vote
 from ttc.config.values import above, at_most
 from ttc.core import Answer, Candidate, Problem
 from ttc.session.draws import check_n

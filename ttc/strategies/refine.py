@@ -17,11 +17,12 @@ import ast
 import operator
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.voting import fallback
+from ttc.choosing.selection import fallback
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
 from ttc.errors import ConfigError
@@ -62,7 +63,7 @@ async def refine(
         raise ConfigError("refine: step must not be empty: it is the text that ends a step")
     if feedback == "scorer" and scorer is None:
         raise ConfigError("refine: feedback=scorer needs a scorer: add --scorer prm:PATH")
-    critic = _Critic(session, feedback, threshold, step, scorer)
+    critic = _Critic(session, threshold, step, scorer if feedback == "scorer" else None)
     candidates: list[Candidate] = []
     prompt, stop_cause = session.render(), "done"
     for number in range(rounds + 1):
@@ -74,7 +75,7 @@ async def refine(
         candidates.append(candidate)
         if number == rounds:
             break
-        complaint = await critic.complain(prompt.then(completion), candidate)
+        complaint = await _CRITICS[feedback](critic, prompt.then(completion), candidate)
         if complaint is None:
             stop_cause = "no complaint"
             break
@@ -85,18 +86,14 @@ async def refine(
     return session.answer(answered[-1] if answered else fallback(candidates), candidates, stop_cause)
 
 
+@dataclass(frozen=True, slots=True)
 class _Critic:
     """Finds something to complain about, or nothing (None)."""
 
-    def __init__(
-        self, session: Session, feedback: Feedback, threshold: float, step: str, scorer: Scorer | None
-    ) -> None:
-        self._session, self._threshold, self._step = session, threshold, step
-        self.scorer = scorer if feedback == "scorer" else None
-        self._ask = _CRITICS[feedback]
-
-    async def complain(self, whole: Prompt, candidate: Candidate) -> str | None:
-        return await self._ask(self, whole, candidate)
+    session: Session
+    threshold: float
+    step: str
+    scorer: Scorer | None
 
     async def by_sums(self, whole: Prompt, candidate: Candidate) -> str | None:
         wrong = wrong_sums(candidate.thinking + "\n" + candidate.text)
@@ -106,14 +103,14 @@ class _Critic:
 
     async def by_scorer(self, whole: Prompt, candidate: Candidate) -> str | None:
         scorers = [] if self.scorer is None else [self.scorer]
-        for score in [score for scorer in scorers for score in await self._session.score(scorer, [whole])]:
+        for score in [score for scorer in scorers for score in await self.session.score(scorer, [whole])]:
             levels = score.steps or (() if score.value is None else (score.value,))
-            if levels and min(levels) < self._threshold:
+            if levels and min(levels) < self.threshold:
                 return self._doubt(whole, levels.index(min(levels)) if score.steps else None)
         return None
 
     def _doubt(self, whole: Prompt, place: int | None) -> str:
-        steps = [text for text in whole.generated_text.split(self._step) if text.strip()]
+        steps = [text for text in whole.generated_text.split(self.step) if text.strip()]
         if place is None or place >= len(steps):
             return "A checker doubts this solution."
         return f"A checker doubts step {place + 1}: {steps[place].strip()}"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ttc.agents.episode import EpisodeLimits, run_episode
 from ttc.agents.markup import MARKUPS, MarkupName
 from ttc.agents.tool import Kit
-from ttc.choosing.voting import fallback, vote
+from ttc.choosing.selection import fallback, vote
 from ttc.concurrent import gather
 from ttc.core import Answer, Candidate, Message, Problem
 from ttc.session.draws import check_n

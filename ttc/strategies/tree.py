@@ -7,14 +7,13 @@ incremental scorer. The answer is a score-weighted vote over the finished leaves
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ttc.choosing.selection import How, check_window, choose
-from ttc.choosing.voting import Key, fallback, vote
+from ttc.choosing.selection import How, check_window, choose, fallback, vote
 from ttc.config.values import at_least
-from ttc.core import Answer, Candidate, Path, Problem, Scorer, WholeAnswerScorer
+from ttc.core import Answer, Problem, Scorer, WholeAnswerScorer
 from ttc.errors import ConfigError
 from ttc.search.anytime import find_leaves
 from ttc.search.tree import Barrier, Growth, Node, Searcher, make_policy, population_weights, search
@@ -100,7 +99,8 @@ async def tree(
         for leaf in leaves
     ]
     if select == "population":
-        best = _by_population(candidates, session.key, population_weights(leaves))
+        weight_of = {leaf.prompt.path: weight for leaf, weight in zip(leaves, population_weights(leaves), strict=True)}
+        best = vote(candidates, session.key, lambda candidate: weight_of[candidate.path])
     else:
         best = choose(candidates, session.key, select)
     return session.answer(best or vote(candidates, session.key) or fallback(candidates), candidates)
@@ -143,8 +143,3 @@ def growth_of(
 
 _STOPS: Mapping[Boundary, tuple[str, ...]] = MappingProxyType({"tokens": (), "sentence": (". ", "? ", "! ", "\n")})
 """Four at most: endpoints take no more."""
-
-
-def _by_population(candidates: Sequence[Candidate], key: Key, weights: Sequence[float]) -> Candidate | None:
-    weight_of: dict[Path, float] = {c.path: weight for c, weight in zip(candidates, weights, strict=True)}
-    return vote(candidates, key, lambda candidate: weight_of[candidate.path])

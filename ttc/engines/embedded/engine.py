@@ -20,11 +20,11 @@ from ttc.config.values import at_least, at_most
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.shared.folder import Dtype, check_model, check_place, generator_folder, reads_generator
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
-from ttc.identity.reads import reads
+from ttc.identity.digests import reads
 
 if TYPE_CHECKING:
     from ttc.engines.embedded.scheduler import Scheduler
-    from ttc.engines.shared.text import Text
+    from ttc.engines.shared.tokens import Text
 
 __all__ = ["EmbeddedEngine", "embedded"]
 

@@ -17,14 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 from ttc.core import Message, Prompt, Sampling, ThinkState
-from ttc.engines.openai.reply import TextReader
-from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.shared.text import Text
+from ttc.engines.openai.wire import Features, TextReader, shared_fields
+from ttc.engines.shared.tokens import Text
 from ttc.errors import Unsupported
 from ttc.session.thinking import CLOSE, OPEN
-
-__all__ = ["CURE", "PREFILL", "STATES", "ChatDialect", "PlainDialect", "check_steps", "check_stop_ids", "switch_fields"]
-
 
 CURE = "serve the model with vLLM (`vllm serve MODEL`) and set engine.tokenizer=PATH to its folder"
 PREFILL = {"continue_final_message": True, "add_generation_prompt": False}

@@ -21,8 +21,6 @@ from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
-__all__ = ["Access", "Busy", "Chunk", "Client", "NotFound", "SyncClient"]
-
 Chunk = Mapping[str, Any]
 MAX_MESSAGE = 400
 _TOO_LONG = re.compile(r"context.?(length|window|size)|maximum context|max_model_len|too many tokens|too long", re.I)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,16 +22,10 @@ from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Access, Client
-from ttc.engines.openai.reply import Outcome, Reader, ServerUsage
-from ttc.engines.openai.request import Features, seed_of
+from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
-from ttc.engines.shared.text import Text
+from ttc.engines.shared.tokens import OnTokens, Text
 from ttc.errors import EngineError, Unsupported
-
-__all__ = ["Attempts", "Connection", "Dialect", "Ledger", "Reconciliation", "RemoteEngine", "RemoteTokenEngine"]
-
-
-OnTokens = Callable[[tuple[int, ...]], None]
 
 
 class Dialect(Protocol):
@@ -199,8 +193,9 @@ class RemoteEngine:
         async def attempt(url: str) -> Outcome:
             return await self._attempt(url, body, self._dialect.reader(prompt, sampling), tally, on_tokens)
 
+        problem = prompt.problem_id or prompt.text[: prompt.rendered_chars]  # whose requests stay on one server
         try:
-            outcome = await self._balancer.send(_affinity(prompt), attempt, self._retry)
+            outcome = await self._balancer.send(problem, attempt, self._retry)
         except BaseException:
             lost = Usage(prompt=counted or 0, overrun=tally.lost, calls=1, attempts=tally.attempts)
             self._ledger.report(lost, on_usage)
@@ -254,7 +249,6 @@ class RemoteEngine:
             prompt = server.prompt if server.prompt is not None else counted or 0
             thinking = min(server.thinking or 0, outcome.num_generated)
         cached = min(server.cached or 0, prompt)
-        shape = self._capabilities.shape
         return Usage(
             prompt=prompt,
             cached=cached,
@@ -263,7 +257,7 @@ class RemoteEngine:
             overrun=tally.lost + outcome.num_streamed - outcome.num_generated,
             calls=1,
             attempts=tally.attempts,
-            flops=0.0 if shape is None else shape.flops(prompt - cached + outcome.num_streamed, cached),
+            flops=self._capabilities.flops(prompt - cached + outcome.num_streamed, cached),
         )
 
 
@@ -271,21 +265,11 @@ class RemoteTokenEngine(RemoteEngine):
     """The same with token ids on the wire: also a StreamingEngine."""
 
     async def stream(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        draw: int,
-        on_usage: UsageSink,
-        on_tokens: OnTokens,
+        self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens
     ) -> Completion:
         """See `ttc.core.StreamingEngine`; tokens of an attempt that died are not handed over again."""
         self._dialect.check(prompt, sampling)
         return await self._draw(prompt, sampling, draw, on_usage, on_tokens)
-
-
-def _affinity(prompt: Prompt) -> str:
-    """What keeps requests of one problem on one server."""
-    return prompt.problem_id or prompt.text[: prompt.rendered_chars]
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,30 +306,29 @@ class Ledger:
 
     def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
         """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""
-        if server.prompt is None or server.generated is None:
-            if prompt is None and not self.compared.unreported:
-                self._warn("a finished draw came without usage; its tokens are counted by chunks, which is too few")
-            self.compared = replace(self.compared, unreported=self.compared.unreported + 1)
-            return
-        if prompt is None or streamed is None:
-            self.compared = replace(self.compared, taken=self.compared.taken + 1)
-            return
-        equal = (prompt, streamed) == (server.prompt, server.generated)
         before = self.compared
-        self.compared = replace(
-            before,
-            agreed=before.agreed + equal,
-            differed=before.differed + (not equal),
-            our_prompt=before.our_prompt + prompt,
-            our_generated=before.our_generated + streamed,
-            server_prompt=before.server_prompt + server.prompt,
-            server_generated=before.server_generated + server.generated,
-        )
-        if not equal and not before.differed:
-            self._warn(
-                f"the server counts {server.prompt} prompt and {server.generated} generated tokens, we count {prompt} "
-                f"and {streamed}; the ledger keeps ours"
+        if server.prompt is None or server.generated is None:
+            if prompt is None and not before.unreported:
+                self._warn("a finished draw came without usage; its tokens are counted by chunks, which is too few")
+            self.compared = replace(before, unreported=before.unreported + 1)
+        elif prompt is None or streamed is None:
+            self.compared = replace(before, taken=before.taken + 1)
+        else:
+            equal = (prompt, streamed) == (server.prompt, server.generated)
+            self.compared = replace(
+                before,
+                agreed=before.agreed + equal,
+                differed=before.differed + (not equal),
+                our_prompt=before.our_prompt + prompt,
+                our_generated=before.our_generated + streamed,
+                server_prompt=before.server_prompt + server.prompt,
+                server_generated=before.server_generated + server.generated,
             )
+            if not equal and not before.differed:
+                self._warn(
+                    f"the server counts {server.prompt} prompt and {server.generated} generated tokens, we count "
+                    f"{prompt} and {streamed}; the ledger keeps ours"
+                )
 
     def _warn(self, text: str) -> None:
         warnings.warn(f"{self._model}: {text} (engine.reconciliation() has the totals)", RuntimeWarning, stacklevel=3)

@@ -19,14 +19,9 @@ from typing import Any, TypeVar
 from ttc.core import FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
-from ttc.engines.openai.reply import Outcome, Tail, as_mapping, first_choice
-from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.shared.text import Text
-from ttc.engines.shared.tokens import StopRule, check_room, check_start, make_rule
+from ttc.engines.openai.wire import Features, Outcome, Tail, as_mapping, first_choice, shared_fields
+from ttc.engines.shared.tokens import StopRule, Text, check_room, check_start
 from ttc.errors import EngineError, Unsupported
-
-__all__ = ["IdsDialect", "ScoringEngine", "ids_of", "prompt_logprobs", "scoring_body", "top_entries"]
-
 
 TOKEN_PREFIX = "token_id:"
 MAX_ID = 1 << 31
@@ -67,7 +62,7 @@ class IdsDialect:
     def reader(self, prompt: Prompt, sampling: Sampling) -> IdsReader:
         """The reader of its answer."""
         text = self._text
-        rule = make_rule(sampling.stop, sampling.stop_token_ids, text.eos_ids, (), text.decode)
+        rule = StopRule(sampling.stop, sampling.stop_token_ids, text.eos_ids, (), text.decode)
         return IdsReader(rule, sampling, text.eos_ids, text.decode, self._features.logprobs and sampling.logprobs)
 
 
@@ -117,7 +112,7 @@ class IdsReader:
 
     @property
     def num_streamed(self) -> int:
-        """See `ttc.engines.openai.reply.Reader`."""
+        """See `ttc.engines.openai.wire.Reader`."""
         return len(self._ids) + self._num_extra
 
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
@@ -147,7 +142,7 @@ class IdsReader:
             self._end = ("length", None)
 
     def result(self) -> Outcome:
-        """See `ttc.engines.openai.reply.Reader`."""
+        """See `ttc.engines.openai.wire.Reader`."""
         finish, stop = self._end or (self._tail.reason(), None)
         ids, logprobs = tuple(self._ids), self._logprobs
         if finish == "stop" and self._end is None:
@@ -222,8 +217,7 @@ class ScoringEngine(RemoteTokenEngine):
         except BaseException:
             self._ledger.report(usage + Usage(attempts=tally.attempts), on_usage)
             raise
-        shape = self.capabilities.shape
-        flops = 0.0 if shape is None else shape.flops(length + 1, 0)
+        flops = self.capabilities.flops(length + 1, 0)
         self._ledger.report(usage + Usage(attempts=tally.attempts, overrun=1, flops=flops), on_usage)
         return values
 

@@ -16,12 +16,9 @@ from ttc.core import Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
 from ttc.engines.openai.client import Busy, Chunk, NotFound, SyncClient
 from ttc.engines.openai.ids import ids_of, prompt_logprobs, scoring_body
-from ttc.engines.openai.reply import Tail, as_mapping, first_choice
-from ttc.engines.openai.request import Features, shared_fields
-from ttc.engines.shared.text import Text
+from ttc.engines.openai.wire import Features, Tail, as_mapping, first_choice, shared_fields
+from ttc.engines.shared.tokens import Text
 from ttc.errors import ConfigError, EngineError
-
-__all__ = ["Unreachable", "probe", "served_model"]
 
 COUNTING = "1 2 3 4 5 6"
 NUM_TOKENS = 4
@@ -56,13 +53,8 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
     if models and model not in models:
         raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(sorted(models)[:8])}")
     card = models.get(model, {})
-    return Features(model, card.get("max_model_len"), served=_said_of(card) | _version(client, url, card))
-
-
-def _said_of(card: Mapping[str, Any]) -> dict[str, str]:
-    """What a model's card says of its weights: its id, and the folder or hub id that the server loaded it from."""
-    names = {"model id": "id", "model root": "root"}
-    return {name: str(card[key]) for name, key in names.items() if card.get(key)}
+    served = {name: str(card[key]) for name, key in (("model id", "id"), ("model root", "root")) if card.get(key)}
+    return Features(model, card.get("max_model_len"), served=served | _version(client, url, card))
 
 
 def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str, str]:

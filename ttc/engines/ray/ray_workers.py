@@ -20,12 +20,9 @@ from ttc.config.signatures import bind
 from ttc.config.values import at_least
 from ttc.core import Capabilities, Completion, Engine, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.shared.folder import generator_folder, reads_generator
-from ttc.engines.shared.text import Text
-from ttc.engines.shared.tokens import TokenEngine, check_start
+from ttc.engines.shared.tokens import Text, TokenEngine, check_start
 from ttc.errors import EngineError, MissingExtra, TTCError
-from ttc.identity.reads import reads
-
-__all__ = ["RayEngine", "ray_workers"]
+from ttc.identity.digests import reads
 
 _STORE_BYTES = 256 << 20
 _SAME = 0.03
@@ -115,7 +112,6 @@ class RayEngine(TokenEngine):
         super().__init__(text, capabilities)
         self._ray, self._actors, self._own = ray, list(actors), own
         self._load = [0] * len(actors)
-        self._total = Usage()
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`."""
@@ -146,10 +142,6 @@ class RayEngine(TokenEngine):
         reference = self._ray.put({name: tensor.detach().cpu() for name, tensor in state.items()})
         await gather(self._wait(actor.load_weights.remote(reference)) for actor in self._actors)
 
-    def counters(self) -> Usage:
-        """See `ttc.core.Engine`."""
-        return self._total
-
     async def close(self) -> None:
         """See `ttc.core.Engine`; ends the actors, and the Ray runtime when it was started for them."""
         actors, self._actors = self._actors, []
@@ -170,11 +162,11 @@ class RayEngine(TokenEngine):
         except asyncio.CancelledError:
             await settle([task])
             if not task.exception():
-                self._charge(task.result()[1], on_usage)
+                self._charge_all(task.result()[1], on_usage)
             raise
         finally:
             self._load[number] -= weight
-        self._charge(reports, on_usage)
+        self._charge_all(reports, on_usage)
         return result
 
     async def _wait(self, reference: Any) -> Any:
@@ -184,10 +176,9 @@ class RayEngine(TokenEngine):
         except self._ray.exceptions.RayError as exc:
             raise _translated(exc) from exc
 
-    def _charge(self, used: Sequence[Usage], on_usage: UsageSink) -> None:
+    def _charge_all(self, used: Sequence[Usage], on_usage: UsageSink) -> None:
         for usage in used:
-            self._total += usage
-            on_usage(usage)
+            self._charge(usage, on_usage)
 
 
 def _translated(exc: Any) -> TTCError:

@@ -16,11 +16,8 @@ from ttc import seeds
 from ttc.concurrent import gather
 from ttc.core import Capabilities, Completion, FinishReason, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.sglang.wire import PendingCall, SGLangServer, draw_body, ending, score_body
-from ttc.engines.shared.text import Text
-from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
+from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, Text, check_start
 from ttc.errors import EngineError, Unsupported
-
-__all__ = ["SGLangEngine"]
 
 
 class SGLangEngine(StreamingTokenEngine):
@@ -30,7 +27,6 @@ class SGLangEngine(StreamingTokenEngine):
         """`text` is the tokenizer of the model that `server` serves."""
         super().__init__(text, capabilities)
         self._server = server
-        self._counters = Usage()
         self._live = 0
 
     @property
@@ -49,7 +45,7 @@ class SGLangEngine(StreamingTokenEngine):
             await self._send(call, len(token_ids))
         finally:
             usage = self._usage(call, len(token_ids), 0)
-            self._report(replace(usage, scored=usage.prompt - usage.cached), on_usage)
+            self._charge(replace(usage, scored=usage.prompt - usage.cached), on_usage)
         values = call.received.input_logprobs[-(len(token_ids) - start) :]
         logprobs = tuple(value for value in values if value is not None)
         if len(logprobs) != len(token_ids) - start:
@@ -61,10 +57,6 @@ class SGLangEngine(StreamingTokenEngine):
         if self._live:
             raise EngineError(f"weights can be replaced only while the engine is idle: {self._live} requests run")
         await self._server.load_weights(state)
-
-    def counters(self) -> Usage:
-        """See `ttc.core.Engine`."""
-        return self._counters
 
     async def close(self) -> None:
         """See `ttc.core.Engine`; may be called twice."""
@@ -92,7 +84,7 @@ class SGLangEngine(StreamingTokenEngine):
             length, finish, reason = self._end(call, sampling)
         finally:
             usage = self._usage(call, len(ids), length)
-            self._report(usage, on_usage)
+            self._charge(usage, on_usage)
         tokens = tuple(call.received.ids[:length])
         return Completion(
             path=path,
@@ -127,13 +119,10 @@ class SGLangEngine(StreamingTokenEngine):
 
     def _usage(self, call: PendingCall, num_prompt: int, kept: int) -> Usage:
         """The report of a request of which `kept` ids are kept; a prompt that was never read costs nothing."""
-        received, shape = call.received, self._capabilities.shape
+        received, flops = call.received, self._capabilities.flops
         read = num_prompt if received.prompt is not None else 0
         # A request that was moved out of memory and back counts its own tokens as cached, too.
         cached, count = min(received.cached, read), len(received.ids)
-        flops = 0.0
-        if shape is not None and read:
-            flops = shape.flops(read - cached, cached) + shape.flops(max(count - 1, 0), read)
         return Usage(
             prompt=read,
             cached=cached,
@@ -141,12 +130,8 @@ class SGLangEngine(StreamingTokenEngine):
             overrun=count - kept + call.lost,
             calls=1,
             attempts=call.attempts,
-            flops=flops,
+            flops=flops(read - cached, cached) + flops(max(count - 1, 0), read) if read else 0.0,
         )
-
-    def _report(self, usage: Usage, on_usage: UsageSink) -> None:
-        self._counters += usage
-        on_usage(usage)
 
     # -- checks before anything is sent ------------------------------------------------------------------------------
 

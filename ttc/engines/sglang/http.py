@@ -27,23 +27,11 @@ from typing import TYPE_CHECKING, Any
 from ttc.core import Json
 from ttc.engines.sglang.wire import UNKNOWN, PendingCall, ServerInfo, until_done
 from ttc.engines.shared.balance import Balancer, Retry, Transient, is_transient, retry_after_s
+from ttc.engines.shared.folder import save_weights
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong, Unsupported
 
 if TYPE_CHECKING:
     import httpx2
-
-__all__ = [
-    "HttpAccess",
-    "HttpServers",
-    "check",
-    "check_event",
-    "environment_key",
-    "handed_over",
-    "parse_urls",
-    "read_json",
-    "translated",
-]
-
 
 START = "sglang serve --model-path MODEL --enable-deterministic-inference"
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -348,27 +336,12 @@ _KEPT = ("*.json", "*.jinja", "*.txt", "*.model")
 @contextmanager
 def handed_over(state: Mapping[str, Any], source: Path, where: Path | None) -> Iterator[Path]:
     """Give a model folder under `where` (None: the temporary folder) with `state` and the other files of `source`."""
-    from safetensors.torch import save_file
-
     with tempfile.TemporaryDirectory(prefix="ttc-weights-", dir=where) as name:
         folder = Path(name)
         for pattern in _KEPT:
             for file in source.glob(pattern):
                 if not file.name.endswith(".index.json"):  # it lists the files of the old weights
                     shutil.copy(file, folder / file.name)
-        save_file(_apart(state), folder / "model.safetensors", metadata={"format": "pt"})
+        save_weights(state, folder / "model.safetensors")
         folder.chmod(0o755)  # the server may run as another user
         yield folder
-
-
-def _apart(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors on the CPU, contiguous, none sharing memory with another (tied heads), as safetensors wants them."""
-    addresses: set[int] = set()
-    apart: dict[str, Any] = {}
-    for name, value in state.items():
-        tensor = value.detach().to("cpu").contiguous()
-        if tensor.data_ptr() in addresses:
-            tensor = tensor.clone()
-        addresses.add(tensor.data_ptr())
-        apart[name] = tensor
-    return apart

@@ -31,8 +31,6 @@ from ttc.core import Json
 from ttc.engines.sglang.wire import PendingCall, ServerInfo, until_done
 from ttc.errors import ConfigError, EngineError, MissingExtra
 
-__all__ = ["LocalServer"]
-
 T = TypeVar("T")
 
 _RAW_LOGPROBS = "SGLANG_RETURN_ORIGINAL_LOGPROB"

@@ -21,20 +21,6 @@ from typing import Any, Protocol
 from ttc.core import FinishReason, Json, Sampling
 from ttc.errors import ConfigError, EngineError, Unsupported
 
-__all__ = [
-    "MAX_STOPS",
-    "UNKNOWN",
-    "PendingCall",
-    "Received",
-    "SGLangServer",
-    "ServerInfo",
-    "draw_body",
-    "ending",
-    "score_body",
-    "until_done",
-]
-
-
 MAX_STOPS = 32
 """Stop strings that SGLang takes in one request."""
 
@@ -164,20 +150,11 @@ def ending(
     finish: Mapping[str, Json], ids: Sequence[int], sampling: Sampling, eos_ids: Sequence[int]
 ) -> tuple[FinishReason, str | int | None]:
     """Finish and stop reason in our terms. Raises EngineError for anything SGLang 0.5.23 does not say."""
-    kind = finish.get("type")
-    if kind not in _ENDINGS:
+    kind, matched = finish.get("type"), finish.get("matched")
+    if kind == "length":
+        return "length", None
+    if kind != "stop":
         raise EngineError(f"sglang ended a request with the unknown finish_reason {kind!r}")
-    return _ENDINGS[kind](finish, ids, sampling, eos_ids)
-
-
-def _length(*_: Any) -> tuple[FinishReason, None]:
-    return "length", None
-
-
-def _stop(
-    finish: Mapping[str, Json], ids: Sequence[int], sampling: Sampling, eos_ids: Sequence[int]
-) -> tuple[FinishReason, str | int]:
-    matched = finish.get("matched")
     if isinstance(matched, str) and matched in sampling.stop:
         return "stop", matched
     if isinstance(matched, int) and ids and ids[-1] == matched:
@@ -185,9 +162,6 @@ def _stop(
         # A token nobody asked for is one that the server's own configuration counts as an end of sequence.
         return "stop", matched if is_stop_id else "eos"
     raise EngineError(f"sglang stopped at {matched!r}, which was not asked for (NaN in the logits says so too)")
-
-
-_ENDINGS: dict[Any, Callable[..., tuple[FinishReason, str | int | None]]] = {"length": _length, "stop": _stop}
 
 
 ABORT_AGAIN_S = 0.25

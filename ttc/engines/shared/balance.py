@@ -28,9 +28,6 @@ from typing import TypeVar
 
 from ttc.errors import ConfigError, EngineError
 
-__all__ = ["Balancer", "Retry", "ServerState", "Transient", "is_transient", "retry_after_s", "retrying"]
-
-
 T = TypeVar("T")
 
 _ENTROPY = random.SystemRandom()
@@ -95,13 +92,9 @@ async def retrying(attempt: Callable[[], Awaitable[T]], policy: Retry) -> T:
             first = now if failures == 1 else first
             pause = policy.pause_s(failures, failure.retry_after_s)
             if failures >= policy.max_attempts or now + pause - first > policy.max_total_s:
-                raise _final(failure.error, failures) from failure.__cause__
+                tries = "1 attempt" if failures == 1 else f"{failures} attempts"
+                raise type(failure.error)(f"{failure.error} (gave up after {tries})") from failure.__cause__
         await asyncio.sleep(pause)
-
-
-def _final(error: EngineError, attempts: int) -> EngineError:
-    tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    return type(error)(f"{error} (gave up after {tries})")
 
 
 def is_transient(status: int, headers: Mapping[str, str]) -> bool:

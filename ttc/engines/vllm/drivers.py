@@ -23,9 +23,6 @@ from ttc.concurrent import new_event_loop
 from ttc.engines.vllm.requests import Counts, SequenceRequest
 from ttc.errors import EngineError
 
-__all__ = ["Background", "InProcess"]
-
-
 T = TypeVar("T")
 
 

@@ -34,20 +34,6 @@ from ttc.core import (
 )
 from ttc.errors import EngineError
 
-__all__ = [
-    "Counts",
-    "Driver",
-    "LoopCalls",
-    "RequestResult",
-    "SequenceRequest",
-    "budget_of",
-    "completion_of",
-    "draw_usage",
-    "fields_of",
-    "salt_of",
-    "scoring_usage",
-]
-
 
 class Counts:
     """Sums over all requests and all data-parallel ranks; one object serves every rank."""

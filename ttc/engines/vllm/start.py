@@ -21,8 +21,6 @@ from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.requests import Counts, Driver
 from ttc.errors import ConfigError, EngineError, MissingExtra, TTCError
 
-__all__ = ["lora_request", "pooling_params", "sampling_params", "start", "start_offline"]
-
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Set unless the user has set them."""
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from ttc.engines.vllm.start import pooling_params
 
-__all__ = ["StepsProcessor", "steps_processor"]
-
 
 def steps_processor() -> str:
     """Name the class, as vLLM wants it of a plugin."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["WeightLoader"]
-
 
 class WeightLoader:
     """Mixed into vLLM's worker class by name (`worker_extension_cls`); its methods are called by remote procedure."""

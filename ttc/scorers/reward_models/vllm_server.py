@@ -37,7 +37,7 @@ from typing import Any
 from ttc.choosing.selection import aggregate
 from ttc.concurrent import gather
 from ttc.core import Prompt, Score, Usage, UsageSink
-from ttc.engines.shared.shape import Dims, read_config
+from ttc.engines.shared.folder import Dims, read_config
 from ttc.errors import ConfigError, ScorerError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer, steps_of

@@ -10,19 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ttc.errors import ConfigError
-from ttc.search.resampling import keep_top
-from ttc.search.tree import Policy
+from ttc.search.tree import Policy, keep_top
 
 
 @dataclass(frozen=True, slots=True)
-class Beam:
+class Beam(Policy):
     """See the module docstring."""
 
     beam_width: int
-
-    def subtrees(self, n: int) -> tuple[int, ...]:
-        """One tree of width n."""
-        return (n,)
 
     def allocate(self, scores: Sequence[float], width: int) -> list[int]:
         """Keep ceil(width / m) nodes, so that a width that m does not divide is still used in full."""

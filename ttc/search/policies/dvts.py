@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ttc.errors import ConfigError
-from ttc.search.resampling import keep_top
-from ttc.search.tree import Policy
+from ttc.search.tree import Policy, keep_top
 
 
 @dataclass(frozen=True, slots=True)
-class Dvts:
+class Dvts(Policy):
     """See the module docstring."""
 
     beam_width: int

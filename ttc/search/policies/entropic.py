@@ -12,36 +12,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ttc.errors import ConfigError
-from ttc.search.policies.particle import check
-from ttc.search.resampling import Scheme, copies, effective_size, log_sum, normalise
+from ttc.search.policies.particle import Particle, check
+from ttc.search.resampling import Scheme, copies, log_sum, normalise
 from ttc.search.tree import Dice, Resampled, Resampler
 
 
 @dataclass(frozen=True, slots=True)
-class Entropic:
+class Entropic(Particle):
     """See the module docstring."""
 
-    scheme: Scheme
-    ess: float
-    temperature: float
-    floor: float
-    horizon: int
-
-    def subtrees(self, n: int) -> tuple[int, ...]:
-        """One population of n."""
-        return (n,)
-
-    def increment(self, score: float) -> float:
-        """Log of score ** (1 / temperature)."""
-        return math.log(score) / self.temperature if score > 0 else -math.inf
+    floor: float = field(kw_only=True)
+    horizon: int = field(kw_only=True)
 
     def resample(self, log_weights: Sequence[float], width: int, depth: int, dice: Dice) -> Resampled:
         """Copy by tempered weights and keep the rest of the weight on the copies."""
         num = len(log_weights)
-        if effective_size(log_weights) >= self.ess * num * (1 - 1e-9) and num == width:
+        if self.keeps(log_weights, width):
             return Resampled((1,) * num, tuple(log_weights))
         shares = tempered(log_weights, self.floor * max(1 - depth / self.horizon, 0.0))
         counts = copies(self.scheme, shares, width, dice)
@@ -94,4 +83,4 @@ def entropic(
     check(ess, temperature)
     if not 0 <= floor <= 1 or horizon < 1:
         raise ConfigError(f"entropic needs 0 <= floor <= 1 and horizon >= 1, got {floor} and {horizon}")
-    return Entropic(scheme, ess, temperature, floor, horizon)
+    return Entropic(scheme, ess, temperature, floor=floor, horizon=horizon)

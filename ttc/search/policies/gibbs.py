@@ -112,13 +112,14 @@ class Gibbs:
         grown = iter([await one for one in work] if session.rationed else await gather(work))
         families = [[kept[depth]] if walker.kept else next(grown) for walker in live]
         return [
-            replace(walker, way=(*walker.way, node), log_weight=walker.log_weight + self._increment(node))
+            replace(
+                walker,
+                way=(*walker.way, node),
+                log_weight=walker.log_weight + log_weight(node.rank, self.weight) / self.temperature,
+            )
             for walker, family in zip(live, families, strict=True)
             for node in family
         ]
-
-    def _increment(self, node: Node) -> float:
-        return log_weight(node.rank, self.weight) / self.temperature
 
     def _resample(self, session: Session, live: Sequence[Walker], number: int, depth: int) -> list[Walker]:
         """Draw a parent for every place but the kept path's; all share the weight that they had together."""

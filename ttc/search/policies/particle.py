@@ -26,7 +26,7 @@ MIN_DOUBT = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Particle:
+class Particle(Resampler):
     """See the module docstring."""
 
     scheme: Scheme
@@ -34,19 +34,19 @@ class Particle:
     temperature: float
     weight: Weight = "score"
 
-    def subtrees(self, n: int) -> tuple[int, ...]:
-        """One population of n."""
-        return (n,)
-
     def increment(self, score: float) -> float:
         """Log of score ** (1 / temperature), or of its odds."""
         return log_weight(score, self.weight) / self.temperature
 
+    def keeps(self, log_weights: Sequence[float], width: int) -> bool:
+        """Whether enough paths count to go on with each of them once."""
+        num = len(log_weights)
+        return effective_size(log_weights) >= self.ess * num * (1 - 1e-9) and num == width
+
     def resample(self, log_weights: Sequence[float], width: int, depth: int, dice: Dice) -> Resampled:
         """Copy in proportion to the weights; or leave all as they are while enough of them count."""
         num = len(log_weights)
-        enough = effective_size(log_weights) >= self.ess * num * (1 - 1e-9)
-        if enough and num == width:
+        if self.keeps(log_weights, width):
             return Resampled((1,) * num, tuple(log_weights))
         counts = copies(self.scheme, normalise(log_weights), width, dice)
         return Resampled(tuple(counts), (log_sum(log_weights) - math.log(width),) * num)

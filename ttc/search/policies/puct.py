@@ -74,11 +74,10 @@ class Puct:
             here = way[-1]
             options = [child for child in here.children if not child.closed]
             best = max(options, key=lambda child: self._merit(here, child.mean, child.visits), default=None)
-            if len(here.children) < self.beam_width and (
-                best is None or self._merit(here, here.mean, 0) > self._merit(here, best.mean, best.visits)
-            ):
-                return way
             if best is None:
+                return way
+            has_room = len(here.children) < self.beam_width
+            if has_room and self._merit(here, here.mean, 0) > self._merit(here, best.mean, best.visits):
                 return way
             way.append(best)
 

@@ -18,14 +18,10 @@ from ttc.search.tree import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Rebase:
+class Rebase(Policy):
     """See the module docstring."""
 
     temperature: float
-
-    def subtrees(self, n: int) -> tuple[int, ...]:
-        """One tree of width n."""
-        return (n,)
 
     def allocate(self, scores: Sequence[float], width: int) -> list[int]:
         """Floor of each share, and the rest one by one to the largest remainders."""
