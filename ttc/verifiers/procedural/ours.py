@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from ttc.answers.expression import ZeroDivision, read_expression
+from ttc.answers.canonical import ZeroDivision, read_expression
 from ttc.answers.tokens import Unparsed
 
 _WORDS = frozenset({"true", "false", "yes", "no"})

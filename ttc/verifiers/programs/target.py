@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ttc.answers.code import syntax
+from ttc.answers.kinds import syntax
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.sandbox import generating

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ttc.answers import Extraction
-from ttc.answers.expression import MAX_DIGITS, MAX_NUMBERS, Expression, ZeroDivision, read_expression
+from ttc.answers.canonical import MAX_INTEGER, MAX_NUMBERS, Expression, ZeroDivision, read_expression
 from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
@@ -21,7 +21,7 @@ from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
 from ttc.verifiers.shared.reading import MAX_S, Clock, known_fields, naming, read_answer
 
 VERSION = "1"
-MAX_TEXT = MAX_NUMBERS * (MAX_DIGITS + 2)
+MAX_TEXT = MAX_NUMBERS * (MAX_INTEGER + 2)
 """Characters of numbers written as one string."""
 _FIELDS = ("numbers", "target", "solution")
 
@@ -50,7 +50,7 @@ class NumbersVerifier:
             self.version,
             inputs='target {"numbers", "target"}, perhaps with a "solution"; reads the final answer as an expression',
             max_s=MAX_S,
-            limits=f"{MAX_NUMBERS} numbers of {MAX_DIGITS} digits, 1000 characters (limit); linear in the text",
+            limits=f"{MAX_NUMBERS} numbers of {MAX_INTEGER} digits, 1000 characters (limit); linear in the text",
             partial_credit=ALL_OR_NOTHING + "; `parts` tells numbers and value apart",
             correct_when=f"the expression uses {once} and is worth the target, exactly; + - * / and parentheses only",
             weaknesses=(
@@ -138,8 +138,8 @@ def read_game(target: Target, fixed: int | None) -> Game:
 
 
 def _number(word: str) -> int | str:
-    return int(word) if word.isdecimal() and len(word) <= MAX_DIGITS else word
+    return int(word) if word.isdecimal() and len(word) <= MAX_INTEGER else word
 
 
 def _fits(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**MAX_DIGITS
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**MAX_INTEGER
