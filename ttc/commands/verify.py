@@ -28,8 +28,7 @@ from ttc.config.registry import VERIFIERS
 from ttc.core import Verdict
 from ttc.errors import ConfigError
 from ttc.records import encode
-from ttc.verifiers.service.audit import Audit
-from ttc.verifiers.service.disagreement import summary_lines, tally
+from ttc.verifiers.service.audit import Audit, summary_lines, tally
 from ttc.verifiers.service.service import Service
 
 Judge = Callable[[Asked], Any]

@@ -47,8 +47,7 @@ from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
 from ttc.verifiers.programs.target import Exercise, defines, read_target
 from ttc.verifiers.programs.trial import Trial, TrialResult
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock, read_answer
+from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, read_answer
 
 VERSION = "1"
 _GRACE_S = 5.0
@@ -75,7 +74,7 @@ def code(
     return CodeVerifier(sandbox, timeout_s, case_s or timeout_s, memory_mb, min_share, allow_truncated)
 
 
-class CodeVerifier:
+class CodeVerifier(TargetVerifier[Exercise]):
     """Runs programs; see the module."""
 
     name = "code"
@@ -96,34 +95,23 @@ class CodeVerifier:
         self.version = f"code-{VERSION} {sandbox.tier.label} {settings}"
         self.card = _card(self.name, self.version, timeout_s, case_s, memory_mb, min_share)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Run the program of `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            exercise = read_target(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    def read(self, target: Target) -> Exercise:
+        """See `read_target`; its tests are not run."""
+        return read_target(target)
+
+    async def judge(self, goal: Exercise, submission: Submission, clock: Clock) -> Verdict:
+        """Run the program of `submission`."""
         extraction = read_answer(submission, "code", self._allow_truncated)
         if isinstance(extraction, Verdict):
-            return clock.stamp(extraction, self.version)
-        trial = Trial(
-            assemble(exercise, extraction.final or ""), exercise, self._timeout_s, self._case_s, self._memory_mb
-        )
+            return extraction
+        source = assemble(goal, extraction.final or "")
         began = time.perf_counter()
         try:
-            outcome = await self._sandbox.run(trial)
+            outcome = await self._sandbox.run(Trial(source, goal, self._timeout_s, self._case_s, self._memory_mb))
         except VerifierError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)[:300]), self.version)
-        waited = time.perf_counter() - began - outcome.seconds
-        verdict = dataclasses.replace(self._judge(outcome), extracted=extraction.final, span=extraction.span)
-        return clock.stamp(verdict, self.version, waited)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when the target cannot be read; its tests are not run."""
-        try:
-            read_target(target)
-        except ConfigError as exc:
-            raise ConfigError(f"{f'{item}: ' if item else ''}{exc}") from exc
+            return Verdict("error", reason=str(exc)[:300])
+        clock.waited = time.perf_counter() - began - outcome.seconds
+        return dataclasses.replace(self._judge(outcome), extracted=extraction.final, span=extraction.span)
 
     async def close(self) -> None:
         """End the sandbox."""

@@ -38,8 +38,7 @@ from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdi
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
 from ttc.identity.reads import InnerPart, reads
 from ttc.scorers.judge import Question, Said, agreed, harmless, verdict
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock, unfinished
+from ttc.verifiers.shared.contract import Canary, Card, Clock, naming, unfinished
 
 VERSION = "1"
 Switch: TypeAlias = Literal["on", "off", "auto"]
@@ -119,10 +118,8 @@ class JudgeVerifier:
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target has neither a reference nor a rubric."""
-        try:
+        with naming(item):
             _ask(target, "answer")
-        except ConfigError as exc:
-            raise ConfigError(f"{item}: {exc}" if item else str(exc)) from exc
 
     async def close(self) -> None:
         """Close the engine, when it is the verifier's own."""

@@ -23,10 +23,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ttc.core import Status, Submission, Target, Verdict
+from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming, read_answer
+from ttc.verifiers.shared.contract import (
+    Canary,
+    Card,
+    Clock,
+    TargetVerifier,
+    answer_part,
+    by_parts,
+    known_fields,
+    read_answer,
+)
 from ttc.verifiers.workers.pool import MEMORY_MB, Pool, text_pool, without_reply
 
 VERSION = "1"
@@ -62,7 +70,7 @@ def regex(
     return RegexVerifier(text_pool(workers, timeout_s), where, whole, ignore_case, allow_truncated)
 
 
-class RegexVerifier:
+class RegexVerifier(TargetVerifier[Patterns]):
     """Searches patterns; see the module."""
 
     name = "regex"
@@ -88,25 +96,19 @@ class RegexVerifier:
             ),
         )
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Search in `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            patterns = read_patterns(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    def read(self, target: Target) -> Patterns:
+        """See `read_patterns`."""
+        return read_patterns(target)
+
+    async def judge(self, goal: Patterns, submission: Submission, clock: Clock) -> Verdict:
+        """Search the patterns in a worker."""
         text = self._searched(submission)
         if isinstance(text, Verdict):
-            return clock.stamp(text, self.version)
+            return text
         request = {"call": "search", "text": text, "flags": self._flags, "whole": self._whole}
-        reply = await self._pool.run({**request, "patterns": [*patterns.require, *patterns.forbid]})
-        verdict = _judged(patterns, reply.data["found"]) if reply.status == "ok" else without_reply(reply)
-        return clock.stamp(verdict, self.version, reply.waited)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when a pattern does not compile."""
-        with naming(item):
-            read_patterns(target)
+        reply = await self._pool.run({**request, "patterns": [*goal.require, *goal.forbid]})
+        clock.waited = reply.waited
+        return _judged(goal, reply.data["found"]) if reply.status == "ok" else without_reply(reply)
 
     def _searched(self, submission: Submission) -> str | Verdict:
         if self._where == "final":
@@ -126,9 +128,7 @@ def _judged(patterns: Patterns, found: list[bool]) -> Verdict:
     count = len(patterns.require)
     parts = {f"require {i}": float(hit) for i, hit in enumerate(found[:count])}
     parts |= {f"forbid {i}": float(not hit) for i, hit in enumerate(found[count:])}
-    broken = [name for name, holds in parts.items() if not holds]
-    status: Status = "incorrect" if broken else "correct"
-    return Verdict(status, sum(parts.values()) / len(parts), parts, ", ".join(broken) or "all hold")
+    return by_parts(parts, "all hold")
 
 
 def read_patterns(target: Target) -> Patterns:

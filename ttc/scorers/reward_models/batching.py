@@ -15,8 +15,6 @@ from typing import Any, Generic, TypeVar
 from ttc.core import Usage, UsageSink
 from ttc.errors import ScorerError, TTCError
 
-__all__ = ["Batcher", "WorkItem", "finish_all"]
-
 Q = TypeVar("Q")
 R = TypeVar("R")
 T = TypeVar("T")

@@ -20,8 +20,6 @@ from ttc.core import Message, Prompt
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter, TextSegment
 
-__all__ = ["Layout", "ModelInput", "OwnText", "RewardTokenizer", "SameIds", "common", "steps_of"]
-
 
 class RewardTokenizer:
     """Reads the tokenizer of a model folder. Raises ConfigError naming the folder when it cannot."""

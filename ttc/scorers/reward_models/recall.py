@@ -20,8 +20,6 @@ from ttc.core import Path, Price, Prompt, Score, UsageSink
 from ttc.errors import PromptTooLong
 from ttc.scorers.reward_models.layouts import Layout, ModelInput, common
 
-__all__ = ["Backend", "Blocks", "RecallScorer"]
-
 
 class Blocks:
     """The whole blocks of all paths of a problem that were sent; without a `size` nothing is ever cached."""

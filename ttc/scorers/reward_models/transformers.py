@@ -15,11 +15,9 @@ from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.reward_models.batching import Batcher, WorkItem
-from ttc.scorers.reward_models.incremental import inference
+from ttc.scorers.reward_models.embedded import inference
 from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer
 from ttc.scorers.reward_models.recall import Blocks, RecallScorer
-
-__all__ = ["transformers_scorer"]
 
 
 class TransformersBackend:
@@ -56,7 +54,7 @@ class TransformersBackend:
     def _compute(self, batch: list[WorkItem[tuple[int, ...], float]]) -> None:
         import torch
 
-        from ttc.scorers.reward_models.readers import probability
+        from ttc.scorers.reward_models.embedded import probability
 
         with inference(self._threads):
             for job in batch:

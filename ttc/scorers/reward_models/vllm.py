@@ -26,8 +26,6 @@ from ttc.scorers.reward_models.batching import Batcher, WorkItem
 from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer
 from ttc.scorers.reward_models.recall import Blocks, RecallScorer
 
-__all__ = ["vllm_scorer"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
@@ -112,7 +110,7 @@ class VllmBackend:
         return results
 
     def _ask_labels(self, inputs: Sequence[dict[str, list[int]]]) -> list[ReadResult]:
-        from ttc.scorers.reward_models.readers import probability
+        from ttc.scorers.reward_models.embedded import probability
 
         params = [pooling_params(skip_reading_prefix_cache=False, use_activation=False) for _ in inputs]
         outputs = self._llm.encode(inputs, params, pooling_task="token_classify", use_tqdm=False)

@@ -20,9 +20,6 @@ from ttc.errors import ConfigError
 from ttc.verifiers.instructions.counting import count_capital_words, count_sentences, count_words
 from ttc.verifiers.shared.languages import check_code, detect
 
-__all__ = ["INSTRUCTIONS", "Arguments", "Check", "Make"]
-
-
 Check: TypeAlias = Callable[[str], bool]
 """Whether a response follows one instruction."""
 Make: TypeAlias = Callable[["Arguments"], Check]
@@ -324,30 +321,17 @@ def no_comma(_arguments: Arguments) -> Check:
     return lambda text: "," not in text
 
 
-INSTRUCTIONS: Mapping[str, Make] = {
-    "keywords:existence": existence,
-    "keywords:frequency": frequency,
-    "keywords:forbidden_words": forbidden_words,
-    "keywords:letter_frequency": letter_frequency,
-    "language:response_language": response_language,
-    "length_constraints:number_sentences": number_sentences,
-    "length_constraints:number_paragraphs": number_paragraphs,
-    "length_constraints:number_words": number_words,
-    "length_constraints:nth_paragraph_first_word": nth_paragraph_first_word,
-    "detectable_content:number_placeholders": number_placeholders,
-    "detectable_content:postscript": postscript,
-    "detectable_format:number_bullet_lists": number_bullet_lists,
-    "detectable_format:constrained_response": constrained_response,
-    "detectable_format:number_highlighted_sections": number_highlighted_sections,
-    "detectable_format:multiple_sections": multiple_sections,
-    "detectable_format:json_format": json_format,
-    "detectable_format:title": title,
-    "combination:two_responses": two_responses,
-    "combination:repeat_prompt": repeat_prompt,
-    "startend:end_checker": end_checker,
-    "startend:quotation": quotation,
-    "change_case:capital_word_frequency": capital_word_frequency,
-    "change_case:english_capital": english_capital,
-    "change_case:english_lowercase": english_lowercase,
-    "punctuation:no_comma": no_comma,
-}
+_GROUPS: Mapping[str, tuple[Make, ...]] = {
+    "keywords": (existence, frequency, forbidden_words, letter_frequency),
+    "language": (response_language,),
+    "length_constraints": (number_sentences, number_paragraphs, number_words, nth_paragraph_first_word),
+    "detectable_content": (number_placeholders, postscript),
+    "detectable_format": (
+        number_bullet_lists, constrained_response, number_highlighted_sections, multiple_sections, json_format, title,
+    ),
+    "combination": (two_responses, repeat_prompt),
+    "startend": (end_checker, quotation),
+    "change_case": (capital_word_frequency, english_capital, english_lowercase),
+    "punctuation": (no_comma,),
+}  # fmt: skip
+INSTRUCTIONS: Mapping[str, Make] = {f"{group}:{make.__name__}": make for group in _GROUPS for make in _GROUPS[group]}

@@ -22,8 +22,16 @@ from ttc.config.values import nearest
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.instructions.table import INSTRUCTIONS, Arguments, Check
-from ttc.verifiers.shared.contract import Canary, Card, library
-from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming
+from ttc.verifiers.shared.contract import (
+    Canary,
+    Card,
+    Clock,
+    TargetVerifier,
+    answer_part,
+    by_parts,
+    known_fields,
+    library,
+)
 
 VERSION = "1"
 MAX_CHARS = 100_000
@@ -39,7 +47,7 @@ def instructions(*, mode: Mode = "strict", allow_truncated: bool = False) -> Ins
     return InstructionsVerifier(mode, allow_truncated)
 
 
-class InstructionsVerifier:
+class InstructionsVerifier(TargetVerifier[dict[str, Check]]):
     """Checks instructions one by one; see the module."""
 
     name = "instructions"
@@ -66,36 +74,21 @@ class InstructionsVerifier:
             canaries=_CANARIES,
         )
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Check `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            checks = read_instructions(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    def read(self, target: Target) -> dict[str, Check]:
+        """See `read_instructions`."""
+        return read_instructions(target)
+
+    async def judge(self, goal: dict[str, Check], submission: Submission, clock: Clock) -> Verdict:
+        """Check the answer part by every instruction."""
         body = answer_part(submission, self._allow_truncated, MAX_CHARS)
         if isinstance(body, Verdict):
-            verdict = body
-        elif len(body) > LONG_TEXT:
-            verdict = await asyncio.to_thread(self._judge, checks, body)
-        else:
-            verdict = self._judge(checks, body)
-        return clock.stamp(verdict, self.version)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when an instruction is unknown or its parameters cannot be used."""
-        with naming(item):
-            read_instructions(target)
-
-    async def close(self) -> None:
-        """Nothing to stop."""
+            return body
+        return await asyncio.to_thread(self._judge, goal, body) if len(body) > LONG_TEXT else self._judge(goal, body)
 
     def _judge(self, checks: Mapping[str, Check], body: str) -> Verdict:
         forms = variants(body) if self._loose else [body]
         parts = {name: float(any(check(form) for form in forms)) for name, check in checks.items()}
-        broken = [name for name, followed in parts.items() if not followed]
-        score = sum(parts.values()) / len(parts)
-        return Verdict("incorrect" if broken else "correct", score, parts, ", ".join(broken) or "all are followed")
+        return by_parts(parts, "all are followed")
 
 
 def variants(text: str) -> list[str]:

@@ -24,10 +24,19 @@ from typing import Any
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, MissingExtra, UnknownName, VerifierError
-from ttc.verifiers.procedural.methods import REFUSED, needs_worker
-from ttc.verifiers.procedural.ours import same
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card, library
-from ttc.verifiers.shared.reading import Clock, decided, jsonable, known_fields, naming, read_answer
+from ttc.verifiers.procedural.methods import REFUSED, needs_worker, same
+from ttc.verifiers.shared.contract import (
+    ALL_OR_NOTHING,
+    Canary,
+    Card,
+    Clock,
+    TargetVerifier,
+    decided,
+    jsonable,
+    known_fields,
+    library,
+    read_answer,
+)
 from ttc.verifiers.workers.pool import Pool, without_reply
 
 VERSION = "1"
@@ -103,7 +112,7 @@ def procedural(*, timeout_s: float = 10.0, workers: int = 1, allow_truncated: bo
     return ProceduralVerifier(gym_pool(workers, timeout_s), allow_truncated)
 
 
-class ProceduralVerifier:
+class ProceduralVerifier(TargetVerifier[dict[str, Any]]):
     """Compares with the stored answer, or asks a scorer; see the module."""
 
     name = "procedural"
@@ -132,36 +141,28 @@ class ProceduralVerifier:
             ),
         )
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Judge `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            fields = read_address(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    def read(self, target: Target) -> dict[str, Any]:
+        """See `read_address`; the answer was checked when it was made."""
+        return read_address(target)
+
+    async def judge(self, goal: dict[str, Any], submission: Submission, clock: Clock) -> Verdict:
+        """Compare the final answer with the stored one, or have it scored."""
         extraction = read_answer(submission, "exact", self._allow_truncated)
         if isinstance(extraction, Verdict):
-            return clock.stamp(extraction, self.version)
+            return extraction
         final = extraction.final or ""
-        if not needs_worker(fields["task"]):
-            right = same(final, fields["answer"])
-            return clock.stamp(decided(right, extraction, "same" if right else "different"), self.version)
+        if not needs_worker(goal["task"]):
+            right = same(final, goal["answer"])
+            return decided(right, extraction, "same" if right else "different")
         if importlib.util.find_spec("reasoning_gym") is None:
-            reason = str(MissingExtra("reasoning-gym", "procedural"))
-            return clock.stamp(Verdict("error", reason=reason), self.version)
-        reply = await self._pool.run({"call": "score", **fields, "answer": final})
+            return Verdict("error", reason=str(MissingExtra("reasoning-gym", "procedural")))
+        reply = await self._pool.run({"call": "score", **goal, "answer": final})
+        clock.waited = reply.waited
         if reply.status != "ok":
-            verdict = without_reply(reply)
-        elif "drifted" in reply.data:
-            verdict = Verdict("error", reason="the installed reasoning-gym makes another problem of this target")
-        else:
-            verdict = decided(bool(reply.data["right"]), extraction, str(reply.data.get("reason") or "scored"))
-        return clock.stamp(verdict, self.version, reply.waited)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when a target cannot be read; its answer was checked when it was made."""
-        with naming(item):
-            read_address(target)
+            return without_reply(reply)
+        if "drifted" in reply.data:
+            return Verdict("error", reason="the installed reasoning-gym makes another problem of this target")
+        return decided(bool(reply.data["right"]), extraction, str(reply.data.get("reason") or "scored"))
 
     async def close(self) -> None:
         """End the workers."""

@@ -8,7 +8,7 @@ setup         code that runs before the tests only
 functions     the names in `tests` that are the program's; absent: those that nothing else defines
 cases         [{"args": [...], "expected": ...}] for `entry_point`
 random        {"reference": source, "arguments": [...], "seed": 1, "count": 20}: arguments are drawn from the seed
-              (see ttc/sandbox/generating.py) and the values of `entry_point` compared with those of the reference
+              (see ttc/sandbox/driving.py) and the values of `entry_point` compared with those of the reference
 io            [{"input": "...", "output": "..."}] for the program as a script
 tolerance     how far floats of cases and random may differ, relative and absolute; absent: not at all
 """
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from ttc.answers.kinds import syntax
 from ttc.core import Target
 from ttc.errors import ConfigError
-from ttc.sandbox import generating
+from ttc.sandbox import driving
 
 _CHECK = "check"
 _GROUPS = ("tests", "cases", "random", "io")
@@ -133,7 +133,7 @@ def _random(value: object, where: str) -> Mapping[str, Any] | None:
     if not isinstance(value, Mapping) or set(value) != {"reference", "arguments", "seed", "count"}:
         raise ConfigError(f"{where} must be an object with reference, arguments, seed and count")
     _source(value["reference"], f"{where}.reference")
-    generating.check(value["arguments"])
+    driving.check_arguments(value["arguments"])
     for name, least in (("seed", 0), ("count", 1)):
         if isinstance(value[name], bool) or not isinstance(value[name], int) or value[name] < least:
             raise ConfigError(f"{where}.{name} must be a whole number >= {least}, got {value[name]!r}")

@@ -51,22 +51,10 @@ _CODES: Mapping[str, str] = {
     "Cyrillic": "be bg kk ky mk mn ru sr tg tt uk",
     "Arabic": "ar ckb fa ps ur",
     "Devanagari": "hi mr ne sa",
-    "Han": "zh",
-    "Kana": "ja",
-    "Hangul": "ko",
-    "Hebrew": "he",
-    "Greek": "el",
-    "Thai": "th",
-    "Bengali": "bn",
-    "Gurmukhi": "pa",
-    "Gujarati": "gu",
-    "Tamil": "ta",
-    "Telugu": "te",
-    "Kannada": "kn",
-    "Malayalam": "ml",
-    "Armenian": "hy",
-    "Georgian": "ka",
-}
+    "Han": "zh", "Kana": "ja", "Hangul": "ko", "Hebrew": "he", "Greek": "el", "Thai": "th", "Bengali": "bn",
+    "Gurmukhi": "pa", "Gujarati": "gu", "Tamil": "ta", "Telugu": "te", "Kannada": "kn", "Malayalam": "ml",
+    "Armenian": "hy", "Georgian": "ka",
+}  # fmt: skip
 SCRIPT_OF: Mapping[str, str] = {code: script for script, codes in _CODES.items() for code in codes.split()}
 """The script by which a language is known; Japanese is known by its kana."""
 _SENTENCE = re.compile(r"[^.!?\u3002\uff01\uff1f\u0964\n]+")
