@@ -22,8 +22,6 @@ from ttc.config.registry import Registry
 from ttc.core import Problem
 from ttc.errors import ConfigError
 
-__all__ = ["TOOLS", "Kit", "Tool", "ToolFailure", "Use"]
-
 TOOLS = Registry("tool", "ttc.tools", "ttc.tools", PluginShape(("ttc.agents.tool:Tool",)))
 
 Use: TypeAlias = Callable[[str], Awaitable[str]]

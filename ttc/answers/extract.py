@@ -18,11 +18,6 @@ from itertools import pairwise
 MAX_BOXES = 20
 MAX_FINAL = 4096
 """Characters of a final answer beyond which it is reported as `too_long`."""
-LEAD = re.compile(
-    r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s])+",
-    re.IGNORECASE,
-)
-"""What may stand between an answer phrase and its answer."""
 
 
 @dataclass(frozen=True, slots=True)

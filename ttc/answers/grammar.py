@@ -394,9 +394,6 @@ class _Grammar:
         return node
 
     # -- numbers and names -----------------------------------------------------------------------------------------
-    def _number(self, token: Token) -> Term:
-        return number(token.text)
-
     def _text(self, token: Token) -> Term:
         r"""Read a value inside words, as in `\text{5}` and `\text{(C)}`; other words end the parse."""
         inner = token.text.strip("() ")
@@ -595,7 +592,7 @@ class _Grammar:
 
 
 _KINDS: Mapping[str, Callable[[_Grammar, Token], Term]] = {
-    "num": _Grammar._number, "word": _Grammar._word, "text": _Grammar._text,
+    "num": lambda _grammar, token: number(token.text), "word": _Grammar._word, "text": _Grammar._text,
 }  # fmt: skip
 _COMMANDS: Mapping[str, Callable[[_Grammar], Term]] = {
     "frac": _Grammar._fraction, "sqrt": _Grammar._root, "binom": _Grammar._binomial, "dbinom": _Grammar._binomial,

@@ -25,18 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ttc.answers.canonical import expression_key, hashed, math_key, text_key
-from ttc.answers.extract import (
-    LEAD,
-    MAX_FINAL,
-    Extraction,
-    Hit,
-    Rule,
-    cascade,
-    found,
-    last_box,
-    last_match,
-    usual_rules,
-)
+from ttc.answers.extract import MAX_FINAL, Extraction, Hit, Rule, cascade, found, last_box, last_match, usual_rules
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import UNITS
 from ttc.answers.tokens import Alternatives, Unparsed, plain
@@ -73,6 +62,11 @@ _NUMBER = re.compile(
     r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
 )
 _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
+_LEAD = re.compile(
+    r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s])+",
+    re.IGNORECASE,
+)
+"""What may stand between an answer phrase and its answer."""
 MAX_WORDS_BEFORE = 6
 """Words between an answer phrase and the only number of its clause."""
 _TAIL = 20_000
@@ -98,9 +92,7 @@ def math_hedge(final: str) -> bool:
 
 def _trim_math(clause: str) -> tuple[int, int] | None:
     """The mathematics of the clause after an answer phrase: all of it, an inline formula, a number, or a few words."""
-    lead = LEAD.match(clause)
-    start = lead.end() if lead else 0
-    rest = clause[start:].rstrip(" *`_")
+    start, rest = _after_lead(clause)
     if _parses(rest):
         return start, start + len(rest)
     if inline := _NEAR_INLINE.match(clause):
@@ -110,6 +102,13 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
         return number.start(), number.end() + _unit_after(clause[number.end() :])
     words = rest.strip("*\"'. ")
     return (start, start + len(rest)) if words and len(words.split()) <= 2 and not _PROSE.match(words) else None
+
+
+def _after_lead(clause: str) -> tuple[int, str]:
+    """Where the answer of a clause begins, and the clause from there on, without marks at its end."""
+    lead = _LEAD.match(clause)
+    start = lead.end() if lead else 0
+    return start, clause[start:].rstrip(" *`_")
 
 
 def _alone(clause: str, number: re.Match[str]) -> bool:
@@ -203,14 +202,8 @@ def choice_key(final: str) -> str:
     return choice_letter(final)[0] or text_key(final)
 
 
-def _choice_hedge(final: str) -> bool:
-    return choice_letter(final)[1]
-
-
 def _trim_choice(clause: str) -> tuple[int, int] | None:
-    lead = LEAD.match(clause)
-    start = lead.end() if lead else 0
-    rest = clause[start:].rstrip(" *`_")
+    start, rest = _after_lead(clause)
     return (start, start + len(rest)) if choice_letter(rest)[0] else None
 
 
@@ -225,24 +218,21 @@ def _bare_choice(text: str, start: int) -> Hit:
     return None if plain_word else found(text, start, len(text), "bare")
 
 
-_CHOICE_RULES = usual_rules(_same_by(choice_key), _choice_hedge, _trim_choice, _bare_choice)
+_CHOICE_RULES = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
-def _never(_final: str) -> bool:
-    return False
-
-
-def _trim_all(clause: str) -> tuple[int, int] | None:
-    return (0, len(clause)) if clause.strip() else None
-
-
 def _only_line(text: str, start: int) -> Hit:
     body = text[start:].strip()
     return found(text, start, len(text), "bare") if body and "\n" not in body else None
 
 
-_EXACT_RULES = usual_rules(_same_by(text_key), _never, _trim_all, _only_line)
+_EXACT_RULES = usual_rules(
+    _same_by(text_key),
+    lambda _final: False,
+    lambda clause: (0, len(clause)) if clause.strip() else None,
+    _only_line,
+)
 
 
 def _extract_all(text: str) -> Extraction:

@@ -171,14 +171,8 @@ class Tier:
 
     def request(self) -> dict[str, Any]:
         """What a zygote must know of the tier to fork a cell."""
-        return {
-            "landlock": self.landlock,
-            "seccomp": self.seccomp,
-            "confined": self.confined,
-            "namespaced": self.namespaced,
-            # Said by the host, because there may be no /proc inside.
-            "users": num_users(),
-        }
+        means = {name: getattr(self, name) for name in ("landlock", "seccomp", "confined", "namespaced")}
+        return {**means, "users": num_users()}  # users are said by the host, because there may be no /proc inside
 
 
 def interpreter() -> Sequence[str]:

@@ -98,14 +98,11 @@ class Suite:
         finally:
             ends = worker.finish(program), worker.finish(tests)
         if not finished and not cause:
+            # A program that was killed for its silence spoke out of turn.
+            silent = ends[0].cause in ("killed by SIGKILL", "")
             late = any(end.late for end in ends)
-            cause = "wall time" if late else _ended(ends[0].cause)
+            cause = "wall time" if late else "the program broke off" if silent else ends[0].cause
         return SuiteResult(tuple(map(tuple, notes)), cause, sum(end.cpu_s for end in ends))
-
-
-def _ended(cause: str) -> str:
-    """Why a program that was to answer calls is gone; one that was killed for its silence spoke out of turn."""
-    return "the program broke off" if cause in ("killed by SIGKILL", "") else cause
 
 
 def _loaded(program: Cell) -> str:

@@ -7,8 +7,6 @@ from ttc.answers.canonical import ZeroDivision, read_expression
 from ttc.answers.tokens import Unparsed
 from ttc.core import Problem
 
-__all__ = ["Calculator", "calculator"]
-
 
 def calculator() -> Calculator:
     """Return the calculator."""

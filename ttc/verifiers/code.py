@@ -35,12 +35,11 @@ Args:
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import time
 
 from ttc.config.values import above, at_least
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox.limits import MIN_MEMORY_MB
 from ttc.sandbox.pool import Sandbox
@@ -78,6 +77,7 @@ class CodeVerifier(TargetVerifier[Exercise]):
     """Runs programs; see the module."""
 
     name = "code"
+    read = staticmethod(read_target)
 
     def __init__(
         self,
@@ -88,16 +88,12 @@ class CodeVerifier(TargetVerifier[Exercise]):
         min_share: float,
         allow_truncated: bool,
     ) -> None:
-        self._sandbox = sandbox
+        self._sandbox = self._workers = sandbox
         self._timeout_s, self._case_s, self._memory_mb = timeout_s, case_s, memory_mb
         self._min_share, self._allow_truncated = min_share, allow_truncated
         settings = f"{timeout_s:g}s-{case_s:g}s-{memory_mb}mb-{min_share:g}-{'ny'[allow_truncated]}"
         self.version = f"code-{VERSION} {sandbox.tier.label} {settings}"
         self.card = _card(self.name, self.version, timeout_s, case_s, memory_mb, min_share)
-
-    def read(self, target: Target) -> Exercise:
-        """See `read_target`; its tests are not run."""
-        return read_target(target)
 
     async def judge(self, goal: Exercise, submission: Submission, clock: Clock) -> Verdict:
         """Run the program of `submission`."""
@@ -112,10 +108,6 @@ class CodeVerifier(TargetVerifier[Exercise]):
             return Verdict("error", reason=str(exc)[:300])
         clock.waited = time.perf_counter() - began - outcome.seconds
         return dataclasses.replace(self._judge(outcome), extracted=extraction.final, span=extraction.span)
-
-    async def close(self) -> None:
-        """End the sandbox."""
-        await asyncio.to_thread(self._sandbox.close)
 
     def _judge(self, outcome: TrialResult) -> Verdict:
         if outcome.fault:

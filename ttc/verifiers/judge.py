@@ -36,8 +36,8 @@ from ttc.concurrent import gather
 from ttc.config.values import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
-from ttc.identity.reads import InnerPart, reads
-from ttc.scorers.judge import Question, Said, agreed, harmless, verdict
+from ttc.identity.reads import reads
+from ttc.scorers.judge import Question, Said, agreed, harmless, judging_model, verdict
 from ttc.verifiers.shared.contract import Canary, Card, Clock, naming, unfinished
 
 VERSION = "1"
@@ -53,13 +53,7 @@ _TAIL = """
 Say {first} (A) or {second} (B). Think it through briefly, then end with one line: "Verdict: A" or "Verdict: B"."""
 
 
-def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
-    from ttc.config.registry import ENGINES
-
-    return [] if model is None else [InnerPart(ENGINES, f"{runs_on}:{model}")]
-
-
-@reads(_reads)
+@reads(judging_model)
 def judge(
     model: str | None = None,
     *,

@@ -43,10 +43,26 @@ def language(*, min_share: float = 0.8, part: Part = "answer", allow_truncated: 
     return LanguageVerifier(min_share, part, allow_truncated)
 
 
+def read_language(target: Target) -> str:
+    """Read a target: a code, or {"language": code}.
+
+    Raises:
+        ConfigError: naming the field that is missing, unknown or of the wrong type.
+        MissingExtra: the language needs the detector, which is not installed.
+    """
+    fields = target if isinstance(target, Mapping) else {"language": target}
+    known_fields(fields, ("language",))
+    code = fields.get("language")
+    if not isinstance(code, str):
+        raise ConfigError(f"target.language must be an ISO 639-1 code, got {code!r}"[:300])
+    return check_code(code)
+
+
 class LanguageVerifier(TargetVerifier[str]):
     """Measures the share of a language; see the module."""
 
     name = "language"
+    read = staticmethod(read_language)
 
     def __init__(self, min_share: float, part: Part, allow_truncated: bool) -> None:
         self._min_share, self._part, self._allow_truncated = min_share, part, allow_truncated
@@ -74,10 +90,6 @@ class LanguageVerifier(TargetVerifier[str]):
             ),
         )
 
-    def read(self, target: Target) -> str:
-        """See `read_language`."""
-        return read_language(target)
-
     async def judge(self, goal: str, submission: Submission, clock: Clock) -> Verdict:
         """Measure the share of the language."""
         text = self._text(submission)
@@ -103,21 +115,6 @@ class LanguageVerifier(TargetVerifier[str]):
         parts = {name: count / total for name, count in units.most_common()}
         status: Literal["correct", "incorrect"] = "correct" if share >= self._min_share else "incorrect"
         return Verdict(status, share, parts, f"{share:.3f} of {total} words in {code}")
-
-
-def read_language(target: Target) -> str:
-    """Read a target: a code, or {"language": code}.
-
-    Raises:
-        ConfigError: naming the field that is missing, unknown or of the wrong type.
-        MissingExtra: the language needs the detector, which is not installed.
-    """
-    fields = target if isinstance(target, Mapping) else {"language": target}
-    known_fields(fields, ("language",))
-    code = fields.get("language")
-    if not isinstance(code, str):
-        raise ConfigError(f"target.language must be an ISO 639-1 code, got {code!r}"[:300])
-    return check_code(code)
 
 
 _FENCED = (("```", "```"), ("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), (r"\begin{", r"\end{"))

@@ -24,6 +24,7 @@ import hashlib
 import importlib.metadata
 import json
 import time
+from collections.abc import Mapping
 from typing import Literal
 
 from ttc.answers import Extraction, extract
@@ -32,7 +33,7 @@ from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
-from ttc.core import Status, Submission, Target, Verdict
+from ttc.core import Status, Submission, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary
 from ttc.verifiers.shared.contract import (
@@ -48,9 +49,10 @@ from ttc.verifiers.shared.contract import (
     read_answer,
     read_gold,
 )
-from ttc.verifiers.workers.pool import Pool, WorkerReply
+from ttc.verifiers.workers.pool import Pool
 
 VERSION = "1"
+_STATUSES: Mapping[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
 
@@ -76,17 +78,15 @@ class MathVerifier(TargetVerifier[Gold]):
     """Compares final answers with a target; see the module."""
 
     name = "math"
+    read = staticmethod(read_gold)
 
     def __init__(self, policy: EqualityPolicy, pool: Pool, kind: str, allow_truncated: bool) -> None:
+        self._workers = pool
         self._policy, self._pool, self._kind, self._allow_truncated = policy, pool, kind, allow_truncated
         settings = json.dumps([dataclasses.asdict(policy), kind, allow_truncated])
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
         self.version = f"math-{VERSION} math-verify-{importlib.metadata.version('math-verify')} policy-{digest}"
         self.card = _card(self.name, self.version, pool)
-
-    def read(self, target: Target) -> Gold:
-        """See `read_gold`."""
-        return read_gold(target)
 
     async def judge(self, goal: Gold, submission: Submission, clock: Clock) -> Verdict:
         """Compare the final answer with the target's."""
@@ -107,10 +107,6 @@ class MathVerifier(TargetVerifier[Gold]):
                 raise ConfigError(f"the gold {text[:80]!r} is too large: {exc}") from exc
             if same is not True:
                 raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
-
-    async def close(self) -> None:
-        """End the workers."""
-        await asyncio.to_thread(self._pool.close)
 
     def _policy_for(self, gold: Gold) -> EqualityPolicy:
         return dataclasses.replace(self._policy, absolute=gold.tolerance, reading=gold.type)
@@ -145,19 +141,12 @@ class MathVerifier(TargetVerifier[Gold]):
             if equal is False:
                 rejected = True
             else:
-                undecided = dataclasses.replace(undecided, status=_status(reply), reason=_reason(reply))
+                status = _STATUSES.get(reply.status, "unparseable")
+                reason = str(reply.data.get("reason") or reply.status)
+                undecided = dataclasses.replace(undecided, status=status, reason=reason)
         # One alternative without a verdict leaves the whole without one, when no other was met.
         all_rejected = rejected and not undecided.reason
         return decided(False, found, "different") if all_rejected else undecided
-
-
-def _status(reply: WorkerReply) -> Status:
-    statuses: dict[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
-    return statuses.get(reply.status, "unparseable")
-
-
-def _reason(reply: WorkerReply) -> str:
-    return str(reply.data.get("reason") or reply.status)
 
 
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
@@ -205,9 +194,7 @@ def _card(name: str, version: str, pool: Pool) -> Card:
     )
 
 
-@functools.lru_cache(maxsize=4096)
-def _plain(text: str) -> str:
-    return plain(text)
+_plain = functools.lru_cache(maxsize=4096)(plain)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,7 +17,6 @@ Args:
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,12 +69,28 @@ def regex(
     return RegexVerifier(text_pool(workers, timeout_s), where, whole, ignore_case, allow_truncated)
 
 
+def read_patterns(target: Target) -> Patterns:
+    """Read a target: a pattern, or {"require": [...], "forbid": [...]}.
+
+    Raises:
+        ConfigError: naming the field that is unknown, of the wrong type, or does not compile.
+    """
+    fields = target if isinstance(target, Mapping) else {"require": [target]}
+    known_fields(fields, _FIELDS)
+    patterns = Patterns(*(tuple(_patterns(fields, name)) for name in _FIELDS))
+    if not patterns.require and not patterns.forbid:
+        raise ConfigError("target needs a pattern to require or to forbid")
+    return patterns
+
+
 class RegexVerifier(TargetVerifier[Patterns]):
     """Searches patterns; see the module."""
 
     name = "regex"
+    read = staticmethod(read_patterns)
 
     def __init__(self, pool: Pool, where: Where, whole: bool, ignore_case: bool, allow_truncated: bool) -> None:
+        self._workers = pool
         self._pool, self._where, self._whole, self._allow_truncated = pool, where, whole, allow_truncated
         self._flags = int(re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
         flags = "".join("ny"[flag] for flag in (whole, ignore_case, allow_truncated))
@@ -96,10 +111,6 @@ class RegexVerifier(TargetVerifier[Patterns]):
             ),
         )
 
-    def read(self, target: Target) -> Patterns:
-        """See `read_patterns`."""
-        return read_patterns(target)
-
     async def judge(self, goal: Patterns, submission: Submission, clock: Clock) -> Verdict:
         """Search the patterns in a worker."""
         text = self._searched(submission)
@@ -119,30 +130,12 @@ class RegexVerifier(TargetVerifier[Patterns]):
             return part
         return f"{submission.thinking}</think>{part}"
 
-    async def close(self) -> None:
-        """End the workers."""
-        await asyncio.to_thread(self._pool.close)
-
 
 def _judged(patterns: Patterns, found: list[bool]) -> Verdict:
     count = len(patterns.require)
     parts = {f"require {i}": float(hit) for i, hit in enumerate(found[:count])}
     parts |= {f"forbid {i}": float(not hit) for i, hit in enumerate(found[count:])}
     return by_parts(parts, "all hold")
-
-
-def read_patterns(target: Target) -> Patterns:
-    """Read a target: a pattern, or {"require": [...], "forbid": [...]}.
-
-    Raises:
-        ConfigError: naming the field that is unknown, of the wrong type, or does not compile.
-    """
-    fields = target if isinstance(target, Mapping) else {"require": [target]}
-    known_fields(fields, _FIELDS)
-    patterns = Patterns(*(tuple(_patterns(fields, name)) for name in _FIELDS))
-    if not patterns.require and not patterns.forbid:
-        raise ConfigError("target needs a pattern to require or to forbid")
-    return patterns
 
 
 def _patterns(fields: Mapping[str, object], name: str) -> list[str]:

@@ -228,13 +228,9 @@ class IncrementalScorer:
         self._body, self._reader, self._layout = body, reader, layout
         self._shape: ModelShape = body.dims.model_shape(num_outputs)
         self._threads, self._aggregation = threads, aggregation
+        self.whole_answers = layout.whole_answers
         self._problems: dict[str, dict[Hashable, Paths]] = {}
         self._batcher: Batcher[Prompt, Score] = Batcher("prm", self._compute)
-
-    @property
-    def whole_answers(self) -> bool:
-        """See `ttc.core.WholeAnswerScorer`."""
-        return self._layout.whole_answers
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""

@@ -40,7 +40,7 @@ import re
 import threading
 import urllib.request
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from math import exp, tanh
@@ -138,14 +138,13 @@ class RewardServer:
             ScorerError: the server failed or refused; names it and says what it said.
         """
         try:
-            return await self._loop.run(self._send(key, path, body))
+            return await self._loop.run(
+                self._balancer.send(key, lambda url: self._client(url).post(path, body), Retry())
+            )
         except PromptTooLong:
             raise
         except EngineError as exc:
             raise ScorerError(f"reward server: {exc}") from exc
-
-    async def _send(self, key: str, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await self._balancer.send(key, lambda url: self._client(url).post(path, body), Retry())
 
     def _client(self, url: str) -> Client:
         if url not in self._clients:
@@ -201,10 +200,8 @@ PLUGIN_TASK = "plugin"
 """VLLM's name for the task that an IO processor of the server decides on."""
 
 
-class ServerBackend(ABC):
+class ServerBackend(Backend):
     """A model on a vLLM server, asked at the end of every step, one after another."""
-
-    max_context = None
 
     def __init__(
         self, server: RewardServer, adapter: Adapter, folder: Path, block_size: int | None, outputs: int | None = 2
@@ -214,10 +211,6 @@ class ServerBackend(ABC):
         dims = Dims.from_config(read_config(folder))
         self._shape = dims.model_shape(dims.vocab if outputs is None else outputs)
         self.blocks = Blocks(block_size)
-
-    def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
-        """See `Backend`."""
-        return self.blocks.one_by_one(problem_id, ids, reads)
 
     async def read(
         self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink

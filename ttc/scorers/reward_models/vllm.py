@@ -24,7 +24,7 @@ from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.backends import InVllm
 from ttc.scorers.reward_models.batching import Batcher, WorkItem
 from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer
-from ttc.scorers.reward_models.recall import Blocks, RecallScorer
+from ttc.scorers.reward_models.recall import Backend, Blocks, RecallScorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ReadResult:
     cached: int
 
 
-class VllmBackend:
+class VllmBackend(Backend):
     """One `LLM` of vLLM, stepped by one worker thread."""
 
     def __init__(self, folder: Path, adapter: Adapter, options: VllmOptions, tokens: RewardTokenizer) -> None:
@@ -54,13 +54,9 @@ class VllmBackend:
         self._pair = () if label else (tokens.single("good", adapter.good), tokens.single("bad", adapter.bad))
         self._batcher: Batcher[ReadRequest, list[float]] = Batcher("prm", self._compute)
         self._llm: Any = self._batcher.now(lambda: start_offline(folder, options, pooling=label))
+        # A token model needs room for the token that is asked for.
+        self.max_context = int(self._llm.llm_engine.model_config.max_model_len) - (not label)
         self.blocks = Blocks(int(self._llm.llm_engine.vllm_config.cache_config.block_size))
-
-    @property
-    def max_context(self) -> int | None:
-        """The model's; a token model needs room for the token that is asked for."""
-        limit = int(self._llm.llm_engine.model_config.max_model_len)
-        return limit - 1 if self._pair else limit
 
     def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
         """See `Backend`."""
@@ -122,12 +118,7 @@ class VllmBackend:
         return results
 
 
-def vllm_scorer(
-    folder: Path,
-    adapter: Adapter,
-    place: InVllm,
-    step_delimiter: str | None,
-) -> RecallScorer:
+def vllm_scorer(folder: Path, adapter: Adapter, place: InVllm, step_delimiter: str | None) -> RecallScorer:
     """Load a reward model into vLLM.
 
     Raises:

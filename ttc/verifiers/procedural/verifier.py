@@ -16,7 +16,6 @@ Args:
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -112,12 +111,35 @@ def procedural(*, timeout_s: float = 10.0, workers: int = 1, allow_truncated: bo
     return ProceduralVerifier(gym_pool(workers, timeout_s), allow_truncated)
 
 
+def read_address(target: Target) -> dict[str, Any]:
+    """Read a target; what leads back to the problem is needed only where the stored answer alone does not decide.
+
+    Raises:
+        ConfigError: naming the field that is missing, unknown or of the wrong type, or the task that is refused.
+    """
+    if not isinstance(target, Mapping):
+        raise ConfigError(f"target must be an object with {', '.join(_FIELDS)}, got {target!r}"[:300])
+    known_fields(target, tuple(_FIELDS))
+    task = str(target.get("task"))
+    needed = list(_FIELDS) if needs_worker(task) else ["task", "answer"]
+    for name in needed:
+        value = target.get(name)
+        if not isinstance(value, _FIELDS[name]) or isinstance(value, bool) or value == "":
+            raise ConfigError(f"target.{name} must be a {_FIELDS[name].__name__}, got {value!r}"[:300])
+    jsonable("config", target.get("config"))
+    if task in REFUSED:
+        raise ConfigError(f"target.task {task!r} is refused: {REFUSED[task]}")
+    return {name: target.get(name) for name in _FIELDS}
+
+
 class ProceduralVerifier(TargetVerifier[dict[str, Any]]):
     """Compares with the stored answer, or asks a scorer; see the module."""
 
     name = "procedural"
+    read = staticmethod(read_address)
 
     def __init__(self, pool: Pool, allow_truncated: bool) -> None:
+        self._workers = pool
         self._pool, self._allow_truncated = pool, allow_truncated
         truncated = "-truncated" if allow_truncated else ""
         self.version = f"procedural-{VERSION}{truncated} {library('reasoning-gym')}"
@@ -141,10 +163,6 @@ class ProceduralVerifier(TargetVerifier[dict[str, Any]]):
             ),
         )
 
-    def read(self, target: Target) -> dict[str, Any]:
-        """See `read_address`; the answer was checked when it was made."""
-        return read_address(target)
-
     async def judge(self, goal: dict[str, Any], submission: Submission, clock: Clock) -> Verdict:
         """Compare the final answer with the stored one, or have it scored."""
         extraction = read_answer(submission, "exact", self._allow_truncated)
@@ -163,28 +181,3 @@ class ProceduralVerifier(TargetVerifier[dict[str, Any]]):
         if "drifted" in reply.data:
             return Verdict("error", reason="the installed reasoning-gym makes another problem of this target")
         return decided(bool(reply.data["right"]), extraction, str(reply.data.get("reason") or "scored"))
-
-    async def close(self) -> None:
-        """End the workers."""
-        await asyncio.to_thread(self._pool.close)
-
-
-def read_address(target: Target) -> dict[str, Any]:
-    """Read a target; what leads back to the problem is needed only where the stored answer alone does not decide.
-
-    Raises:
-        ConfigError: naming the field that is missing, unknown or of the wrong type, or the task that is refused.
-    """
-    if not isinstance(target, Mapping):
-        raise ConfigError(f"target must be an object with {', '.join(_FIELDS)}, got {target!r}"[:300])
-    known_fields(target, tuple(_FIELDS))
-    task = str(target.get("task"))
-    needed = list(_FIELDS) if needs_worker(task) else ["task", "answer"]
-    for name in needed:
-        value = target.get(name)
-        if not isinstance(value, _FIELDS[name]) or isinstance(value, bool) or value == "":
-            raise ConfigError(f"target.{name} must be a {_FIELDS[name].__name__}, got {value!r}"[:300])
-    jsonable("config", target.get("config"))
-    if task in REFUSED:
-        raise ConfigError(f"target.task {task!r} is refused: {REFUSED[task]}")
-    return {name: target.get(name) for name in _FIELDS}

@@ -21,6 +21,7 @@ Left out: a schema of targets; `check_gold` checks one.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import importlib.metadata
 import json
@@ -281,11 +282,20 @@ def answer_part(submission: Submission, allow_truncated: bool, max_chars: int) -
     return body if body.strip() else Verdict("no_answer", reason="empty")
 
 
+class Workers(Protocol):
+    """Processes that a verifier uses."""
+
+    def close(self) -> None:
+        """End them."""
+        ...
+
+
 class TargetVerifier(ABC, Generic[Goal]):
     """Reads the target first, then judges the submission; a subclass says how it does both."""
 
     name: str
     version: str
+    _workers: Workers | None = None
 
     async def verify(self, target: Target, submission: Submission) -> Verdict:
         """Hold `submission` to `target`; a target that cannot be read is the verdict `error`."""
@@ -301,8 +311,10 @@ class TargetVerifier(ABC, Generic[Goal]):
         with naming(item):
             self.check(self.read(target))
 
-    async def close(self) -> None:  # most have nothing to stop
-        """End what it started; nothing by default."""
+    async def close(self) -> None:
+        """End its workers, if it has any."""
+        if self._workers is not None:
+            await asyncio.to_thread(self._workers.close)
 
     @abstractmethod
     def read(self, target: Target) -> Goal:
@@ -312,7 +324,7 @@ class TargetVerifier(ABC, Generic[Goal]):
     async def judge(self, goal: Goal, submission: Submission, clock: Clock) -> Verdict:
         """The verdict, without version and time; seconds in a queue are added to `clock.waited`."""
 
-    def check(self, goal: Goal) -> None:  # most targets cannot be held to themselves
+    def check(self, goal: Goal) -> None:
         """Raise ConfigError when a target does not verify against itself; never by default."""
 
 
@@ -324,12 +336,10 @@ class AnswerVerifier(TargetVerifier[Gold]):
         allow_truncated: whether a text that was cut may have an answer.
     """
 
+    read = staticmethod(read_gold)
+
     def __init__(self, kind: str, allow_truncated: bool) -> None:
         self._kind, self._allow_truncated = kind, allow_truncated
-
-    def read(self, target: Target) -> Gold:
-        """See `read_gold`."""
-        return read_gold(target)
 
     async def judge(self, goal: Gold, submission: Submission, clock: Clock) -> Verdict:
         """Whether the final answer matches."""
