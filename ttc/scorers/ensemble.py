@@ -122,13 +122,9 @@ def ensemble(
     Raises:
         ConfigError: a member that cannot be made, or weights that do not fit.
     """
-    return EnsembleScorer([_member(spec, engine) for spec in members], weights, missing)
-
-
-def _member(spec: str, engine: Engine | None) -> Scorer:
-    name, params, supply = _parts(spec, engine)
-    scorer: Scorer = SCORERS.create(name, params, supply=supply)
-    return scorer
+    parts = (_parts(spec, engine) for spec in members)
+    scorers = [SCORERS.create(name, params, supply=supply) for name, params, supply in parts]
+    return EnsembleScorer(scorers, weights, missing)
 
 
 def _parts(spec: str, engine: Engine | None) -> tuple[str, Mapping[str, object], Mapping[str, object]]:

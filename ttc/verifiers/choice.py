@@ -12,7 +12,7 @@ from __future__ import annotations
 from ttc.answers import Extraction, extract
 from ttc.answers.kinds import choice_key, choice_letter
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card, Gold
 
 VERSION = "1"
 
@@ -54,9 +54,9 @@ class ChoiceVerifier(AnswerVerifier):
         """Whether the letter, or the text of the option, is one of `answers`."""
         return choice_key(extraction.final or "") in {choice_key(answer) for answer in answers}
 
-    def check_answers(self, answers: tuple[str, ...]) -> None:
+    def check(self, goal: Gold) -> None:
         """The first answer must be one letter that comes out of a text as it went in."""
-        answer = answers[0]
+        answer = goal.answers[0]
         letter, second = choice_letter(answer)
         final = extract(rf"\boxed{{{answer}}}", "choice").final
         if not letter or second or final is None or choice_key(final) != letter:

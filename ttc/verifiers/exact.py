@@ -14,7 +14,7 @@ import unicodedata
 
 from ttc.answers import Extraction, extract
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card, Gold
 
 VERSION = "1"
 
@@ -60,9 +60,9 @@ class ExactVerifier(AnswerVerifier):
         final = extraction.final
         return final is not None and self._clean(final) in {self._clean(answer) for answer in answers}
 
-    def check_answers(self, answers: tuple[str, ...]) -> None:
+    def check(self, goal: Gold) -> None:
         """Each answer must come out of a text as it went in."""
-        for answer in answers:
+        for answer in goal.answers:
             text = answer if self._kind == "format" else rf"\boxed{{{answer}}}"
             if not self.matches(extract(text, self._kind), (answer,)):
                 raise ConfigError(f"the gold {answer[:80]!r} does not verify against itself")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ttc.core import Usage, UsageSink
 from ttc.engines.shared.shape import Dims, read_config
@@ -35,12 +35,8 @@ class ReadRequest:
     reads: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
-    """What one request told: scores by position, and how many tokens were in the cache."""
-
-    values: dict[int, float]
-    cached: int
+ReadResult: TypeAlias = tuple[dict[int, float], int]
+"""What one request told: scores by position, and how many tokens were in the cache."""
 
 
 class VllmBackend(Backend):
@@ -78,10 +74,10 @@ class VllmBackend(Backend):
         ]:
             requests = [(at, batch[at].item.ids[: end + 1]) for at, ends in waiting for end in ends]
             answers = self._ask([ids for _, ids in requests])
-            for (at, ids), answer in zip(requests, answers, strict=True):
-                new = len(ids) - answer.cached
-                batch[at].report(Usage(scored=new, flops=self._shape.flops(new, answer.cached)))
-                values_of[at].update(answer.values)
+            for (at, ids), (values, cached) in zip(requests, answers, strict=True):
+                new = len(ids) - cached
+                batch[at].report(Usage(scored=new, flops=self._shape.flops(new, cached)))
+                values_of[at].update(values)
         for job, values in zip(batch, values_of, strict=True):
             job.finish([values[read] for read in job.item.reads])
 
@@ -102,7 +98,7 @@ class VllmBackend(Backend):
         for request, output in zip(inputs, outputs, strict=True):
             good, bad = (output.outputs[0].logprobs[0][token].logprob for token in self._pair)
             end = len(request["prompt_token_ids"]) - 1
-            results.append(ReadResult({end: 1 / (1 + exp(bad - good))}, output.num_cached_tokens))
+            results.append(({end: 1 / (1 + exp(bad - good))}, output.num_cached_tokens))
         return results
 
     def _ask_labels(self, inputs: Sequence[dict[str, list[int]]]) -> list[ReadResult]:
@@ -114,7 +110,7 @@ class VllmBackend(Backend):
         for request, output in zip(inputs, outputs, strict=True):
             values = probability(output.outputs.data.float(), self._adapter.positive_label, self._adapter.activation)
             start = len(request["prompt_token_ids"]) - len(values)
-            results.append(ReadResult(dict(enumerate(values.tolist(), start)), output.num_cached_tokens))
+            results.append((dict(enumerate(values.tolist(), start)), output.num_cached_tokens))
         return results
 
 

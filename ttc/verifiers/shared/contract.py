@@ -349,14 +349,6 @@ class AnswerVerifier(TargetVerifier[Gold]):
         equal = self.matches(extraction, goal.answers)
         return decided(equal, extraction, "same" if equal else "different")
 
-    def check(self, goal: Gold) -> None:
-        """See `check_answers`."""
-        self.check_answers(goal.answers)
-
     @abstractmethod
     def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
         """Whether the final answer is one of `answers`."""
-
-    @abstractmethod
-    def check_answers(self, answers: tuple[str, ...]) -> None:
-        """Raise ConfigError when `answers` do not verify against themselves."""
