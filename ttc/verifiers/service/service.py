@@ -42,14 +42,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttc.config.plugins import blamed
 from ttc.config.values import above, at_least
 from ttc.core import Json, Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, PluginError, VerifierError
-from ttc.verifiers.service.audit import Audit, Entry
 from ttc.verifiers.shared.contract import Canary, Card, card_of
+
+if TYPE_CHECKING:
+    from ttc.verifiers.service.audit import Audit
 
 KEPT = 10_000
 
@@ -310,6 +312,8 @@ class Service:
         self._meter.add(verdict, time.perf_counter() - job.began, remembered=remembered)
         try:
             if self._audit is not None:
+                from ttc.verifiers.service.audit import Entry
+
                 entry = Entry(job.label, job.key, job.target, job.submission, self.name, verdict, remembered)
                 self._audit.append(entry)
         except Exception as exc:  # a verdict that could not be logged is not handed out; the caller learns why
