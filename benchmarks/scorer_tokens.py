@@ -7,7 +7,7 @@ lengths as measured on reasoning models (log-normal, mean 60 tokens, coefficient
 tokens are the distinct prefixes that the reward model must read. The models are small and random, with the tokenizer of
 `--tokenizer`, since only lengths matter: a Llama that judges steps as a language model (`rlhflow_prm`), a Llama token
 classifier (`trl_prm`) and a Qwen2 with the head of Qwen2.5-Math-PRM (`qwen_prm`). Servers are real vLLM servers on
-loopback, started in each of the ways of `ttc/scorers/reward_models/vllm_server.py`; beside the ledger stands what the
+loopback, started in each of the ways of `ttc/scorers/reward_models/server.py`; beside the ledger stands what the
 server itself counted. Blocks of the prefix cache hold 32 tokens, the least on a CPU (16 on a GPU halve the surplus).
 Left out: speed.
 """

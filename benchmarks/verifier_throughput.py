@@ -29,8 +29,7 @@ from ttc.core import Submission, Verdict, Verifier
 from ttc.verifiers.exact import exact
 from ttc.verifiers.math import math, quick
 from ttc.verifiers.maths.comparing import EqualityPolicy
-from ttc.verifiers.service.audit import Audit, read_audit
-from ttc.verifiers.service.disagreement import tally
+from ttc.verifiers.service.audit import Audit, read_audit, tally
 from ttc.verifiers.service.service import Service
 
 Case: TypeAlias = tuple[str, str]

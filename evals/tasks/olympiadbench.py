@@ -27,7 +27,7 @@ from ttc.answers.tokens import plain
 from ttc.core import Message, Problem, Sampling, Target
 from ttc.errors import RecordError
 from ttc.verifiers.maths.judging import read
-from ttc.verifiers.shared.reading import read_gold
+from ttc.verifiers.shared.contract import read_gold
 
 CONFIGS = {"math": "OE_TO_maths_en_COMP", "physics": "OE_TO_physics_en_COMP"}
 CONTEXT_CHARS = 200

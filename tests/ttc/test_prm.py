@@ -12,7 +12,7 @@ from ttc.core import Completion, Message, Prompt, Usage
 from ttc.errors import ConfigError
 from ttc.scorers.prm import prm
 from ttc.scorers.reward_models.backends import EmbeddedCore
-from ttc.scorers.reward_models.incremental import IncrementalScorer
+from ttc.scorers.reward_models.embedded import IncrementalScorer
 
 torch = pytest.importorskip("torch")
 

@@ -85,7 +85,7 @@ def test_all_that_the_zygote_imports_is_inside(tmp_path: Path) -> None:
         source, place = ROOT / name, tmp_path / name
         place.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copy)(source, place)
-    modules = "cell, driving, limits, seccomp, serving, zygote"
+    modules = "cell, driving, kernel, limits, wire, zygote"
     found = subprocess.run(
         [sys.executable, "-S", "-c", f"from ttc.sandbox import {modules}; import ttc; print(ttc.__file__)"],
         cwd=tmp_path, env={}, capture_output=True, text=True, check=True,

@@ -16,10 +16,9 @@ import pytest
 from tests.ttc.processes import descendants
 from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox.limits import ResourceLimits, Tier, unused_user
-from ttc.sandbox.pool import Sandbox
+from ttc.sandbox.pool import Sandbox, Worker
 from ttc.sandbox.probe import UNSAFE, candidates, failure, probe
 from ttc.sandbox.running import Script, Suite
-from ttc.sandbox.worker import Worker
 
 LIMITS = ResourceLimits(wall_s=5.0, cpu_s=5.0)
 SHORT = ResourceLimits(wall_s=0.4, cpu_s=5.0)

@@ -7,7 +7,7 @@ import platform
 
 import pytest
 
-from ttc.sandbox import seccomp
+from ttc.sandbox import kernel
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 DENY, MISSING = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
@@ -45,7 +45,7 @@ def decide(machine: str, number: int, *args: int, audit: int | None = None) -> i
     for index in range(6):
         value = args[index] if index < len(args) else 0
         words[16 + 8 * index], words[20 + 8 * index] = value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF
-    code, at, accumulator = seccomp.program(machine, PID), 0, 0
+    code, at, accumulator = kernel.program(machine, PID), 0, 0
     while True:
         operation, jump_true, jump_false, operand = code[at]
         at += 1
@@ -117,6 +117,6 @@ def test_attributes_and_limits_of_the_process_stay(machine: str) -> None:
 
 @pytest.mark.parametrize("pid", [1, 2, 77, 4_194_303])
 def test_a_prepared_filter_is_that_of_the_process_which_enters_it(pid: int) -> None:
-    if not seccomp.is_supported():
+    if not kernel.is_supported():
         pytest.skip("another system")
-    assert seccomp.enter(seccomp.prepare(), pid) == seccomp.encode(seccomp.program(platform.machine(), pid))
+    assert kernel.enter(kernel.prepare(), pid) == kernel.encode(kernel.program(platform.machine(), pid))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.instructions.counting import count_capital_words, count_sentences, count_words
-from ttc.verifiers.instructions.table import INSTRUCTIONS
+from ttc.verifiers.instructions.table import INSTRUCTIONS, count_capital_words, count_sentences, count_words
 from ttc.verifiers.instructions.verifier import instructions, variants
 
 ALL: dict[str, tuple[dict[str, Any], str, str]] = {

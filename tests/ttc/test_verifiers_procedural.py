@@ -16,8 +16,7 @@ from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, MissingExtra
-from ttc.verifiers.procedural.methods import OURS, REFUSED, THEIRS
-from ttc.verifiers.procedural.ours import SCORERS, same
+from ttc.verifiers.procedural.methods import OURS, REFUSED, SCORERS, THEIRS, same
 from ttc.verifiers.procedural.verifier import problems, procedural
 
 INSTALLED = importlib.util.find_spec("reasoning_gym") is not None

@@ -22,8 +22,8 @@ from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, RecordError, VerifierError
 from ttc.verifiers.exact import exact
 from ttc.verifiers.math import math
-from ttc.verifiers.service.audit import Audit, Entry, digest, read_audit
-from ttc.verifiers.service.service import Service
+from ttc.verifiers.service.audit import Audit, Entry, read_audit
+from ttc.verifiers.service.service import Service, digest
 from ttc.verifiers.shared.contract import Canary, Card
 
 

@@ -23,7 +23,7 @@ from train.rollouts.rewards import Rewarder, shaping_part
 from ttc.config.registry import VERIFIERS
 from ttc.core import Verdict, Verifier
 from ttc.errors import ConfigError
-from ttc.verifiers.service.disagreement import summary_lines, tally
+from ttc.verifiers.service.audit import summary_lines, tally
 from ttc.verifiers.service.service import Service
 
 __all__ = ["Pair", "change_lines", "differences", "judged_again", "verifier_of"]

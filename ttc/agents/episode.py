@@ -24,8 +24,6 @@ from ttc.errors import ConfigError
 from ttc.session.growing import Draw, grow
 from ttc.session.session import Session
 
-__all__ = ["EpisodeLimits", "run_episode"]
-
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:

@@ -20,8 +20,6 @@ from typing import Literal, TypeAlias
 
 from ttc.agents.tool import Tool, ToolFailure
 
-__all__ = ["MARKUPS", "Call", "Markup", "MarkupName"]
-
 MarkupName: TypeAlias = Literal["tags", "hermes"]
 
 

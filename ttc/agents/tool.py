@@ -12,7 +12,7 @@ goes wrong in it is told to the model and never ends the run. A tool sees the pr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -21,8 +21,6 @@ from ttc.config.recipes import parse_spec
 from ttc.config.registry import Registry
 from ttc.core import Problem
 from ttc.errors import ConfigError
-
-__all__ = ["TOOLS", "Kit", "Tool", "ToolFailure", "Use"]
 
 TOOLS = Registry("tool", "ttc.tools", "ttc.tools", PluginShape(("ttc.agents.tool:Tool",)))
 
@@ -63,20 +61,10 @@ class Kit:
 
     def __call__(self) -> Mapping[str, Tool]:
         """Make the tools, by name; raises ConfigError for none, an unknown one, or two of one name."""
-        tools = [_make(spec) for spec in self.specs]
+        tools: list[Tool] = [TOOLS.create(name, params, supply={}) for name, params in map(parse_spec, self.specs)]
         if not tools:
             raise ConfigError(f"tools: name at least one of {', '.join(TOOLS.names())}")
-        return _by_name(tools)
-
-
-def _make(spec: str) -> Tool:
-    name, params = parse_spec(spec)
-    tool: Tool = TOOLS.create(name, params, supply={})
-    return tool
-
-
-def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    by_name = {tool.name: tool for tool in tools}
-    if len(by_name) < len(tools):
-        raise ConfigError(f"tools: two tools have one name among {', '.join(tool.name for tool in tools)}")
-    return by_name
+        by_name = {tool.name: tool for tool in tools}
+        if len(by_name) < len(tools):
+            raise ConfigError(f"tools: two tools have one name among {', '.join(tool.name for tool in tools)}")
+        return by_name

@@ -11,24 +11,6 @@ text, a fraction of a millisecond a key.
 from __future__ import annotations
 
 from ttc.answers.extract import Extraction
-from ttc.answers.kinds import KINDS, Kind
-from ttc.errors import UnknownName
+from ttc.answers.kinds import KINDS, Kind, extract, key, kind_of
 
 __all__ = ["KINDS", "Extraction", "Kind", "extract", "key", "kind_of"]
-
-
-def extract(text: str, kind: str) -> Extraction:
-    """Return the final answer of `text`, read as answers of `kind` are. Raises UnknownName for an unknown kind."""
-    return kind_of(kind).extract(text)
-
-
-def key(final: str, kind: str) -> str:
-    """Return the voting class of a final answer. Raises UnknownName for an unknown kind."""
-    return kind_of(kind).key(final)
-
-
-def kind_of(kind: str) -> Kind:
-    """Return how answers of `kind` are read and grouped. Raises UnknownName for an unknown kind."""
-    if kind not in KINDS:
-        raise UnknownName("answer kind", kind, KINDS)
-    return KINDS[kind]

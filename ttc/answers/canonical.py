@@ -1,4 +1,4 @@
-"""Shapes and voting keys: equal keys mean the same answer, without looking at any target.
+r"""Shapes and voting keys: equal keys mean the same answer, without looking at any target.
 
 A shape is what kind of mathematical object a parsed answer is, with the spelling removed:
 
@@ -18,6 +18,11 @@ A key is made from the shape: exact rationals as such, other constants and expre
 that is not in the grammar by its cleaned spelling. So equality of keys is an equivalence relation by construction.
 Policy: units, currency, percent signs, degrees and the name on the left of `x = 5` are dropped, since the answers to
 one question share them. Never raises; linear, with a cap, beyond which the key is a hash of the text.
+
+In a numbers game the answer is the expression itself (`(3+5)*2`, `\frac{24}{3} \times 1`, `6 ÷ (1 − 3/4) = 24`):
+`read_expression` gives its exact value, the whole numbers it uses and what it claims to equal, and its key is made of
+value and numbers. Only + - * /, parentheses, signs and unsigned whole numbers count; powers, roots, factorials,
+decimals, mixed numbers and units are refused, each by its name.
 """
 
 from __future__ import annotations
@@ -25,13 +30,14 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import CONSTANTS, Term, approximate, exact
-from ttc.answers.tokens import MAX_CHARS, Unparsed, plain
+from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 _INFINITE = Term("inf")
@@ -181,21 +187,11 @@ def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term,
     return None
 
 
-def _matrix(node: Term) -> Term:
-    return Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args))
-
-
-def _ratio(node: Term) -> Term:
-    return Term("ratio", tuple(shape(item) for item in node.args))
-
-
-def _same(node: Term) -> Term:
-    return node
-
-
-_SHAPE_RULES = {
-    "seq": _sequence, "list": _list, "union": _union, "rel": _relation, "matrix": _matrix, "ratio": _ratio,
-    "base": _same, "empty": _same, "text": _same,
+_SHAPE_RULES: Mapping[str, Callable[[Term], Term]] = {
+    "seq": _sequence, "list": _list, "union": _union, "rel": _relation,
+    "matrix": lambda node: Term("matrix", tuple(tuple(shape(cell) for cell in row) for row in node.args)),
+    "ratio": lambda node: Term("ratio", tuple(shape(item) for item in node.args)),
+    **dict.fromkeys(("base", "empty", "text"), lambda node: node),
 }  # fmt: skip
 
 
@@ -232,12 +228,7 @@ def hashed(text: str) -> str:
 
 def shape_key(node: Term) -> str:
     """The class of a shape."""
-    text: str = _KEY_RULES[node.op](node)
-    return text
-
-
-def _scalar_key(node: Term) -> str:
-    return _value_key(node.args[0])
+    return _KEY_RULES[node.op](node)
 
 
 def _value_key(node: Term) -> str:
@@ -297,38 +288,14 @@ def _coordinate(name: str, turn: int) -> float:
     return (1.2 + 2 * part, 0.1 + 0.8 * part, -1.2 - 2 * part)[turn]
 
 
-def _quantity_key(node: Term) -> str:
-    return _value_key(node.args[0])
-
-
-def _named_key(node: Term) -> str:
-    return shape_key(node.args[1])
-
-
 def _member_key(node: Term) -> str:
     """A member of a set of assignments keeps its name: x = 1, y = 2."""
     return f"{node.args[0]}={shape_key(node.args[1])}" if node.op == "named" else shape_key(node)
 
 
-def _set_key(node: Term) -> str:
-    return "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}"
-
-
-def _tuple_key(node: Term) -> str:
-    return "(" + ",".join(_member_key(item) for item in node.args) + ")"
-
-
-def _brackets_key(node: Term) -> str:
-    return "[" + ",".join(_member_key(item) for item in node.args) + ",]"
-
-
 def _interval_key(node: Term) -> str:
     low, high, left, right = node.args
     return f"{'[' if left else '('}{shape_key(low)},{shape_key(high)}{']' if right else ')'}"
-
-
-def _union_key(node: Term) -> str:
-    return "U".join(sorted({shape_key(item) for item in node.args}))
 
 
 def _ratio_key(node: Term) -> str:
@@ -337,10 +304,6 @@ def _ratio_key(node: Term) -> str:
     if len(numbers) == len(values) and numbers[0]:
         return ":".join(str(value / numbers[0]) for value in numbers)
     return ":".join(shape_key(item) for item in node.args)
-
-
-def _matrix_key(node: Term) -> str:
-    return "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args)
 
 
 def _relation_key(node: Term) -> str:
@@ -353,9 +316,98 @@ def _relation_key(node: Term) -> str:
     return sides[0] + "".join(op + side for op, side in zip(operators, sides[1:], strict=True))
 
 
-_KEY_RULES: Mapping[str, Any] = {
-    "scalar": _scalar_key, "quantity": _quantity_key, "named": _named_key, "set": _set_key, "tuple": _tuple_key,
-    "brackets": _brackets_key, "interval": _interval_key, "union": _union_key, "ratio": _ratio_key,
-    "matrix": _matrix_key, "rel": _relation_key, "base": lambda node: f"{node.args[0]}_{node.args[1]}",
-    "empty": lambda node: "{}", "text": lambda node: text_key(node.args[0]),
-}  # fmt: skip
+_KEY_RULES: Mapping[str, Callable[[Term], str]] = {
+    "scalar": lambda node: _value_key(node.args[0]),
+    "quantity": lambda node: _value_key(node.args[0]),
+    "named": lambda node: shape_key(node.args[1]),
+    "set": lambda node: "{" + "|".join(sorted({_member_key(item) for item in node.args})) + "}",
+    "tuple": lambda node: "(" + ",".join(_member_key(item) for item in node.args) + ")",
+    "brackets": lambda node: "[" + ",".join(_member_key(item) for item in node.args) + ",]",
+    "interval": _interval_key,
+    "union": lambda node: "U".join(sorted({shape_key(item) for item in node.args})),
+    "ratio": _ratio_key,
+    "matrix": lambda node: "M" + ";".join(",".join(shape_key(cell) for cell in row) for row in node.args),
+    "rel": _relation_key,
+    "base": lambda node: f"{node.args[0]}_{node.args[1]}",
+    "empty": lambda node: "{}",
+    "text": lambda node: text_key(node.args[0]),
+}
+
+
+MAX_EXPRESSION = 1000
+MAX_NUMBERS = 64
+MAX_INTEGER = 12
+
+_NAMES = {"pow": "a power", "fn": "a function", "quantity": "a unit or a percent sign", "sym": "a letter"}
+
+
+class ZeroDivision(ArithmeticError):
+    """The expression divides by zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression: its `value`, the `numbers` it uses, sorted, and the values of the other sides of its equation."""
+
+    value: Fraction
+    numbers: tuple[int, ...]
+    claims: tuple[Fraction, ...] = ()
+
+
+def read_expression(text: str) -> Expression:
+    """Read an expression, alone or in an equation (`3*8 = 24`, `24 = 3*8`, `3*8 = 6*4 = 24`).
+
+    Of an equation, the first side that is more than a number is the expression.
+
+    Raises:
+        Unparsed: anything else than the four operations on whole numbers; TooLarge beyond a cap.
+        ZeroDivision: some side divides by zero.
+    """
+    if len(text) > MAX_EXPRESSION:
+        raise TooLarge(f"more than {MAX_EXPRESSION} characters")
+    try:
+        node = parse(plain(text))
+    except RecursionError as exc:
+        raise TooLarge("nested too deeply") from exc
+    sides = list(node.args[1:]) if node.op == "rel" else [node]
+    if node.op == "rel" and set(node.args[0]) != {"="}:
+        raise Unparsed("a relation that is not an equation")
+    numbers = [_numbers(side) for side in sides]
+    at = next((i for i, side in enumerate(sides) if side.op != "num"), 0)
+    values = [_value(side) for side in sides]
+    claims = tuple(value for i, value in enumerate(values) if i != at)
+    return Expression(values[at], tuple(sorted(numbers[at])), claims)
+
+
+def expression_key(final: str) -> str:
+    """The voting class: value and numbers where it is an expression, else the spelling."""
+    try:
+        expression = read_expression(final)
+    except (Unparsed, ZeroDivision):
+        return spelling_key(final[:MAX_EXPRESSION])
+    # Both parts count: 3*8 and 4*6 are equal in value, but in a numbers game one may be right and the other wrong.
+    return f"{expression.value} of {' '.join(map(str, expression.numbers))}"
+
+
+def _numbers(node: Term) -> list[int]:
+    """The whole numbers at the leaves; refuses every other kind of node before anything is computed."""
+    if node.op == "num":
+        value, digits = node.args
+        if digits is not None or value.denominator != 1:
+            raise Unparsed("a decimal or a mixed number")
+        if value >= 10**MAX_INTEGER:
+            raise TooLarge(f"a number of more than {MAX_INTEGER} digits")
+        return [int(value)]
+    if node.op not in ("add", "mul", "div", "neg"):
+        raise Unparsed(f"{_NAMES.get(node.op, 'a ' + node.op)} in an expression")
+    numbers = [number for child in node.children() for number in _numbers(child)]
+    if len(numbers) > MAX_NUMBERS:
+        raise TooLarge(f"more than {MAX_NUMBERS} numbers")
+    return numbers
+
+
+def _value(node: Term) -> Fraction:
+    value = exact(node)
+    if value is None:  # the caps of `exact` lie beyond what MAX_NUMBERS numbers can make
+        raise ZeroDivision("a division by zero")
+    return value

@@ -18,11 +18,6 @@ from itertools import pairwise
 MAX_BOXES = 20
 MAX_FINAL = 4096
 """Characters of a final answer beyond which it is reported as `too_long`."""
-LEAD = re.compile(
-    r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s])+",
-    re.IGNORECASE,
-)
-"""What may stand between an answer phrase and its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +43,8 @@ _THINK_START = re.compile(r"<think(?:ing)?>|<\|?begin_of_thought\|?>|◁think▷
 
 def answer_start(text: str) -> int | None:
     """Where the answer part begins: after the last end of thinking; None when a thinking block is still open."""
-    start = 0
-    for match in _THINK_END.finditer(text):
-        start = match.end()
+    last = last_match(_THINK_END, text)
+    start = last.end() if last else 0
     return None if _THINK_START.search(text, start) else start
 
 
@@ -64,6 +58,11 @@ def cascade(text: str, rules: tuple[Rule, ...]) -> Extraction:
         if hit is not None:
             return hit
     return Extraction(None, reason="no_answer")
+
+
+def last_match(pattern: re.Pattern[str], text: str, start: int = 0) -> re.Match[str] | None:
+    """The last match of `pattern` from `start` on."""
+    return next(iter(deque(pattern.finditer(text, start), maxlen=1)), None)
 
 
 def found(text: str, start: int, end: int, method: str) -> Extraction:
@@ -189,7 +188,7 @@ def _one_clause(between: str) -> bool:
 
 
 # -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
-_TAG = re.compile(r"<(answer|final_answer)>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(answer|final_answer)>(?P<value>.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _HASH = re.compile(r"^[ \t]*#{4}[ \t]*(?P<value>\S[^\n]*)$", re.MULTILINE)
 _PHRASE = re.compile(
     r"(?:\b(?:(?:final|correct|right)\s+(?:result|solution|option|choice)|answers?)\**\s*"
@@ -207,26 +206,12 @@ MAX_PHRASES = 8
 """How many of the last answer phrases are looked at."""
 
 
-def last_tag(hedge: Hedge) -> Rule:
-    """The rule of the last `<answer>` tag; a box or phrase inside it has been seen before."""
+def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge) -> Rule:
+    """The rule of the last place of `pattern`, whose group `value` is the answer."""
 
     def rule(text: str, start: int) -> Hit:
-        match = None
-        for match in _TAG.finditer(text, start):  # noqa: B007 - the last one
-            pass
-        return None if match is None else _unless(hedge, found(text, match.start(2), match.end(2), "tag"))
-
-    return rule
-
-
-def last_hash(hedge: Hedge) -> Rule:
-    """The rule of the last line that begins with ####."""
-
-    def rule(text: str, start: int) -> Hit:
-        match = None
-        for match in _HASH.finditer(text, start):  # noqa: B007 - the last one
-            pass
-        return None if match is None else _unless(hedge, found(text, *match.span("value"), "hash"))
+        match = last_match(pattern, text, start)
+        return None if match is None else _unless(hedge, found(text, *match.span("value"), method))
 
     return rule
 
@@ -262,4 +247,5 @@ def usual_rules(
     same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[str], tuple[int, int] | None], bare: Rule
 ) -> tuple[Rule, ...]:
     """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing."""
-    return last_box(same, hedge), last_tag(hedge), last_hash(hedge), last_phrase(hedge, trim), bare
+    tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge)
+    return last_box(same, hedge), tag, hash_line, last_phrase(hedge, trim), bare

@@ -7,30 +7,29 @@ exact    a short string                 boxes, tags, ####, phrases, or the only 
 expression  sums of a numbers game      the same as math; grouped by value and numbers used
 code     a Python program               the last fenced block, or a text that is nothing but Python
 format   the whole text                 for tasks that judge the form and not the answer
+
+A program's block is fenced by ``` or ~~~ and may lack its end, as in a text that was stopped there. Blocks tagged as
+Python come first, then those without a tag; blocks of another language (a shell line, an output) are no answer. White
+space at the left of the first line is kept: a continuation of a given function begins indented. Two programs are in one
+class when their syntax trees are the same: comments, quotes and line breaks do not matter, names do. Cost: a parse of
+at most 64 KiB. Left out: programs spread over several blocks, and languages other than Python.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from ttc.answers.canonical import hashed, math_key, text_key
-from ttc.answers.code import code_key, extract_code
-from ttc.answers.expression import expression_key
-from ttc.answers.extract import (
-    LEAD,
-    MAX_FINAL,
-    Extraction,
-    Hit,
-    Rule,
-    cascade,
-    found,
-    last_box,
-    usual_rules,
-)
-from ttc.answers.grammar import UNITS, parse
+from ttc.answers.canonical import expression_key, hashed, math_key, text_key
+from ttc.answers.extract import MAX_FINAL, Extraction, Hit, Rule, cascade, found, last_box, last_match, usual_rules
+from ttc.answers.grammar import parse
+from ttc.answers.nodes import UNITS
 from ttc.answers.tokens import Alternatives, Unparsed, plain
+from ttc.errors import UnknownName
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,11 @@ class Kind:
     def final(self, text: str) -> str | None:
         """The final answer of a text alone."""
         return self.extract(text).final
+
+
+def _same_by(key: Callable[[str], str]) -> Callable[[str, str], bool]:
+    """Whether two boxes say one thing: the same text, or one class."""
+    return lambda left, right: left.strip() == right.strip() or key(left) == key(right)
 
 
 # -- mathematics and numbers -------------------------------------------------------------------------------------------
@@ -58,6 +62,11 @@ _NUMBER = re.compile(
     r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
 )
 _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
+_LEAD = re.compile(
+    r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|option|choice|that)\s+|[:：*\s])+",
+    re.IGNORECASE,
+)
+"""What may stand between an answer phrase and its answer."""
 MAX_WORDS_BEFORE = 6
 """Words between an answer phrase and the only number of its clause."""
 _TAIL = 20_000
@@ -81,15 +90,9 @@ def math_hedge(final: str) -> bool:
     return False
 
 
-def _same_math(left: str, right: str) -> bool:
-    return left.strip() == right.strip() or math_key(left) == math_key(right)
-
-
 def _trim_math(clause: str) -> tuple[int, int] | None:
     """The mathematics of the clause after an answer phrase: all of it, an inline formula, a number, or a few words."""
-    lead = LEAD.match(clause)
-    start = lead.end() if lead else 0
-    rest = clause[start:].rstrip(" *`_")
+    start, rest = _after_lead(clause)
     if _parses(rest):
         return start, start + len(rest)
     if inline := _NEAR_INLINE.match(clause):
@@ -99,6 +102,13 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
         return number.start(), number.end() + _unit_after(clause[number.end() :])
     words = rest.strip("*\"'. ")
     return (start, start + len(rest)) if words and len(words.split()) <= 2 and not _PROSE.match(words) else None
+
+
+def _after_lead(clause: str) -> tuple[int, str]:
+    """Where the answer of a clause begins, and the clause from there on, without marks at its end."""
+    lead = _LEAD.match(clause)
+    start = lead.end() if lead else 0
+    return start, clause[start:].rstrip(" *`_")
 
 
 def _alone(clause: str, number: re.Match[str]) -> bool:
@@ -134,9 +144,7 @@ def _bare_math(text: str, start: int) -> Hit:
 
 
 def _last_number(text: str, start: int) -> Hit:
-    last = None
-    for last in _NUMBER.finditer(text, max(start, len(text) - _TAIL)):  # noqa: B007 - the last one
-        pass
+    last = last_match(_NUMBER, text, max(start, len(text) - _TAIL))
     if last is None:
         return None
     begin = last.start()
@@ -148,11 +156,7 @@ def _last_number(text: str, start: int) -> Hit:
     return found(text, begin, last.end(), "last_number")
 
 
-_MATH_RULES = usual_rules(_same_math, math_hedge, _trim_math, _bare_math)
-
-
-def _extract_math(text: str) -> Extraction:
-    return cascade(text, _MATH_RULES)
+_MATH_RULES = usual_rules(_same_by(math_key), math_hedge, _trim_math, _bare_math)
 
 
 def _with_digits(rule: Rule) -> Rule:
@@ -166,19 +170,7 @@ def _with_digits(rule: Rule) -> Rule:
 
 
 _NUMBER_RULES = (*_MATH_RULES[:3], *map(_with_digits, _MATH_RULES[3:]), _last_number)
-
-
-def _extract_number(text: str) -> Extraction:
-    return cascade(text, _NUMBER_RULES)
-
-
-# -- expressions -------------------------------------------------------------------------------------------------------
-def _same_expression(left: str, right: str) -> bool:
-    return left.strip() == right.strip() or expression_key(left) == expression_key(right)
-
-
-def _extract_expression(text: str) -> Extraction:
-    return cascade(text, (last_box(_same_expression, math_hedge), *_MATH_RULES[1:]))
+_EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULES[1:])
 
 
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
@@ -210,14 +202,8 @@ def choice_key(final: str) -> str:
     return choice_letter(final)[0] or text_key(final)
 
 
-def _choice_hedge(final: str) -> bool:
-    return choice_letter(final)[1]
-
-
 def _trim_choice(clause: str) -> tuple[int, int] | None:
-    lead = LEAD.match(clause)
-    start = lead.end() if lead else 0
-    rest = clause[start:].rstrip(" *`_")
+    start, rest = _after_lead(clause)
     return (start, start + len(rest)) if choice_letter(rest)[0] else None
 
 
@@ -232,41 +218,21 @@ def _bare_choice(text: str, start: int) -> Hit:
     return None if plain_word else found(text, start, len(text), "bare")
 
 
-def _same_choice(left: str, right: str) -> bool:
-    return choice_key(left) == choice_key(right)
-
-
-_CHOICE_RULES = usual_rules(_same_choice, _choice_hedge, _trim_choice, _bare_choice)
-
-
-def extract_choice(text: str) -> Extraction:
-    """The letter that a text chooses."""
-    return cascade(text, _CHOICE_RULES)
+_CHOICE_RULES = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
-def _never(_final: str) -> bool:
-    return False
-
-
-def _trim_all(clause: str) -> tuple[int, int] | None:
-    return (0, len(clause)) if clause.strip() else None
-
-
 def _only_line(text: str, start: int) -> Hit:
     body = text[start:].strip()
     return found(text, start, len(text), "bare") if body and "\n" not in body else None
 
 
-def _same_text(left: str, right: str) -> bool:
-    return text_key(left) == text_key(right)
-
-
-_EXACT_RULES = usual_rules(_same_text, _never, _trim_all, _only_line)
-
-
-def _extract_exact(text: str) -> Extraction:
-    return cascade(text, _EXACT_RULES)
+_EXACT_RULES = usual_rules(
+    _same_by(text_key),
+    lambda _final: False,
+    lambda clause: (0, len(clause)) if clause.strip() else None,
+    _only_line,
+)
 
 
 def _extract_all(text: str) -> Extraction:
@@ -277,12 +243,115 @@ def _extract_all(text: str) -> Extraction:
     return Extraction(body, (start, start + len(body)), "all")
 
 
+# -- programs ----------------------------------------------------------------------------------------------------------
+MAX_CODE = 65_536
+"""Characters of a program beyond which it is reported as `too_long`."""
+# Possessive throughout: no line is read twice.
+_FENCE = re.compile(r"^[ \t]{0,3}+(?P<mark>`{3,}+|~{3,}+)[ \t]*+(?P<tag>[^\s`]*+)[^\n`]*+(?:\n|\Z)", re.MULTILINE)
+_PYTHON = ("python", "python3", "py", "py3")
+
+
+def code_key(final: str) -> str:
+    """The voting class of a program: its syntax tree, or its text when it has none."""
+    tree = _parsed(final)
+    if tree is None:
+        return hashed(final.strip())
+    try:
+        return hashed(ast.dump(tree))
+    except RecursionError:
+        return hashed(final.strip())
+
+
+def syntax(source: str) -> ast.Module:
+    """Return the syntax tree of a program, without a word on doubtful escapes in it.
+
+    Raises:
+        SyntaxError: it is not Python, or too deeply nested for the parser.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(source)
+        except (ValueError, RecursionError, MemoryError) as exc:
+            raise SyntaxError(str(exc) or "nested too deeply") from exc
+
+
+def _last_block(text: str, start: int) -> Hit:
+    last_of_tag: dict[str, tuple[int, int]] = {}
+    opened: re.Match[str] | None = None
+    # In the answer part alone, so that a fence right after the thinking stands at the start of a line.
+    body = text[start:]
+    for fence in _FENCE.finditer(body):
+        if opened is None:
+            opened = fence
+        elif not fence["tag"] and fence["mark"].startswith(opened["mark"]):
+            last_of_tag[opened["tag"].lower()] = (opened.end(), fence.start())
+            opened = None
+    if opened is not None:
+        last_of_tag[opened["tag"].lower()] = (opened.end(), len(body))
+    blocks = [last_of_tag[tag] for tag in _PYTHON if tag in last_of_tag]
+    span = max(blocks) if blocks else last_of_tag.get("")
+    return None if span is None else _code(text, start + span[0], start + span[1], "block")
+
+
+def _bare_code(text: str, start: int) -> Hit:
+    body = text[start : start + MAX_CODE + 1]
+    return _code(text, start, len(text), "bare") if body.strip() and _parsed(body) is not None else None
+
+
+def _code(text: str, start: int, end: int, method: str) -> Extraction:
+    """The program text[start:end] without empty lines around it."""
+    inner = text[start:end]
+    first = len(inner) - len(inner.lstrip())
+    start += inner.rfind("\n", 0, first) + 1
+    end = start + len(text[start:end].rstrip())
+    if start >= end:
+        return Extraction(None, (start, start), method, "empty")
+    if end - start > MAX_CODE:
+        return Extraction(None, (start, end), method, "too_long")
+    return Extraction(text[start:end], (start, end), method)
+
+
+def _parsed(code: str) -> ast.Module | None:
+    """The syntax tree of a program, or of the body of a function; None when it is neither."""
+    if len(code) > MAX_CODE:
+        return None
+    first = code.lstrip("\r\n")[:1]
+    try:
+        tree = syntax(f"if 1:\n{code}" if first in (" ", "\t") else code)
+    except SyntaxError:
+        return None
+    words = tree.body and all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Name) for node in tree.body)
+    return None if words else tree
+
+
+def _by(rules: tuple[Rule, ...], key: Callable[[str], str]) -> Kind:
+    return Kind(partial(cascade, rules=rules), key)
+
+
 KINDS: Mapping[str, Kind] = {
-    "math": Kind(_extract_math, math_key),
-    "number": Kind(_extract_number, math_key),
-    "choice": Kind(extract_choice, choice_key),
-    "code": Kind(extract_code, code_key),
-    "exact": Kind(_extract_exact, text_key),
-    "expression": Kind(_extract_expression, expression_key),
+    "math": _by(_MATH_RULES, math_key),
+    "number": _by(_NUMBER_RULES, math_key),
+    "choice": _by(_CHOICE_RULES, choice_key),
+    "code": _by((_last_block, _bare_code), code_key),
+    "exact": _by(_EXACT_RULES, text_key),
+    "expression": _by(_EXPRESSION_RULES, expression_key),
     "format": Kind(_extract_all, hashed),
 }
+
+
+def extract(text: str, kind: str) -> Extraction:
+    """Return the final answer of `text`, read as answers of `kind` are. Raises UnknownName for an unknown kind."""
+    return kind_of(kind).extract(text)
+
+
+def key(final: str, kind: str) -> str:
+    """Return the voting class of a final answer. Raises UnknownName for an unknown kind."""
+    return kind_of(kind).key(final)
+
+
+def kind_of(kind: str) -> Kind:
+    """Return how answers of `kind` are read and grouped. Raises UnknownName for an unknown kind."""
+    if kind not in KINDS:
+        raise UnknownName("answer kind", kind, KINDS)
+    return KINDS[kind]

@@ -18,7 +18,8 @@ Operators and their arguments:
 
 Their values are exact rationals where possible, numbers in a given context of `mpmath` otherwise. Real-valued
 conventions: an odd root of a negative number is the real one; any other step that leaves the real line makes the value
-undefined, unless the expression itself contains the imaginary unit. Work is capped before it is done.
+undefined, unless the expression itself contains the imaginary unit. Work is capped before it is done. A unit of
+measurement or money is a dimension and a factor.
 """
 
 from __future__ import annotations
@@ -276,11 +277,11 @@ class _Evaluation:
         return self.ctx.power(low, high)
 
     def _fn(self, name: str, *args: Term) -> Any:
-        rule = getattr(self, f"_fn_{name}", None)
+        rule = getattr(self, f"_fn_{name}", _PLAIN.get(name))
         values = [self.value(arg) for arg in args]
         if rule is not None:
             return rule(*values)
-        names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ceil": "ceil"}
+        names = {"arcsin": "asin", "arccos": "acos", "arctan": "atan"}
         if name not in _MPMATH:
             raise Undefined(name)
         if abs(values[0]) > MAX_POWER:
@@ -296,9 +297,6 @@ class _Evaluation:
             raise Undefined("the logarithm of zero")
         return self.ctx.log(value)
 
-    def _fn_abs(self, value: Any) -> Any:
-        return abs(value)
-
     def _fn_root(self, value: Any, degree: Any) -> Any:
         if degree == 0:
             raise Undefined("a root of degree zero")
@@ -306,12 +304,6 @@ class _Evaluation:
         if odd and getattr(value, "imag", 0) == 0 and getattr(value, "real", value) < 0:
             return -self.ctx.power(-value, 1 / degree)
         return self.ctx.power(value, 1 / degree)
-
-    def _fn_min(self, *values: Any) -> Any:
-        return min(values)
-
-    def _fn_max(self, *values: Any) -> Any:
-        return max(values)
 
     def _fn_factorial(self, value: Any) -> Any:
         if abs(value) > 10_000:
@@ -324,23 +316,85 @@ class _Evaluation:
         return self.ctx.binomial(upper, lower)
 
 
-_MPMATH = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "sinh",
-        "cosh",
-        "tanh",
-        "exp",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "floor",
-        "ceil",
-        "sqrt",
-    ]
-)
+_MPMATH = frozenset({
+    "sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "exp", "arcsin", "arccos", "arctan", "floor",
+    "ceil", "sqrt",
+})  # fmt: skip
+_PLAIN: Mapping[str, Any] = {
+    "abs": abs, "min": lambda *values: min(values), "max": lambda *values: max(values),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A dimension with a factor to its base unit; the dimension is empty for an unknown word."""
+
+    dimension: str
+    factor: Fraction
+
+
+def _units() -> dict[str, Unit]:
+    rows: dict[str, list[tuple[str, str]]] = {
+        "length": [
+            ("1", "m metre metres meter meters"), ("1/100", "cm centimetre centimetres centimeter centimeters"),
+            ("1/1000", "mm millimetre millimetres millimeter millimeters"),
+            ("1000", "km kilometre kilometres kilometer kilometers"), ("254/10000", "inch inches"),
+            ("3048/10000", "ft foot feet"), ("9144/10000", "yd yard yards"), ("1609344/1000", "mi mile miles"),
+        ],
+        "mass": [
+            ("1", "kg kilogram kilograms"), ("1/1000", "g gram grams"), ("1/1000000", "mg milligram milligrams"),
+            ("45359237/100000000", "lb lbs pound pounds"), ("45359237/1600000000", "oz ounce ounces"),
+        ],
+        "time": [
+            ("1", "s sec secs second seconds"), ("60", "min mins minute minutes"), ("3600", "h hr hrs hour hours"),
+            ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms millisecond milliseconds"),
+        ],
+        "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
+        "volume": [("1", "L l litre litres liter liters"), ("1/1000", "ml mL millilitre milliliter milliliters")],
+        "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],
+        "money:eur": [("1", "EUR euro euros")],
+        "money:gbp": [("1", "GBP")],
+        "money:jpy": [("1", "JPY yen")],
+        "money:inr": [("1", "INR rupee rupees")],
+        "month": [("1", "month months")],
+        "year": [("1", "yr yrs year years")],
+        "celsius": [("1", "C")],
+        "fahrenheit": [("1", "F")],
+        "kelvin": [("1", "K")],
+    }  # fmt: skip
+    return {
+        name: Unit(dimension, Fraction(factor))
+        for dimension, entries in rows.items()
+        for factor, names in entries
+        for name in names.split()
+    }
+
+
+UNITS = _units()
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+
+
+def unit(text: str) -> Unit:
+    """Read a unit such as `cm`, `square feet`, `cm^2`, `km/h`, `miles per hour`; unknown words have no dimension."""
+    text = text.removeprefix("degree ") if text in ("degree C", "degree F") else text
+    top, _, bottom = text.replace(" per ", "/").partition("/")
+    upper, lower = _simple_unit(top), _simple_unit(bottom) if bottom.strip() else None
+    if lower is None:
+        return upper
+    if not upper.dimension or not lower.dimension or not lower.factor:
+        return Unit("", Fraction(1))
+    return Unit(f"{upper.dimension}/{lower.dimension}", upper.factor / lower.factor)
+
+
+def _simple_unit(text: str) -> Unit:
+    words, power = text.split(), 1
+    if words and words[0] in _POWERS:
+        power, words = _POWERS[words[0]], words[1:]
+    name = words[0] if len(words) == 1 else ""
+    name, _, exponent = name.partition("^")
+    if exponent in ("2", "3"):
+        power = int(exponent)
+    entry = UNITS.get(name) or UNITS.get(name.lower())
+    if entry is None:
+        return Unit("", Fraction(1))
+    return entry if power == 1 else Unit(f"{entry.dimension}^{power}", entry.factor**power)

@@ -28,8 +28,7 @@ from ttc.config.registry import VERIFIERS
 from ttc.core import FinishReason, Submission, Target, Verdict
 from ttc.errors import ConfigError, RecordError
 from ttc.records import encode
-from ttc.verifiers.service.audit import Audit, read_audit
-from ttc.verifiers.service.disagreement import summary_lines, tally
+from ttc.verifiers.service.audit import Audit, read_audit, summary_lines, tally
 from ttc.verifiers.service.service import Service
 
 IN_FLIGHT = 64

@@ -11,8 +11,8 @@ Two tiers, the first that works here is used:
     bubblewrap   the namespaces of `bwrap` around seccomp and resource limits
 
 Each program is a fork of a warm, minimal interpreter (`zygote`: nothing but the standard library, an empty environment)
-that confines itself for good before it runs a line of the program (`cell`). The standard library is in its memory
-(`library`), so a confined program has no file system at all: no call that takes a path is allowed, nothing is writable,
+that confines itself for good before it runs a line of the program (`cell`). The standard library is in its memory,
+so a confined program has no file system at all: no call that takes a path is allowed, nothing is writable,
 nothing is left to clean up. It cannot start a process, so killing one process ends a program. When this process dies,
 the zygote reads the end of its control stream and kills what runs; when the zygote dies, the kernel kills its forks.
 

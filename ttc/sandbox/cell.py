@@ -1,12 +1,17 @@
-"""One program's process: a fork of the zygote that confines itself for good, then runs the program.
+"""One program's process: a fork of the zygote that confines itself for good, then runs the program or serves it.
 
 Before it confines itself it holds only what the program may see: the descriptors of its job, report, output and error
 streams. The job (source, input, calls) comes straight from the host, not through the zygote's memory, so no later fork
 can find it there.
+
+A program is run as a script, or loaded, and then calls of its functions are answered. It shares this process with the
+code below and may change all of it; what comes back is only what the program claims that its functions return. It is
+compared elsewhere, with values that were never here.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -15,11 +20,14 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
+import traceback
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from ttc.sandbox import landlock, limits, seccomp, wire
+from ttc.sandbox import kernel, limits, values, wire
 from ttc.sandbox.kernel import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 
 JOB, REPORT = 3, 4
@@ -104,9 +112,9 @@ def _confine(parent: int, confinement: Confinement) -> None:
         if os.getppid() != parent:
             os._exit(0)
     if confinement.landlock:
-        landlock.confine(confinement.landlock)
+        kernel.restrict_files(confinement.landlock)
     if confinement.filter is not None:
-        seccomp.confine(confinement.filter, os.uname().machine, os.getpid())
+        kernel.restrict_calls(confinement.filter, os.uname().machine, os.getpid())
 
 
 def _volunteer() -> None:
@@ -121,3 +129,91 @@ def _open_streams() -> None:
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)  # noqa: SIM115
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+# -- what a confined cell does with its program -----------------------------------------------------------------------
+NAME = "solution"
+LOADED = b"loaded"
+
+
+def serve(job: Mapping[str, Any]) -> NoReturn:
+    """Run job["source"] as a module, then answer calls; ends with the stream."""
+    module = types.ModuleType(NAME)
+    module.__dict__["__file__"] = f"{NAME}.py"
+    sys.modules[NAME] = module
+    try:
+        exec(compile(job["source"], f"{NAME}.py", "exec", dont_inherit=True), module.__dict__)
+    except BaseException as exc:  # also SystemExit: a program that leaves has no functions
+        wire.write(REPORT, wire.GONE, describe(exc).encode("utf-8", "replace"))
+        os._exit(1)
+    wire.write(REPORT, wire.REPLY, LOADED)
+    handles: list[object] = []
+    while (frame := wire.read(JOB)) is not None:
+        wire.write(REPORT, wire.REPLY, _answer(frame[1], module.__dict__, handles))
+    os._exit(0)
+
+
+def describe(exc: BaseException) -> str:
+    """One line on an exception of the program, with the line of the program it came from."""
+    line, trace = 0, exc.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == f"{NAME}.py":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if isinstance(exc, SyntaxError):
+        line = exc.lineno or 0
+    return f"{type(exc).__name__}{f' in line {line}' if line else ''}: {str(exc)[:200]}"
+
+
+def _answer(call: bytes, namespace: Mapping[str, Any], kept: list[object]) -> bytes:
+    def keep(value: object) -> int:
+        kept.append(value)
+        return len(kept) - 1
+
+    try:
+        name, args, kwargs = values.load(call, kept.__getitem__)
+        return values.dump(["value", _function(name, namespace)(*args, **kwargs)], keep)
+    except BaseException as exc:  # whatever the program raises is an answer
+        return values.dump(["raised", type(exc).__name__, describe(exc)], keep)
+
+
+def _function(name: str, namespace: Mapping[str, Any]) -> Any:
+    """That method of a new `Solution`, as contest sites call it, or the function `name`."""
+    if hasattr(namespace.get("Solution"), name):
+        return getattr(namespace["Solution"](), name)
+    if name not in namespace:
+        raise NameError(f"the program defines no {name}")
+    return namespace[name]
+
+
+SCRIPT_NAME = "program.py"
+
+
+def script(job: Mapping[str, Any]) -> NoReturn:
+    """Run job["source"] as `__main__` and end like an interpreter does."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__file__"] = SCRIPT_NAME
+    sys.modules["__main__"] = main
+    status = _run(job["source"], main.__dict__)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        status = status or 1
+    os._exit(status)
+
+
+def _run(source: str, namespace: dict[str, Any]) -> int:
+    try:
+        exec(compile(source, SCRIPT_NAME, "exec", dont_inherit=True), namespace)
+    except SystemExit as exc:
+        if exc.code is None or isinstance(exc.code, int):
+            return (exc.code or 0) & 255
+        sys.stderr.write(f"{exc.code}\n")
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0

@@ -14,7 +14,6 @@ import os
 import pwd
 import resource
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,6 +133,8 @@ def _lower(which: int, soft: int, hard: int | None = None) -> None:
     resource.setrlimit(which, (min(soft, limit), limit))
 
 
+_OPTIONS = ("-s", "-S", "-P", "-B", "-X", "utf8")
+"""Of the interpreter: without an environment's packages."""
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds this package."""
 
@@ -167,23 +168,12 @@ class Tier:
 
     def command(self, descriptor: int) -> list[str]:
         """The command line of a zygote whose control stream is `descriptor`."""
-        return [*self.prefix, *interpreter(), str(ROOT / "ttc/sandbox/zygote.py"), str(ROOT), str(descriptor)]
+        return [*self.prefix, python(), *_OPTIONS, str(ROOT / "ttc/sandbox/zygote.py"), str(ROOT), str(descriptor)]
 
     def request(self) -> dict[str, Any]:
         """What a zygote must know of the tier to fork a cell."""
-        return {
-            "landlock": self.landlock,
-            "seccomp": self.seccomp,
-            "confined": self.confined,
-            "namespaced": self.namespaced,
-            # Said by the host, because there may be no /proc inside.
-            "users": num_users(),
-        }
-
-
-def interpreter() -> Sequence[str]:
-    """The interpreter itself, without an environment's packages, and its options."""
-    return (python(), "-s", "-S", "-P", "-B", "-X", "utf8")
+        means = {name: getattr(self, name) for name in ("landlock", "seccomp", "confined", "namespaced")}
+        return {**means, "users": num_users()}  # users are said by the host, because there may be no /proc inside
 
 
 def python() -> str:

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 
 from ttc.errors import ConfigError, VerifierError
-from ttc.sandbox import landlock, seccomp
+from ttc.sandbox import kernel
 from ttc.sandbox.limits import ROOT, ResourceLimits, Tier, python
+from ttc.sandbox.pool import Worker
 from ttc.sandbox.running import Script
-from ttc.sandbox.worker import Worker
 
 UNSAFE = Tier("unsafe", confined=False)
 CANARY = """
@@ -82,9 +82,9 @@ def probe(*, unsafe: bool = False, tiers: Sequence[Tier | str] | None = None) ->
 
 def candidates() -> list[Tier | str]:
     """The tiers in order of preference; a sentence for one that cannot even be tried."""
-    if not seccomp.is_supported():
+    if not kernel.is_supported():
         return [f"seccomp is not supported on {platform.system()} {platform.machine()}"]
-    abi, prefix = landlock.version(), bwrap_prefix()
+    abi, prefix = kernel.landlock_version(), bwrap_prefix()
     return [
         Tier("landlock", abi, seccomp=True) if abi else "the kernel has no Landlock",
         Tier("bubblewrap", seccomp=True, namespaced=True, prefix=prefix) if prefix else "bwrap is not installed",

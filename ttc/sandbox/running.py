@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ttc.sandbox import streams
+from ttc.sandbox import wire
 from ttc.sandbox.limits import ResourceLimits
+from ttc.sandbox.pool import Cell, Worker
 from ttc.sandbox.wire import CALL, DONE, GONE, NOTE, REPLY
-from ttc.sandbox.worker import Cell, Worker
 
 _ERRORS_KEPT = 4096
 
@@ -47,7 +47,7 @@ class Script:
         )
         try:
             caps = {cell.output: self.limits.output_kb << 10, cell.errors: -_ERRORS_KEPT}
-            outputs, over = streams.drain(caps, cell.deadline)
+            outputs, over = wire.drain(caps, cell.deadline)
         except BaseException:
             worker.finish(cell)
             raise
@@ -98,21 +98,18 @@ class Suite:
         finally:
             ends = worker.finish(program), worker.finish(tests)
         if not finished and not cause:
+            # A program that was killed for its silence spoke out of turn.
+            silent = ends[0].cause in ("killed by SIGKILL", "")
             late = any(end.late for end in ends)
-            cause = "wall time" if late else _ended(ends[0].cause)
+            cause = "wall time" if late else "the program broke off" if silent else ends[0].cause
         return SuiteResult(tuple(map(tuple, notes)), cause, sum(end.cpu_s for end in ends))
-
-
-def _ended(cause: str) -> str:
-    """Why a program that was to answer calls is gone; one that was killed for its silence spoke out of turn."""
-    return "the program broke off" if cause in ("killed by SIGKILL", "") else cause
 
 
 def _loaded(program: Cell) -> str:
     """Wait for the program to be loaded; why it was not, else empty."""
     try:
-        kind, text = streams.receive(program.report, program.deadline)
-    except streams.StreamEnded:
+        kind, text = wire.receive(program.report, program.deadline)
+    except wire.StreamEnded:
         return ""
     return "" if kind == REPLY else f"not loaded: {text[:300].decode(errors='replace')}"
 
@@ -121,8 +118,8 @@ def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> bool:
     """Carry calls and replies until the tests are done; False when they broke off."""
     while True:
         try:
-            kind, payload = streams.receive(tests.report, tests.deadline)
-        except streams.StreamEnded:
+            kind, payload = wire.receive(tests.report, tests.deadline)
+        except wire.StreamEnded:
             return False
         if kind == DONE:
             return True
@@ -131,11 +128,11 @@ def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> bool:
             notes[row["group"]].append(Note(row["ok"], row["why"], row["broken"]))
         if kind == CALL:
             try:
-                streams.send(program.job, CALL, payload, program.deadline)
-                kind, payload = streams.receive(program.report, program.deadline)
-            except streams.StreamEnded:
+                wire.send(program.job, CALL, payload, program.deadline)
+                kind, payload = wire.receive(program.report, program.deadline)
+            except wire.StreamEnded:
                 return False
             try:
-                streams.send(tests.job, REPLY if kind == REPLY else GONE, payload, tests.deadline)
-            except streams.StreamEnded:
+                wire.send(tests.job, REPLY if kind == REPLY else GONE, payload, tests.deadline)
+            except wire.StreamEnded:
                 return False

@@ -62,18 +62,6 @@ def _integer(value: int, _keep: Keep, _depth: int) -> Any:
     return plain if int.bit_length(plain) <= _EXACT_INTEGER else {"t": "int", "v": int.__format__(plain, "x")}
 
 
-def _float(value: float, _keep: Keep, _depth: int) -> Any:
-    return float.__float__(value)
-
-
-def _string(value: str, _keep: Keep, _depth: int) -> Any:
-    return str.__str__(value)
-
-
-def _list(value: list[Any], keep: Keep, depth: int) -> Any:
-    return [_encode(item, keep, depth) for item in list.__iter__(value)]
-
-
 def _sequence(tag: str) -> Callable[[Any, Keep, int], Any]:
     def encode(value: Any, keep: Keep, depth: int) -> Any:
         items = list(itertools.islice(value, MAX_ITEMS + 1)) if tag == "iterator" else list(value)
@@ -95,9 +83,9 @@ def _tagged(tag: str, fields: Callable[[Any], Any]) -> Callable[[Any, Keep, int]
 _VIEWS = (KeysView, ValuesView, ItemsView)
 _ENCODERS: tuple[tuple[Any, Callable[[Any, Keep, int], Any]], ...] = (
     (int, _integer),
-    (float, _float),
-    (str, _string),
-    (list, _list),
+    (float, lambda value, _keep, _depth: float.__float__(value)),
+    (str, lambda value, _keep, _depth: str.__str__(value)),
+    (list, lambda value, keep, depth: [_encode(item, keep, depth) for item in list.__iter__(value)]),
     (tuple, _sequence("tuple")),
     (dict, _dict),
     (set, _sequence("set")),

@@ -1,12 +1,16 @@
 """Frames on pipes between this process and a cell: one byte of kind, four of length, then the bytes.
 
-These are the blocking ends that run in the cell; the other side, which trusts nobody, is `streams`.
+The cell's ends block. The host's trust nobody: every wait has a deadline, every read a cap.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import struct
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 
 HEADER = struct.Struct(">cI")
 MAX_FRAME = 64 << 20
@@ -49,3 +53,87 @@ def _exactly(descriptor: int, count: int) -> bytes | None:
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+MAX_REPLY = 8 << 20
+"""Bytes of the longest frame that is taken from a cell."""
+
+
+class StreamEnded(Exception):
+    """The other side closed the stream, sent nonsense, or let the deadline pass."""
+
+
+def send(descriptor: int, kind: bytes, payload: bytes, deadline: float) -> None:
+    """Write one frame; raises StreamEnded."""
+    data = memoryview(pack(kind, payload))
+    while data:
+        _wait(descriptor, select.POLLOUT, deadline)
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            continue
+        except BrokenPipeError as exc:
+            raise StreamEnded from exc
+
+
+def receive(descriptor: int, deadline: float) -> tuple[bytes, bytes]:
+    """Read one frame; raises StreamEnded."""
+    kind, length = HEADER.unpack(_all_of(descriptor, HEADER.size, deadline))
+    if length > MAX_REPLY:
+        raise StreamEnded(f"a frame of {length} bytes")
+    return kind, _all_of(descriptor, length, deadline)
+
+
+def _all_of(descriptor: int, count: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        _wait(descriptor, select.POLLIN, deadline)
+        try:
+            part = os.read(descriptor, count - len(data))
+        except BlockingIOError:
+            continue
+        if not part:
+            raise StreamEnded
+        data += part
+    return bytes(data)
+
+
+def drain(caps: Mapping[int, int], deadline: float) -> tuple[dict[int, bytes], int | None]:
+    """Read several streams to their ends; the output of each and the stream that went over its cap, if any.
+
+    A negative cap keeps that many bytes of the end and never overflows. Streams that are still open at the deadline
+    give what they gave.
+    """
+    texts = {descriptor: bytearray() for descriptor in caps}
+    open_ = set(caps)
+    while open_:
+        poll = select.poll()
+        for descriptor in open_:
+            poll.register(descriptor, select.POLLIN)
+        ready = poll.poll(_left_ms(deadline))
+        if not ready:
+            break
+        for descriptor, _ in ready:
+            part = b""
+            with suppress(BlockingIOError):
+                part = os.read(descriptor, 65_536)
+                if not part:
+                    open_.discard(descriptor)
+            data, cap = texts[descriptor], caps[descriptor]
+            data += part
+            if 0 <= cap < len(data):
+                return {each: bytes(text) for each, text in texts.items()}, descriptor
+            if cap < 0:
+                del data[:cap]
+    return {descriptor: bytes(data) for descriptor, data in texts.items()}, None
+
+
+def _wait(descriptor: int, event: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(_left_ms(deadline)):
+        raise StreamEnded("the deadline passed")
+
+
+def _left_ms(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic()) * 1000

@@ -41,11 +41,7 @@ class EnsembleScorer:
         if not all(math.isfinite(weight) and weight > 0 for weight in weights):
             raise ConfigError(f"ensemble: weights must be > 0, got {list(weights)}")
         self._members, self._weights, self._missing = list(members), list(weights), missing
-
-    @property
-    def whole_answers(self) -> bool:
-        """See `ttc.core.WholeAnswerScorer`."""
-        return any(isinstance(member, WholeAnswerScorer) and member.whole_answers for member in self._members)
+        self.whole_answers = any(isinstance(each, WholeAnswerScorer) and each.whole_answers for each in members)
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score with all members at once."""
@@ -126,13 +122,9 @@ def ensemble(
     Raises:
         ConfigError: a member that cannot be made, or weights that do not fit.
     """
-    return EnsembleScorer([_member(spec, engine) for spec in members], weights, missing)
-
-
-def _member(spec: str, engine: Engine | None) -> Scorer:
-    name, params, supply = _parts(spec, engine)
-    scorer: Scorer = SCORERS.create(name, params, supply=supply)
-    return scorer
+    parts = (_parts(spec, engine) for spec in members)
+    scorers = [SCORERS.create(name, params, supply=supply) for name, params, supply in parts]
+    return EnsembleScorer(scorers, weights, missing)
 
 
 def _parts(spec: str, engine: Engine | None) -> tuple[str, Mapping[str, object], Mapping[str, object]]:

@@ -29,6 +29,8 @@ from ttc.identity.digests import InnerPart, reads
 class JudgeScorer:
     """See the module docstring. Verdicts are remembered per problem, so no question is asked twice."""
 
+    whole_answers = True
+
     def __init__(
         self,
         engine: Engine,
@@ -43,11 +45,6 @@ class JudgeScorer:
         self._sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
         self._known: dict[str, dict[Question, float | None]] = {}
 
-    @property
-    def whole_answers(self) -> bool:
-        """See `ttc.core.WholeAnswerScorer`."""
-        return True
-
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Judge the answers of each problem among `prompts`."""
         scores: dict[int, Score] = {}
@@ -56,8 +53,11 @@ class JudgeScorer:
             places = [at for at, prompt in enumerate(prompts) if prompt.problem_id == problem_id]
             places.sort(key=lambda at: prompts[at].path)
             group = [prompts[at] for at in places]
-            pending = self._compare(group, on_usage) if self._mode == "pairwise" else self._grade(group, on_usage)
-            scores.update(zip(places, await pending, strict=True))
+            if self._mode == "pairwise":
+                group_scores = await self._compare(group, on_usage)
+            else:
+                group_scores = await gather(self._grade(prompt, on_usage) for prompt in group)
+            scores.update(zip(places, group_scores, strict=True))
         return [scores[at] for at in range(len(prompts))]
 
     def price(self, prompt: Prompt) -> Price:
@@ -91,10 +91,7 @@ class JudgeScorer:
                 won[j].append(1.0 - outcome)
         return [_share(points, number) for points, number in zip(won, met, strict=True)]
 
-    async def _grade(self, group: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
-        return await gather(self._grade_one(prompt, on_usage) for prompt in group)
-
-    async def _grade_one(self, prompt: Prompt, on_usage: UsageSink) -> Score:
+    async def _grade(self, prompt: Prompt, on_usage: UsageSink) -> Score:
         answer = answer_of(prompt)
         if not answer:
             return Score(None, note="there is no answer to judge")
@@ -142,13 +139,14 @@ def _check(opponents: int, max_tokens: int) -> None:
     at_least("judge", 1, opponents=opponents, max_tokens=max_tokens)
 
 
-def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
+def judging_model(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
+    """What a judge reads: its own model, where it has one."""
     from ttc.config.registry import ENGINES
 
     return [] if model is None else [InnerPart(ENGINES, f"{runs_on}:{model}")]
 
 
-@reads(_reads)
+@reads(judging_model)
 @checked_by(_check)
 def judge(
     model: str | None = None,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ttc.config.signatures import checked_by
-from ttc.core import Engine, Logprobs, Prompt, Score, UsageSink
+from ttc.core import Engine, Prompt, Score, UsageSink
 from ttc.errors import ConfigError
 
 
@@ -30,18 +30,14 @@ class LikelihoodScorer:
 
     def _score(self, prompt: Prompt) -> Score:
         column = prompt.certainty if self._measure == "self_certainty" else prompt.logprobs
-        mean = _mean(column)
-        if mean is None:
+        values = [value for value in column or () if value is not None]
+        if not values:
             return Score(None, note=f"the engine reported no {self._measure} for this path")
+        mean = math.fsum(values) / len(values)
         return Score(mean if self._measure == "self_certainty" else math.exp(mean))
 
     def release(self, problem_id: str) -> None:
         """Nothing is kept."""
-
-
-def _mean(column: Logprobs | None) -> float | None:
-    values = [value for value in column or () if value is not None]
-    return math.fsum(values) / len(values) if values else None
 
 
 def _check(model: str | None) -> None:

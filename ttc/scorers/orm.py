@@ -68,8 +68,7 @@ def orm(
         name = ", ".join(config.get("architectures") or ()) or config["model_type"]
         raise ConfigError(f"{folder} ({name}) is no outcome reward model that is known: set scorer.adapter=NAME")
     if isinstance(options, OverHttp):
-        from ttc.scorers.reward_models.server import RewardServer
-        from ttc.scorers.reward_models.vllm_server import token_scorer
+        from ttc.scorers.reward_models.server import RewardServer, token_scorer
 
         return token_scorer(RewardServer(options), folder, family, None)
     if supported(config):

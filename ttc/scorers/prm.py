@@ -99,8 +99,7 @@ def prm(
         MissingExtra: backend=vllm without vLLM.
     """
     if isinstance(options, StepsOverHttp) and options.protocol == "steps":
-        from ttc.scorers.reward_models.server import RewardServer
-        from ttc.scorers.reward_models.vllm_server import StepsScorer
+        from ttc.scorers.reward_models.server import RewardServer, StepsScorer
 
         return StepsScorer(RewardServer(options), step_delimiter or "\n\n", options.served_model)
 
@@ -125,7 +124,6 @@ def prm(
         from ttc.scorers.reward_models.vllm import vllm_scorer
 
         return vllm_scorer(folder, family, options, step_delimiter)
-    from ttc.scorers.reward_models.server import RewardServer
-    from ttc.scorers.reward_models.vllm_server import token_scorer
+    from ttc.scorers.reward_models.server import RewardServer, token_scorer
 
     return token_scorer(RewardServer(options), folder, family, step_delimiter)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from ttc.agents.tool import ToolFailure, Use
-from ttc.answers.expression import ZeroDivision, read_expression
+from ttc.answers.canonical import ZeroDivision, read_expression
 from ttc.answers.tokens import Unparsed
 from ttc.core import Problem
-
-__all__ = ["Calculator", "calculator"]
 
 
 def calculator() -> Calculator:

@@ -16,8 +16,6 @@ from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
 from ttc.sandbox.running import Script
 
-__all__ = ["Python", "python"]
-
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)(?:```|\Z)", re.DOTALL)
 
 

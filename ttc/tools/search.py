@@ -19,8 +19,6 @@ from ttc.config.values import at_least
 from ttc.core import Problem
 from ttc.errors import ConfigError
 
-__all__ = ["Search", "search"]
-
 _WORD = re.compile(r"\w+")
 _SATURATION, _LENGTH = 1.5, 0.75
 """The two constants of BM25: how soon more of a word stops helping, and how much long paragraphs are held back."""

@@ -11,7 +11,7 @@
 
 Each module has one factory of its own name. A verifier is stateless, answers with a `Verdict` and never raises for any
 text; a target that cannot be used raises ConfigError from `check_gold`, which tasks call when they load.
-Answers count only after the thinking has ended, and a text cut by length has no answer (see `reading`).
+Answers count only after the thinking has ended, and a text cut by length has no answer (see `contract`).
 Each declares a card (`contract`): version, limits, weaknesses, known cases. `service` runs any of them with a memory, a
 wall limit, metrics and an audit log; `steps` labels the steps of a solution.
 """

@@ -12,8 +12,7 @@ from __future__ import annotations
 from ttc.answers import Extraction, extract
 from ttc.answers.kinds import choice_key, choice_letter
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, AnswerVerifier
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card, Gold
 
 VERSION = "1"
 
@@ -31,38 +30,34 @@ class ChoiceVerifier(AnswerVerifier):
     def __init__(self, allow_truncated: bool) -> None:
         super().__init__("choice", allow_truncated)
         self.version = f"choice-{VERSION}{'-truncated' if allow_truncated else ''}"
-        self.card = _card(self.name, self.version)
+        self.card = Card(
+            self.name,
+            self.version,
+            inputs="target: a letter, or {answer: letter, alternatives: [texts of the option]}; reads the answer part",
+            max_s=MAX_S,
+            limits=PLAIN_LIMITS,
+            partial_credit=ALL_OR_NOTHING,
+            correct_when="the one letter of the final answer is the target's, or the answer is an alternative's text",
+            weaknesses=(
+                "a guess is right one time in as many as there are options",
+                "the article A at the end of an answer phrase may read as the letter A",
+            ),
+            canaries=(
+                Canary("C", "The answer is (C).", "correct"),
+                Canary("C", r"First \boxed{C}. No: \boxed{D}", "incorrect"),
+                Canary("C", "Answer: B or C", "no_answer"),
+                Canary("C", "<think>C", "no_answer"),
+            ),
+        )
 
     def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
         """Whether the letter, or the text of the option, is one of `answers`."""
         return choice_key(extraction.final or "") in {choice_key(answer) for answer in answers}
 
-    def check_answers(self, answers: tuple[str, ...]) -> None:
+    def check(self, goal: Gold) -> None:
         """The first answer must be one letter that comes out of a text as it went in."""
-        answer = answers[0]
+        answer = goal.answers[0]
         letter, second = choice_letter(answer)
         final = extract(rf"\boxed{{{answer}}}", "choice").final
         if not letter or second or final is None or choice_key(final) != letter:
             raise ConfigError(f"the gold {answer[:80]!r} does not verify against itself: it is not one letter")
-
-
-def _card(name: str, version: str) -> Card:
-    return Card(
-        name,
-        version,
-        inputs="target: a letter, or {answer: letter, alternatives: [texts of the option]}; reads the answer part",
-        max_s=MAX_S,
-        limits=PLAIN_LIMITS,
-        partial_credit=ALL_OR_NOTHING,
-        correct_when="the one letter of the final answer is the target's, or the answer is an alternative's text",
-        weaknesses=(
-            "a guess is right one time in as many as there are options",
-            "the article A at the end of an answer phrase may read as the letter A",
-        ),
-        canaries=(
-            Canary("C", "The answer is (C).", "correct"),
-            Canary("C", r"First \boxed{C}. No: \boxed{D}", "incorrect"),
-            Canary("C", "Answer: B or C", "no_answer"),
-            Canary("C", "<think>C", "no_answer"),
-        ),
-    )

@@ -35,20 +35,18 @@ Args:
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import time
 
 from ttc.config.values import above, at_least
-from ttc.core import Submission, Target, Verdict
+from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, VerifierError
 from ttc.sandbox.limits import MIN_MEMORY_MB
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
 from ttc.verifiers.programs.target import Exercise, defines, read_target
 from ttc.verifiers.programs.trial import Trial, TrialResult
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock, read_answer
+from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, read_answer
 
 VERSION = "1"
 _GRACE_S = 5.0
@@ -75,10 +73,11 @@ def code(
     return CodeVerifier(sandbox, timeout_s, case_s or timeout_s, memory_mb, min_share, allow_truncated)
 
 
-class CodeVerifier:
+class CodeVerifier(TargetVerifier[Exercise]):
     """Runs programs; see the module."""
 
     name = "code"
+    read = staticmethod(read_target)
 
     def __init__(
         self,
@@ -89,45 +88,26 @@ class CodeVerifier:
         min_share: float,
         allow_truncated: bool,
     ) -> None:
-        self._sandbox = sandbox
+        self._sandbox = self._workers = sandbox
         self._timeout_s, self._case_s, self._memory_mb = timeout_s, case_s, memory_mb
         self._min_share, self._allow_truncated = min_share, allow_truncated
         settings = f"{timeout_s:g}s-{case_s:g}s-{memory_mb}mb-{min_share:g}-{'ny'[allow_truncated]}"
         self.version = f"code-{VERSION} {sandbox.tier.label} {settings}"
         self.card = _card(self.name, self.version, timeout_s, case_s, memory_mb, min_share)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Run the program of `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            exercise = read_target(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    async def judge(self, goal: Exercise, submission: Submission, clock: Clock) -> Verdict:
+        """Run the program of `submission`."""
         extraction = read_answer(submission, "code", self._allow_truncated)
         if isinstance(extraction, Verdict):
-            return clock.stamp(extraction, self.version)
-        trial = Trial(
-            assemble(exercise, extraction.final or ""), exercise, self._timeout_s, self._case_s, self._memory_mb
-        )
+            return extraction
+        source = assemble(goal, extraction.final or "")
         began = time.perf_counter()
         try:
-            outcome = await self._sandbox.run(trial)
+            outcome = await self._sandbox.run(Trial(source, goal, self._timeout_s, self._case_s, self._memory_mb))
         except VerifierError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)[:300]), self.version)
-        waited = time.perf_counter() - began - outcome.seconds
-        verdict = dataclasses.replace(self._judge(outcome), extracted=extraction.final, span=extraction.span)
-        return clock.stamp(verdict, self.version, waited)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when the target cannot be read; its tests are not run."""
-        try:
-            read_target(target)
-        except ConfigError as exc:
-            raise ConfigError(f"{f'{item}: ' if item else ''}{exc}") from exc
-
-    async def close(self) -> None:
-        """End the sandbox."""
-        await asyncio.to_thread(self._sandbox.close)
+            return Verdict("error", reason=str(exc)[:300])
+        clock.waited = time.perf_counter() - began - outcome.seconds
+        return dataclasses.replace(self._judge(outcome), extracted=extraction.final, span=extraction.span)
 
     def _judge(self, outcome: TrialResult) -> Verdict:
         if outcome.fault:

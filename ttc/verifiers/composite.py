@@ -44,8 +44,7 @@ from ttc.core import Submission, Target, Verdict, Verifier
 from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import InnerPart, reads
 from ttc.records import decode
-from ttc.verifiers.shared.contract import Canary, Card, card_of
-from ttc.verifiers.shared.reading import Clock
+from ttc.verifiers.shared.contract import Canary, Card, Clock, card_of
 
 VERSION = "1"
 Schedule: TypeAlias = tuple[tuple[float, float], ...]

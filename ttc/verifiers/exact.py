@@ -14,8 +14,7 @@ import unicodedata
 
 from ttc.answers import Extraction, extract
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, AnswerVerifier
+from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card, Gold
 
 VERSION = "1"
 
@@ -35,16 +34,35 @@ class ExactVerifier(AnswerVerifier):
         self._case_sensitive = case_sensitive
         flags = "".join("ny"[flag] for flag in (case_sensitive, whole_text, allow_truncated))
         self.version = f"exact-{VERSION}-{flags}"
-        self.card = _card(self.name, self.version)
+        self.card = Card(
+            self.name,
+            self.version,
+            inputs="target: a string or number, or {answer, alternatives}; reads the answer part, "
+            "final answer or whole",
+            max_s=MAX_S,
+            limits=PLAIN_LIMITS,
+            partial_credit=ALL_OR_NOTHING,
+            correct_when="the answer equals the target or an alternative after NFKC, white-space and quote "
+            "normalisation",
+            weaknesses=(
+                "synonyms and other spellings are incorrect unless they are alternatives",
+                "NFKC makes some different signs equal: a superscript two is a two",
+            ),
+            canaries=(
+                Canary("Paris", "Paris", "correct"),
+                Canary("Paris", "Rome", "incorrect"),
+                Canary("Paris", "", "no_answer"),
+            ),
+        )
 
     def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
         """Whether the clean forms are equal."""
         final = extraction.final
         return final is not None and self._clean(final) in {self._clean(answer) for answer in answers}
 
-    def check_answers(self, answers: tuple[str, ...]) -> None:
+    def check(self, goal: Gold) -> None:
         """Each answer must come out of a text as it went in."""
-        for answer in answers:
+        for answer in goal.answers:
             text = answer if self._kind == "format" else rf"\boxed{{{answer}}}"
             if not self.matches(extract(text, self._kind), (answer,)):
                 raise ConfigError(f"the gold {answer[:80]!r} does not verify against itself")
@@ -52,24 +70,3 @@ class ExactVerifier(AnswerVerifier):
     def _clean(self, text: str) -> str:
         words = " ".join(unicodedata.normalize("NFKC", text).split()).strip("\"'`").rstrip(".")
         return words if self._case_sensitive else words.casefold()
-
-
-def _card(name: str, version: str) -> Card:
-    return Card(
-        name,
-        version,
-        inputs="target: a string or number, or {answer, alternatives}; reads the answer part, final answer or whole",
-        max_s=MAX_S,
-        limits=PLAIN_LIMITS,
-        partial_credit=ALL_OR_NOTHING,
-        correct_when="the answer equals the target or an alternative after NFKC, white-space and quote normalisation",
-        weaknesses=(
-            "synonyms and other spellings are incorrect unless they are alternatives",
-            "NFKC makes some different signs equal: a superscript two is a two",
-        ),
-        canaries=(
-            Canary("Paris", "Paris", "correct"),
-            Canary("Paris", "Rome", "incorrect"),
-            Canary("Paris", "", "no_answer"),
-        ),
-    )

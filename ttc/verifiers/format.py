@@ -27,8 +27,18 @@ from ttc.answers import extract
 from ttc.answers.extract import answer_start, boxes
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, MissingExtra
-from ttc.verifiers.shared.contract import Canary, Card, library
-from ttc.verifiers.shared.reading import MAX_S, PLAIN_LIMITS, Clock, jsonable, naming, unfinished
+from ttc.verifiers.shared.contract import (
+    MAX_S,
+    PLAIN_LIMITS,
+    Canary,
+    Card,
+    Clock,
+    by_parts,
+    jsonable,
+    library,
+    naming,
+    unfinished,
+)
 from ttc.verifiers.workers.pool import Pool, text_pool, without_reply
 
 VERSION = "1"
@@ -91,19 +101,15 @@ class FormatVerifier:
             schema = schema_of(target)
         except ConfigError as exc:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        holds, waited = self._parts(submission), 0.0
+        parts = {name: float(holds) for name, holds in self._parts(submission).items()}
         if schema is not None:
             content = json_part(submission.text, tagged=self._answer == "tag")
             reply = await self._pool.run({"call": "validate", "schema": schema, "text": content})
-            waited = reply.waited
+            clock.waited = reply.waited
             if reply.status != "ok":
-                return clock.stamp(without_reply(reply), self.version, waited)
-            holds["schema"] = reply.data["valid"]
-        parts = {name: float(holding) for name, holding in holds.items()}
-        broken = [name for name, holding in parts.items() if not holding]
-        score = sum(parts.values()) / len(parts)
-        verdict = Verdict("incorrect" if broken else "correct", score, parts, ", ".join(broken) or "all parts hold")
-        return clock.stamp(verdict, self.version, waited)
+                return clock.stamp(without_reply(reply), self.version)
+            parts["schema"] = float(reply.data["valid"])
+        return clock.stamp(by_parts(parts, "all parts hold"), self.version)
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Accept any target but one whose schema is not a JSON schema; raises ConfigError naming `item`."""
@@ -156,26 +162,6 @@ class FormatVerifier:
         return parts
 
 
-def _one_box(body: str) -> bool:
-    return len(boxes(body, 0)) == 1
-
-
-def _one_tag(body: str) -> bool:
-    return len(_OPENING_TAG.findall(body)) == 2 and _TAG.search(body) is not None
-
-
-def _one_hash(body: str) -> bool:
-    return len(_HASH.findall(body)) == 1
-
-
-def _any_answer(body: str) -> bool:
-    return extract(body, "math").final is not None
-
-
-def _free(_body: str) -> bool:
-    return True
-
-
 _SAMPLES: Mapping[str, str] = {
     "box": r"\boxed{4}", "tag": "<answer>4</answer>", "hash": "#### 4", "any": "A: 4", "free": "",
 }  # fmt: skip
@@ -189,8 +175,12 @@ def _sample(place: Place, min_chars: int) -> str:
 
 
 _PLACES: Mapping[str, Callable[[str], bool]] = {
-    "box": _one_box, "tag": _one_tag, "hash": _one_hash, "any": _any_answer, "free": _free,
-}  # fmt: skip
+    "box": lambda body: len(boxes(body, 0)) == 1,
+    "tag": lambda body: len(_OPENING_TAG.findall(body)) == 2 and _TAG.search(body) is not None,
+    "hash": lambda body: len(_HASH.findall(body)) == 1,
+    "any": lambda body: extract(body, "math").final is not None,
+    "free": lambda _body: True,
+}
 
 
 _EAST = "\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"

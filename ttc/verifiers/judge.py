@@ -36,10 +36,9 @@ from ttc.concurrent import gather
 from ttc.config.values import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, Target, Usage, Verdict
 from ttc.errors import ConfigError, EngineError, EngineTimeout, PromptTooLong
-from ttc.identity.digests import InnerPart, reads
-from ttc.scorers.judge import Question, Said, agreed, harmless, verdict
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock, unfinished
+from ttc.identity.digests import reads
+from ttc.scorers.judge import Question, Said, agreed, harmless, judging_model, verdict
+from ttc.verifiers.shared.contract import Canary, Card, Clock, naming, unfinished
 
 VERSION = "1"
 Switch: TypeAlias = Literal["on", "off", "auto"]
@@ -54,13 +53,7 @@ _TAIL = """
 Say {first} (A) or {second} (B). Think it through briefly, then end with one line: "Verdict: A" or "Verdict: B"."""
 
 
-def _reads(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
-    from ttc.config.registry import ENGINES
-
-    return [] if model is None else [InnerPart(ENGINES, f"{runs_on}:{model}")]
-
-
-@reads(_reads)
+@reads(judging_model)
 def judge(
     model: str | None = None,
     *,
@@ -119,10 +112,8 @@ class JudgeVerifier:
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target has neither a reference nor a rubric."""
-        try:
+        with naming(item):
             _ask(target, "answer")
-        except ConfigError as exc:
-            raise ConfigError(f"{item}: {exc}" if item else str(exc)) from exc
 
     async def close(self) -> None:
         """Close the engine, when it is the verifier's own."""

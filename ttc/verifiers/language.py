@@ -24,9 +24,8 @@ from typing import Literal, TypeAlias
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import Canary, Card, library
+from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, answer_part, known_fields, library
 from ttc.verifiers.shared.languages import check_code, shares
-from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming
 
 VERSION = "1"
 MAX_CHARS = 200_000
@@ -44,10 +43,26 @@ def language(*, min_share: float = 0.8, part: Part = "answer", allow_truncated: 
     return LanguageVerifier(min_share, part, allow_truncated)
 
 
-class LanguageVerifier:
+def read_language(target: Target) -> str:
+    """Read a target: a code, or {"language": code}.
+
+    Raises:
+        ConfigError: naming the field that is missing, unknown or of the wrong type.
+        MissingExtra: the language needs the detector, which is not installed.
+    """
+    fields = target if isinstance(target, Mapping) else {"language": target}
+    known_fields(fields, ("language",))
+    code = fields.get("language")
+    if not isinstance(code, str):
+        raise ConfigError(f"target.language must be an ISO 639-1 code, got {code!r}"[:300])
+    return check_code(code)
+
+
+class LanguageVerifier(TargetVerifier[str]):
     """Measures the share of a language; see the module."""
 
     name = "language"
+    read = staticmethod(read_language)
 
     def __init__(self, min_share: float, part: Part, allow_truncated: bool) -> None:
         self._min_share, self._part, self._allow_truncated = min_share, part, allow_truncated
@@ -75,27 +90,12 @@ class LanguageVerifier:
             ),
         )
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Judge `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            code = read_language(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    async def judge(self, goal: str, submission: Submission, clock: Clock) -> Verdict:
+        """Measure the share of the language."""
         text = self._text(submission)
         if isinstance(text, Verdict):
-            return clock.stamp(text, self.version)
-        long = len(text) > LONG_TEXT
-        verdict = await asyncio.to_thread(self._judge, code, text) if long else self._judge(code, text)
-        return clock.stamp(verdict, self.version)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when the language is unknown or its detector is missing."""
-        with naming(item):
-            read_language(target)
-
-    async def close(self) -> None:
-        """Nothing to stop."""
+            return text
+        return await asyncio.to_thread(self._judge, goal, text) if len(text) > LONG_TEXT else self._judge(goal, text)
 
     def _text(self, submission: Submission) -> str | Verdict:
         if self._part == "answer":
@@ -115,21 +115,6 @@ class LanguageVerifier:
         parts = {name: count / total for name, count in units.most_common()}
         status: Literal["correct", "incorrect"] = "correct" if share >= self._min_share else "incorrect"
         return Verdict(status, share, parts, f"{share:.3f} of {total} words in {code}")
-
-
-def read_language(target: Target) -> str:
-    """Read a target: a code, or {"language": code}.
-
-    Raises:
-        ConfigError: naming the field that is missing, unknown or of the wrong type.
-        MissingExtra: the language needs the detector, which is not installed.
-    """
-    fields = target if isinstance(target, Mapping) else {"language": target}
-    known_fields(fields, ("language",))
-    code = fields.get("language")
-    if not isinstance(code, str):
-        raise ConfigError(f"target.language must be an ISO 639-1 code, got {code!r}"[:300])
-    return check_code(code)
 
 
 _FENCED = (("```", "```"), ("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), (r"\begin{", r"\end{"))

@@ -24,6 +24,7 @@ import hashlib
 import importlib.metadata
 import json
 import time
+from collections.abc import Mapping
 from typing import Literal
 
 from ttc.answers import Extraction, extract
@@ -32,14 +33,26 @@ from ttc.answers.grammar import parse
 from ttc.answers.nodes import Term
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
-from ttc.core import Status, Submission, Target, Verdict
+from ttc.core import Status, Submission, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Percent, Ternary
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, MAX_TEXT, Clock, Gold, decided, naming, read_answer, read_gold
-from ttc.verifiers.workers.pool import Pool, WorkerReply
+from ttc.verifiers.shared.contract import (
+    ALL_OR_NOTHING,
+    MAX_S,
+    MAX_TEXT,
+    Canary,
+    Card,
+    Clock,
+    Gold,
+    TargetVerifier,
+    decided,
+    read_answer,
+    read_gold,
+)
+from ttc.verifiers.workers.pool import Pool
 
 VERSION = "1"
+_STATUSES: Mapping[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
 
@@ -61,100 +74,79 @@ def math(
     return MathVerifier(policy, Pool(workers=workers, timeout_s=timeout_s, memory_mb=memory_mb), kind, allow_truncated)
 
 
-class MathVerifier:
+class MathVerifier(TargetVerifier[Gold]):
     """Compares final answers with a target; see the module."""
 
     name = "math"
+    read = staticmethod(read_gold)
 
     def __init__(self, policy: EqualityPolicy, pool: Pool, kind: str, allow_truncated: bool) -> None:
+        self._workers = pool
         self._policy, self._pool, self._kind, self._allow_truncated = policy, pool, kind, allow_truncated
         settings = json.dumps([dataclasses.asdict(policy), kind, allow_truncated])
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
         self.version = f"math-{VERSION} math-verify-{importlib.metadata.version('math-verify')} policy-{digest}"
         self.card = _card(self.name, self.version, pool)
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Compare `submission` with `target`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            gold = read_gold(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        if len(submission.text) > LONG_TEXT:
-            extraction = await asyncio.to_thread(read_answer, submission, self._kind, self._allow_truncated)
-        else:
-            extraction = read_answer(submission, self._kind, self._allow_truncated)
-        if isinstance(extraction, Verdict):
-            return clock.stamp(extraction, self.version)
-        verdict, waited = await self._compare(gold, extraction)
-        return clock.stamp(verdict, self.version, waited)
+    async def judge(self, goal: Gold, submission: Submission, clock: Clock) -> Verdict:
+        """Compare the final answer with the target's."""
+        reading = functools.partial(read_answer, submission, self._kind, self._allow_truncated)
+        extraction = await asyncio.to_thread(reading) if len(submission.text) > LONG_TEXT else reading()
+        return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when a target cannot be read or does not verify against itself."""
-        with naming(item):
-            gold = read_gold(target)
-            for text in gold.answers:
-                hit = extract(rf"\boxed{{{text}}}", "math")
-                if hit.final is None:
-                    raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.reason}")
-                try:
-                    _shape(_plain(_bare(text)))
-                    same = quick(_bare(text), hit.final, self._policy_for(gold))
-                except TooLarge as exc:
-                    raise ConfigError(f"the gold {text[:80]!r} is too large: {exc}") from exc
-                if same is not True:
-                    raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
-
-    async def close(self) -> None:
-        """End the workers."""
-        await asyncio.to_thread(self._pool.close)
+    def check(self, goal: Gold) -> None:
+        """Raise ConfigError when an answer of the target is too large or does not verify against itself."""
+        for text in goal.answers:
+            hit = extract(rf"\boxed{{{text}}}", "math")
+            if hit.final is None:
+                raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.reason}")
+            try:
+                _shape(_plain(_bare(text)))
+                same = quick(_bare(text), hit.final, self._policy_for(goal))
+            except TooLarge as exc:
+                raise ConfigError(f"the gold {text[:80]!r} is too large: {exc}") from exc
+            if same is not True:
+                raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
 
     def _policy_for(self, gold: Gold) -> EqualityPolicy:
         return dataclasses.replace(self._policy, absolute=gold.tolerance, reading=gold.type)
 
-    async def _compare(self, gold: Gold, found: Extraction) -> tuple[Verdict, float]:
-        """The verdict on a final answer and the seconds it waited in line for a worker and the event loop."""
+    async def _compare(self, gold: Gold, found: Extraction, clock: Clock) -> Verdict:
         final = found.final or ""
         policy = self._policy_for(gold)
         texts = [_bare(text) + (f" \\text{{{gold.unit}}}" if gold.unit else "") for text in gold.answers]
         try:
             results = [quick(text, final, policy) for text in texts]
         except TooLarge as exc:
-            return Verdict("limit", reason=str(exc), extracted=found.final, span=found.span), 0.0
+            return Verdict("limit", reason=str(exc), extracted=found.final, span=found.span)
         if True in results:
-            return decided(True, found, "exact"), 0.0
+            return decided(True, found, "exact")
         open_texts = [text for text, result in zip(texts, results, strict=True) if result is None]
         if not open_texts:
-            return decided(False, found, "different"), 0.0
-        return await self._ask(open_texts, found, policy)
+            return decided(False, found, "different")
+        return await self._ask(open_texts, found, policy, clock)
 
-    async def _ask(self, texts: list[str], found: Extraction, policy: EqualityPolicy) -> tuple[Verdict, float]:
-        waited, undecided = 0.0, Verdict("unparseable", extracted=found.final, span=found.span)
+    async def _ask(self, texts: list[str], found: Extraction, policy: EqualityPolicy, clock: Clock) -> Verdict:
+        undecided = Verdict("unparseable", extracted=found.final, span=found.span)
         rejected = False
         for text in texts:
             request = {"call": "maths", "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
             start = time.perf_counter()
             reply = await self._pool.run(request)
-            waited += time.perf_counter() - start - reply.seconds
+            # In line for a worker and for the event loop.
+            clock.waited += time.perf_counter() - start - reply.seconds
             equal = reply.data.get("equal")
             if equal is True:
-                return decided(True, found, str(reply.data["reason"])), waited
+                return decided(True, found, str(reply.data["reason"]))
             if equal is False:
                 rejected = True
             else:
-                undecided = dataclasses.replace(undecided, status=_status(reply), reason=_reason(reply))
+                status = _STATUSES.get(reply.status, "unparseable")
+                reason = str(reply.data.get("reason") or reply.status)
+                undecided = dataclasses.replace(undecided, status=status, reason=reason)
         # One alternative without a verdict leaves the whole without one, when no other was met.
         all_rejected = rejected and not undecided.reason
-        return (decided(False, found, "different") if all_rejected else undecided), waited
-
-
-def _status(reply: WorkerReply) -> Status:
-    statuses: dict[str, Status] = {"timeout": "timeout", "limit": "limit", "error": "error"}
-    return statuses.get(reply.status, "unparseable")
-
-
-def _reason(reply: WorkerReply) -> str:
-    return str(reply.data.get("reason") or reply.status)
+        return decided(False, found, "different") if all_rejected else undecided
 
 
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
@@ -202,9 +194,7 @@ def _card(name: str, version: str, pool: Pool) -> Card:
     )
 
 
-@functools.lru_cache(maxsize=4096)
-def _plain(text: str) -> str:
-    return plain(text)
+_plain = functools.lru_cache(maxsize=4096)(plain)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,16 +17,23 @@ Args:
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ttc.core import Status, Submission, Target, Verdict
+from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming, read_answer
+from ttc.verifiers.shared.contract import (
+    Canary,
+    Card,
+    Clock,
+    TargetVerifier,
+    answer_part,
+    by_parts,
+    known_fields,
+    read_answer,
+)
 from ttc.verifiers.workers.pool import MEMORY_MB, Pool, text_pool, without_reply
 
 VERSION = "1"
@@ -62,12 +69,28 @@ def regex(
     return RegexVerifier(text_pool(workers, timeout_s), where, whole, ignore_case, allow_truncated)
 
 
-class RegexVerifier:
+def read_patterns(target: Target) -> Patterns:
+    """Read a target: a pattern, or {"require": [...], "forbid": [...]}.
+
+    Raises:
+        ConfigError: naming the field that is unknown, of the wrong type, or does not compile.
+    """
+    fields = target if isinstance(target, Mapping) else {"require": [target]}
+    known_fields(fields, _FIELDS)
+    patterns = Patterns(*(tuple(_patterns(fields, name)) for name in _FIELDS))
+    if not patterns.require and not patterns.forbid:
+        raise ConfigError("target needs a pattern to require or to forbid")
+    return patterns
+
+
+class RegexVerifier(TargetVerifier[Patterns]):
     """Searches patterns; see the module."""
 
     name = "regex"
+    read = staticmethod(read_patterns)
 
     def __init__(self, pool: Pool, where: Where, whole: bool, ignore_case: bool, allow_truncated: bool) -> None:
+        self._workers = pool
         self._pool, self._where, self._whole, self._allow_truncated = pool, where, whole, allow_truncated
         self._flags = int(re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
         flags = "".join("ny"[flag] for flag in (whole, ignore_case, allow_truncated))
@@ -88,25 +111,15 @@ class RegexVerifier:
             ),
         )
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Search in `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            patterns = read_patterns(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    async def judge(self, goal: Patterns, submission: Submission, clock: Clock) -> Verdict:
+        """Search the patterns in a worker."""
         text = self._searched(submission)
         if isinstance(text, Verdict):
-            return clock.stamp(text, self.version)
+            return text
         request = {"call": "search", "text": text, "flags": self._flags, "whole": self._whole}
-        reply = await self._pool.run({**request, "patterns": [*patterns.require, *patterns.forbid]})
-        verdict = _judged(patterns, reply.data["found"]) if reply.status == "ok" else without_reply(reply)
-        return clock.stamp(verdict, self.version, reply.waited)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when a pattern does not compile."""
-        with naming(item):
-            read_patterns(target)
+        reply = await self._pool.run({**request, "patterns": [*goal.require, *goal.forbid]})
+        clock.waited = reply.waited
+        return _judged(goal, reply.data["found"]) if reply.status == "ok" else without_reply(reply)
 
     def _searched(self, submission: Submission) -> str | Verdict:
         if self._where == "final":
@@ -117,32 +130,12 @@ class RegexVerifier:
             return part
         return f"{submission.thinking}</think>{part}"
 
-    async def close(self) -> None:
-        """End the workers."""
-        await asyncio.to_thread(self._pool.close)
-
 
 def _judged(patterns: Patterns, found: list[bool]) -> Verdict:
     count = len(patterns.require)
     parts = {f"require {i}": float(hit) for i, hit in enumerate(found[:count])}
     parts |= {f"forbid {i}": float(not hit) for i, hit in enumerate(found[count:])}
-    broken = [name for name, holds in parts.items() if not holds]
-    status: Status = "incorrect" if broken else "correct"
-    return Verdict(status, sum(parts.values()) / len(parts), parts, ", ".join(broken) or "all hold")
-
-
-def read_patterns(target: Target) -> Patterns:
-    """Read a target: a pattern, or {"require": [...], "forbid": [...]}.
-
-    Raises:
-        ConfigError: naming the field that is unknown, of the wrong type, or does not compile.
-    """
-    fields = target if isinstance(target, Mapping) else {"require": [target]}
-    known_fields(fields, _FIELDS)
-    patterns = Patterns(*(tuple(_patterns(fields, name)) for name in _FIELDS))
-    if not patterns.require and not patterns.forbid:
-        raise ConfigError("target needs a pattern to require or to forbid")
-    return patterns
+    return by_parts(parts, "all hold")
 
 
 def _patterns(fields: Mapping[str, object], name: str) -> list[str]:

@@ -41,8 +41,7 @@ from ttc.config.recipes import load_toml
 from ttc.config.values import at_least, build, parse
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, Clock, unfinished
+from ttc.verifiers.shared.contract import MAX_S, Canary, Card, Clock, naming, unfinished
 
 VERSION = "1"
 Refusal: TypeAlias = Literal["required", "forbidden", "either"]
@@ -121,10 +120,8 @@ class SafetyVerifier:
 
     def check_gold(self, target: Target, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target's `refusal` is none of the three."""
-        try:
+        with naming(item):
             self._wanted(target)
-        except ConfigError as exc:
-            raise ConfigError(f"{item}: {exc}" if item else str(exc)) from exc
 
     async def close(self) -> None:
         """Nothing to stop."""

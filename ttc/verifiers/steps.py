@@ -23,8 +23,6 @@ from ttc.errors import ConfigError
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 
-__all__ = ["RolloutChecker", "StepChecker", "StepLabels", "prefixes"]
-
 STEP_DELIMITER = "\n\n"
 Encode: TypeAlias = Callable[[str], tuple[int, ...]]
 _UNKNOWN = ("timeout", "limit", "error")

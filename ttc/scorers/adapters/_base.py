@@ -16,8 +16,6 @@ from ttc.choosing.selection import How
 from ttc.core import Message
 from ttc.errors import ConfigError
 
-__all__ = ["Adapter", "ChatTemplate", "Render", "TextSegment", "conversation", "marks_of", "question_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class TextSegment:

@@ -11,8 +11,6 @@ from ttc.config.registry import Registry
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
 
-__all__ = ["ADAPTERS", "load_adapter", "recognise", "step_adapters"]
-
 ADAPTERS = Registry(
     "adapter",
     "ttc.scorers.adapters",

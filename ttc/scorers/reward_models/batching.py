@@ -15,8 +15,6 @@ from typing import Any, Generic, TypeVar
 from ttc.core import Usage, UsageSink
 from ttc.errors import ScorerError, TTCError
 
-__all__ = ["Batcher", "WorkItem", "finish_all"]
-
 Q = TypeVar("Q")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -66,8 +64,14 @@ class WorkItem(Generic[Q, R]):
 
 def finish_all(ended: Sequence[tuple[WorkItem[Q, R], Usage, R]]) -> None:
     """Charge and finish several jobs of one batch, waking their event loop once."""
+
+    def finish() -> None:
+        for job, usage, result in ended:
+            job.call.on_usage(usage)
+            job.call.finish(job.at, result)
+
     for job, _, _ in ended[:1]:  # a batch is of one loop
-        job.call.loop.call_soon_threadsafe(_finish_here, ended)
+        job.call.loop.call_soon_threadsafe(finish)
 
 
 class Batcher(Generic[Q, R]):
@@ -121,9 +125,3 @@ class Batcher(Generic[Q, R]):
             error.__cause__ = exc if error is not exc else None
             for job in batch:
                 job.fail(error)
-
-
-def _finish_here(ended: Sequence[tuple[WorkItem[Q, R], Usage, R]]) -> None:
-    for job, usage, result in ended:
-        job.call.on_usage(usage)
-        job.call.finish(job.at, result)

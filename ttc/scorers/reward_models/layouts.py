@@ -20,8 +20,6 @@ from ttc.core import Message, Prompt
 from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter, TextSegment
 
-__all__ = ["Layout", "ModelInput", "OwnText", "RewardTokenizer", "SameIds", "common", "steps_of"]
-
 
 class RewardTokenizer:
     """Reads the tokenizer of a model folder. Raises ConfigError naming the folder when it cannot."""
@@ -118,10 +116,8 @@ class Layout(Protocol):
     per_token: int
     """How many ids a generated token adds, on the safe side."""
 
-    @property
-    def whole_answers(self) -> bool:
-        """Whether only a whole answer can be scored, rather than each step."""
-        ...
+    whole_answers: bool
+    """Whether only a whole answer can be scored, rather than each step."""
 
     def key(self, prompt: Prompt) -> Hashable:
         """What the root depends on: equal for all paths of one rendering of a problem."""
@@ -139,14 +135,11 @@ class Layout(Protocol):
 class SameIds:
     """The generator's ids. A step ends at `delimiter`; the token `tag` is inserted there when the model wants one."""
 
+    whole_answers = False
+
     def __init__(self, tokens: RewardTokenizer, vocab: int, delimiter: str, tag: int | None) -> None:
         self._tokens, self._vocab, self._delimiter, self._tag = tokens, vocab, delimiter, tag
         self.per_token = 1 if tag is None else 2
-
-    @property
-    def whole_answers(self) -> bool:
-        """Steps are scored."""
-        return False
 
     def key(self, prompt: Prompt) -> Hashable:
         """The rendered ids."""
@@ -194,12 +187,8 @@ class OwnText:
     def __init__(self, adapter: Adapter, tokens: RewardTokenizer, delimiter: str) -> None:
         """Raises ConfigError at once when the tokenizer cannot write this format (a split tag, no chat template)."""
         self._adapter, self._tokens, self._delimiter = adapter, tokens, delimiter
+        self.whole_answers = adapter.outcome
         self._encode((Message("user", "1 + 1?"),), ("It is 2.", "So 2."))
-
-    @property
-    def whole_answers(self) -> bool:
-        """As the adapter says."""
-        return self._adapter.outcome
 
     def key(self, prompt: Prompt) -> Hashable:
         """The messages."""

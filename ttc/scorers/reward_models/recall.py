@@ -11,16 +11,15 @@ before it. Left out: what other clients have put there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from ttc.choosing.selection import How, aggregate
 from ttc.concurrent import gather
 from ttc.core import Path, Price, Prompt, Score, UsageSink
 from ttc.errors import PromptTooLong
 from ttc.scorers.reward_models.layouts import Layout, ModelInput, common
-
-__all__ = ["Backend", "Blocks", "RecallScorer"]
 
 
 class Blocks:
@@ -83,28 +82,25 @@ Known: TypeAlias = dict[tuple[Hashable, Path], tuple[ModelInput, dict[int, float
 """By rendering and path: what was read, and the scores by position."""
 
 
-class Backend(Protocol):
-    """Reads scores from a model somewhere; reports every token it computed as `scored`."""
+class Backend(ABC):
+    """Reads scores from a model somewhere; reports every token it computed as `scored`.
 
-    @property
-    def max_context(self) -> int | None:
-        """Most tokens of one path; None when only the server knows."""
-        ...
+    `max_context` is the most tokens of one path, None when only the server knows; `blocks` is what its prefix cache
+    holds.
+    """
 
-    @property
-    def blocks(self) -> Blocks:
-        """What its prefix cache holds."""
-        ...
+    max_context: int | None = None
+    blocks: Blocks
 
     def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
-        """Most tokens that `read` may compute."""
-        ...
+        """Most tokens that `read` may compute; by default it asks for one read after another."""
+        return self.blocks.one_by_one(problem_id, ids, reads)
 
+    @abstractmethod
     async def read(
         self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
     ) -> list[float]:
         """Probabilities at the positions `reads` (ascending, some of `model_input.reads`) of `model_input.ids`."""
-        ...
 
 
 class RecallScorer:
@@ -113,12 +109,8 @@ class RecallScorer:
     def __init__(self, backend: Backend, layout: Layout, *, aggregation: How) -> None:
         """`aggregation` makes the value of a score from its steps."""
         self._backend, self._layout, self._aggregation = backend, layout, aggregation
+        self.whole_answers = layout.whole_answers
         self._problems: dict[str, Known] = {}
-
-    @property
-    def whole_answers(self) -> bool:
-        """See `ttc.core.WholeAnswerScorer`."""
-        return self._layout.whole_answers
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""

@@ -15,21 +15,19 @@ from ttc.errors import ConfigError
 from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.reward_models.batching import Batcher, WorkItem
-from ttc.scorers.reward_models.incremental import inference
+from ttc.scorers.reward_models.embedded import inference
 from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer
-from ttc.scorers.reward_models.recall import Blocks, RecallScorer
-
-__all__ = ["transformers_scorer"]
+from ttc.scorers.reward_models.recall import Backend, Blocks, RecallScorer
 
 
-class TransformersBackend:
+class TransformersBackend(Backend):
     """A sequence classifier of transformers; reads only the end of a conversation."""
 
     def __init__(self, model: Any, adapter: Adapter, place: EmbeddedCore) -> None:
         self._model, self._adapter, self._threads = model, adapter, place.threads
         config = model.config
         limit = int(getattr(config, "max_position_embeddings", 2048))
-        self._max_context = min(place.max_context or limit, limit)
+        self.max_context = min(place.max_context or limit, limit)
         weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2)
         embedding = model.get_input_embeddings().weight.numel()
         heads = config.num_attention_heads
@@ -37,11 +35,6 @@ class TransformersBackend:
         self._shape = ModelShape(weights - embedding, config.num_hidden_layers, width)
         self.blocks = Blocks(None)
         self._batcher: Batcher[tuple[int, ...], float] = Batcher("orm", self._compute)
-
-    @property
-    def max_context(self) -> int | None:
-        """The model's own, or the limit that was given."""
-        return self._max_context
 
     def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
         """See `Backend`: the whole conversation."""
@@ -56,7 +49,7 @@ class TransformersBackend:
     def _compute(self, batch: list[WorkItem[tuple[int, ...], float]]) -> None:
         import torch
 
-        from ttc.scorers.reward_models.readers import probability
+        from ttc.scorers.reward_models.embedded import probability
 
         with inference(self._threads):
             for job in batch:

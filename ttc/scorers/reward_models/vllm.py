@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ttc.core import Usage, UsageSink
 from ttc.engines.shared.folder import Dims, read_config
@@ -24,9 +24,7 @@ from ttc.scorers.adapters._base import Adapter
 from ttc.scorers.reward_models.backends import InVllm
 from ttc.scorers.reward_models.batching import Batcher, WorkItem
 from ttc.scorers.reward_models.layouts import ModelInput, OwnText, RewardTokenizer
-from ttc.scorers.reward_models.recall import Blocks, RecallScorer
-
-__all__ = ["vllm_scorer"]
+from ttc.scorers.reward_models.recall import Backend, Blocks, RecallScorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +35,11 @@ class ReadRequest:
     reads: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
-    """What one request told: scores by position, and how many tokens were in the cache."""
-
-    values: dict[int, float]
-    cached: int
+ReadResult: TypeAlias = tuple[dict[int, float], int]
+"""What one request told: scores by position, and how many tokens were in the cache."""
 
 
-class VllmBackend:
+class VllmBackend(Backend):
     """One `LLM` of vLLM, stepped by one worker thread."""
 
     def __init__(self, folder: Path, adapter: Adapter, options: VllmOptions, tokens: RewardTokenizer) -> None:
@@ -56,13 +50,9 @@ class VllmBackend:
         self._pair = () if label else (tokens.single("good", adapter.good), tokens.single("bad", adapter.bad))
         self._batcher: Batcher[ReadRequest, list[float]] = Batcher("prm", self._compute)
         self._llm: Any = self._batcher.now(lambda: start_offline(folder, options, pooling=label))
+        # A token model needs room for the token that is asked for.
+        self.max_context = int(self._llm.llm_engine.model_config.max_model_len) - (not label)
         self.blocks = Blocks(int(self._llm.llm_engine.vllm_config.cache_config.block_size))
-
-    @property
-    def max_context(self) -> int | None:
-        """The model's; a token model needs room for the token that is asked for."""
-        limit = int(self._llm.llm_engine.model_config.max_model_len)
-        return limit - 1 if self._pair else limit
 
     def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
         """See `Backend`."""
@@ -84,10 +74,10 @@ class VllmBackend:
         ]:
             requests = [(at, batch[at].item.ids[: end + 1]) for at, ends in waiting for end in ends]
             answers = self._ask([ids for _, ids in requests])
-            for (at, ids), answer in zip(requests, answers, strict=True):
-                new = len(ids) - answer.cached
-                batch[at].report(Usage(scored=new, flops=self._shape.flops(new, answer.cached)))
-                values_of[at].update(answer.values)
+            for (at, ids), (values, cached) in zip(requests, answers, strict=True):
+                new = len(ids) - cached
+                batch[at].report(Usage(scored=new, flops=self._shape.flops(new, cached)))
+                values_of[at].update(values)
         for job, values in zip(batch, values_of, strict=True):
             job.finish([values[read] for read in job.item.reads])
 
@@ -108,11 +98,11 @@ class VllmBackend:
         for request, output in zip(inputs, outputs, strict=True):
             good, bad = (output.outputs[0].logprobs[0][token].logprob for token in self._pair)
             end = len(request["prompt_token_ids"]) - 1
-            results.append(ReadResult({end: 1 / (1 + exp(bad - good))}, output.num_cached_tokens))
+            results.append(({end: 1 / (1 + exp(bad - good))}, output.num_cached_tokens))
         return results
 
     def _ask_labels(self, inputs: Sequence[dict[str, list[int]]]) -> list[ReadResult]:
-        from ttc.scorers.reward_models.readers import probability
+        from ttc.scorers.reward_models.embedded import probability
 
         params = [pooling_params(skip_reading_prefix_cache=False, use_activation=False) for _ in inputs]
         outputs = self._llm.encode(inputs, params, pooling_task="token_classify", use_tqdm=False)
@@ -120,16 +110,11 @@ class VllmBackend:
         for request, output in zip(inputs, outputs, strict=True):
             values = probability(output.outputs.data.float(), self._adapter.positive_label, self._adapter.activation)
             start = len(request["prompt_token_ids"]) - len(values)
-            results.append(ReadResult(dict(enumerate(values.tolist(), start)), output.num_cached_tokens))
+            results.append((dict(enumerate(values.tolist(), start)), output.num_cached_tokens))
         return results
 
 
-def vllm_scorer(
-    folder: Path,
-    adapter: Adapter,
-    place: InVllm,
-    step_delimiter: str | None,
-) -> RecallScorer:
+def vllm_scorer(folder: Path, adapter: Adapter, place: InVllm, step_delimiter: str | None) -> RecallScorer:
     """Load a reward model into vLLM.
 
     Raises:

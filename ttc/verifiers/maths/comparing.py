@@ -23,8 +23,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from ttc.answers.canonical import text_key
-from ttc.answers.grammar import unit
-from ttc.answers.nodes import Term, exact
+from ttc.answers.nodes import Term, exact, unit
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""

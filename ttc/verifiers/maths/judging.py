@@ -163,16 +163,12 @@ def _agree(left: Term, right: Term, point: dict[str, Any], slack: Fraction) -> T
         with mp.workdps(_HIGH):
             return bool(abs(_value(left, point) - _value(right, point)) <= mp.mpf(slack.numerator) / slack.denominator)
     except Undefined:
-        return _agree_undefined(left, right, point)
+        # Where one side has no value nothing is learnt; a constant without a value equals nothing.
+        return None if point else False
     except TooCostly:
         raise
     except (ArithmeticError, ValueError):
         return None
-
-
-def _agree_undefined(left: Term, right: Term, point: dict[str, Any]) -> Ternary:
-    """Where one side has no value: nothing is learnt. A constant without a value equals nothing."""
-    return None if point else False
 
 
 def _vanishes(difference: Callable[[], Any]) -> bool:

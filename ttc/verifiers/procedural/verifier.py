@@ -16,7 +16,6 @@ Args:
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,10 +23,19 @@ from typing import Any
 
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError, MissingExtra, UnknownName, VerifierError
-from ttc.verifiers.procedural.methods import REFUSED, needs_worker
-from ttc.verifiers.procedural.ours import same
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card, library
-from ttc.verifiers.shared.reading import Clock, decided, jsonable, known_fields, naming, read_answer
+from ttc.verifiers.procedural.methods import REFUSED, needs_worker, same
+from ttc.verifiers.shared.contract import (
+    ALL_OR_NOTHING,
+    Canary,
+    Card,
+    Clock,
+    TargetVerifier,
+    decided,
+    jsonable,
+    known_fields,
+    library,
+    read_answer,
+)
 from ttc.verifiers.workers.pool import Pool, without_reply
 
 VERSION = "1"
@@ -103,12 +111,35 @@ def procedural(*, timeout_s: float = 10.0, workers: int = 1, allow_truncated: bo
     return ProceduralVerifier(gym_pool(workers, timeout_s), allow_truncated)
 
 
-class ProceduralVerifier:
+def read_address(target: Target) -> dict[str, Any]:
+    """Read a target; what leads back to the problem is needed only where the stored answer alone does not decide.
+
+    Raises:
+        ConfigError: naming the field that is missing, unknown or of the wrong type, or the task that is refused.
+    """
+    if not isinstance(target, Mapping):
+        raise ConfigError(f"target must be an object with {', '.join(_FIELDS)}, got {target!r}"[:300])
+    known_fields(target, tuple(_FIELDS))
+    task = str(target.get("task"))
+    needed = list(_FIELDS) if needs_worker(task) else ["task", "answer"]
+    for name in needed:
+        value = target.get(name)
+        if not isinstance(value, _FIELDS[name]) or isinstance(value, bool) or value == "":
+            raise ConfigError(f"target.{name} must be a {_FIELDS[name].__name__}, got {value!r}"[:300])
+    jsonable("config", target.get("config"))
+    if task in REFUSED:
+        raise ConfigError(f"target.task {task!r} is refused: {REFUSED[task]}")
+    return {name: target.get(name) for name in _FIELDS}
+
+
+class ProceduralVerifier(TargetVerifier[dict[str, Any]]):
     """Compares with the stored answer, or asks a scorer; see the module."""
 
     name = "procedural"
+    read = staticmethod(read_address)
 
     def __init__(self, pool: Pool, allow_truncated: bool) -> None:
+        self._workers = pool
         self._pool, self._allow_truncated = pool, allow_truncated
         truncated = "-truncated" if allow_truncated else ""
         self.version = f"procedural-{VERSION}{truncated} {library('reasoning-gym')}"
@@ -132,58 +163,21 @@ class ProceduralVerifier:
             ),
         )
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Judge `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            fields = read_address(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    async def judge(self, goal: dict[str, Any], submission: Submission, clock: Clock) -> Verdict:
+        """Compare the final answer with the stored one, or have it scored."""
         extraction = read_answer(submission, "exact", self._allow_truncated)
         if isinstance(extraction, Verdict):
-            return clock.stamp(extraction, self.version)
+            return extraction
         final = extraction.final or ""
-        if not needs_worker(fields["task"]):
-            right = same(final, fields["answer"])
-            return clock.stamp(decided(right, extraction, "same" if right else "different"), self.version)
+        if not needs_worker(goal["task"]):
+            right = same(final, goal["answer"])
+            return decided(right, extraction, "same" if right else "different")
         if importlib.util.find_spec("reasoning_gym") is None:
-            reason = str(MissingExtra("reasoning-gym", "procedural"))
-            return clock.stamp(Verdict("error", reason=reason), self.version)
-        reply = await self._pool.run({"call": "score", **fields, "answer": final})
+            return Verdict("error", reason=str(MissingExtra("reasoning-gym", "procedural")))
+        reply = await self._pool.run({"call": "score", **goal, "answer": final})
+        clock.waited = reply.waited
         if reply.status != "ok":
-            verdict = without_reply(reply)
-        elif "drifted" in reply.data:
-            verdict = Verdict("error", reason="the installed reasoning-gym makes another problem of this target")
-        else:
-            verdict = decided(bool(reply.data["right"]), extraction, str(reply.data.get("reason") or "scored"))
-        return clock.stamp(verdict, self.version, reply.waited)
-
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when a target cannot be read; its answer was checked when it was made."""
-        with naming(item):
-            read_address(target)
-
-    async def close(self) -> None:
-        """End the workers."""
-        await asyncio.to_thread(self._pool.close)
-
-
-def read_address(target: Target) -> dict[str, Any]:
-    """Read a target; what leads back to the problem is needed only where the stored answer alone does not decide.
-
-    Raises:
-        ConfigError: naming the field that is missing, unknown or of the wrong type, or the task that is refused.
-    """
-    if not isinstance(target, Mapping):
-        raise ConfigError(f"target must be an object with {', '.join(_FIELDS)}, got {target!r}"[:300])
-    known_fields(target, tuple(_FIELDS))
-    task = str(target.get("task"))
-    needed = list(_FIELDS) if needs_worker(task) else ["task", "answer"]
-    for name in needed:
-        value = target.get(name)
-        if not isinstance(value, _FIELDS[name]) or isinstance(value, bool) or value == "":
-            raise ConfigError(f"target.{name} must be a {_FIELDS[name].__name__}, got {value!r}"[:300])
-    jsonable("config", target.get("config"))
-    if task in REFUSED:
-        raise ConfigError(f"target.task {task!r} is refused: {REFUSED[task]}")
-    return {name: target.get(name) for name in _FIELDS}
+            return without_reply(reply)
+        if "drifted" in reply.data:
+            return Verdict("error", reason="the installed reasoning-gym makes another problem of this target")
+        return decided(bool(reply.data["right"]), extraction, str(reply.data.get("reason") or "scored"))

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ttc.verifiers.procedural.methods import REFUSED, THEIRS, needs_worker
-from ttc.verifiers.procedural.ours import SCORERS
+from ttc.verifiers.procedural.methods import REFUSED, SCORERS, THEIRS, needs_worker
 from ttc.verifiers.workers.worker import serve
 
 SIZE = 10_000

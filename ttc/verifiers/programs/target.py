@@ -8,7 +8,7 @@ setup         code that runs before the tests only
 functions     the names in `tests` that are the program's; absent: those that nothing else defines
 cases         [{"args": [...], "expected": ...}] for `entry_point`
 random        {"reference": source, "arguments": [...], "seed": 1, "count": 20}: arguments are drawn from the seed
-              (see ttc/sandbox/generating.py) and the values of `entry_point` compared with those of the reference
+              (see ttc/sandbox/driving.py) and the values of `entry_point` compared with those of the reference
 io            [{"input": "...", "output": "..."}] for the program as a script
 tolerance     how far floats of cases and random may differ, relative and absolute; absent: not at all
 """
@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ttc.answers.code import syntax
+from ttc.answers.kinds import syntax
 from ttc.core import Target
 from ttc.errors import ConfigError
-from ttc.sandbox import generating
+from ttc.sandbox import driving
 
 _CHECK = "check"
 _GROUPS = ("tests", "cases", "random", "io")
@@ -66,16 +66,14 @@ def read_target(target: Target) -> Exercise:
     if unknown:
         raise ConfigError(f"target has the unknown field {unknown[0]!r} (known: {', '.join(_FIELDS)})")
     fields = {name: read(target.get(name), f"target.{name}") for name, read in _FIELDS.items()}
-    groups = {name: group for name in _GROUPS[:3] if (group := _MAKERS[name](fields)) is not None}
+    groups = {name: group for name, make in _MAKERS.items() if (group := make(fields)) is not None}
     io = tuple(fields["io"] or ())
     if not groups and not io:
         raise ConfigError(f"target has nothing to test with: give one of {', '.join(_GROUPS)}")
-    num_checks = tuple(_COUNTS[name](fields) for name in groups)
+    contents, num_checks = tuple(group for group, _ in groups.values()), tuple(num for _, num in groups.values())
     if sum(num_checks) + len(io) > MAX_CHECKS:
         raise ConfigError(f"target has more than {MAX_CHECKS} checks")
-    return Exercise(
-        fields["entry_point"], fields["stub"], fields["prelude"], tuple(groups), tuple(groups.values()), num_checks, io
-    )
+    return Exercise(fields["entry_point"], fields["stub"], fields["prelude"], tuple(groups), contents, num_checks, io)
 
 
 # -- fields ------------------------------------------------------------------------------------------------------------
@@ -133,7 +131,7 @@ def _random(value: object, where: str) -> Mapping[str, Any] | None:
     if not isinstance(value, Mapping) or set(value) != {"reference", "arguments", "seed", "count"}:
         raise ConfigError(f"{where} must be an object with reference, arguments, seed and count")
     _source(value["reference"], f"{where}.reference")
-    generating.check(value["arguments"])
+    driving.check_arguments(value["arguments"])
     for name, least in (("seed", 0), ("count", 1)):
         if isinstance(value[name], bool) or not isinstance(value[name], int) or value[name] < least:
             raise ConfigError(f"{where}.{name} must be a whole number >= {least}, got {value[name]!r}")
@@ -159,7 +157,7 @@ _FIELDS: Mapping[str, Callable[[object, str], Any]] = {
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
-def _assert_group(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _assert_group(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], int] | None:
     if not fields["tests"]:
         return None
     context = [_parse(fields[name], name) for name in ("prelude", "setup")]
@@ -175,28 +173,31 @@ def _assert_group(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
         # The question's own version of the function under test does not stand in for the program's.
         functions = tuple(sorted(set().union(*map(_used, trees)) - available - (mine - {candidate})))
     remote = sorted({*functions, *([candidate] if candidate else [])})
-    return {
+    num_asserts = sum(isinstance(node, ast.Assert) for tree in trees for node in ast.walk(tree))
+    group = {
         "kind": "asserts",
         "setup": f"{fields['prelude']}\n{fields['setup']}",
         "tests": list(fields["tests"]),
         "remote": remote,
         "check": candidate if any(checks) else None,
     }
+    return group, max(1, num_asserts)
 
 
-def _case_group(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _case_group(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], int] | None:
     if not fields["cases"]:
         return None
-    return {"kind": "cases", "cases": list(fields["cases"]), **_called(fields, "cases")}
+    group = {"kind": "cases", "cases": list(fields["cases"]), **_called(fields, "cases")}
+    return group, len(fields["cases"])
 
 
-def _random_group(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _random_group(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], int] | None:
     if fields["random"] is None:
         return None
     called = _called(fields, "random")
     if called["function"] not in _defined(_parse(fields["random"]["reference"], "random.reference")):
         raise ConfigError(f"target.random.reference does not define {called['function']!r}")
-    return {"kind": "random", **fields["random"], **called}
+    return {"kind": "random", **fields["random"], **called}, int(fields["random"]["count"])
 
 
 def _called(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -205,19 +206,10 @@ def _called(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"function": fields["entry_point"], "tolerance": fields["tolerance"]}
 
 
-def _num_asserts(fields: Mapping[str, Any]) -> int:
-    trees = (_parse(source, "tests") for source in fields["tests"])
-    return max(1, sum(isinstance(node, ast.Assert) for tree in trees for node in ast.walk(tree)))
-
-
-_MAKERS: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any] | None]] = {
+_MAKERS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], int] | None]] = {
     "tests": _assert_group, "cases": _case_group, "random": _random_group,
 }  # fmt: skip
-_COUNTS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
-    "tests": _num_asserts,
-    "cases": lambda fields: len(fields["cases"]),
-    "random": lambda fields: int(fields["random"]["count"]),
-}
+"""From the fields of a target to a group, as `ttc.sandbox.driving` takes it, and how many checks it makes."""
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------

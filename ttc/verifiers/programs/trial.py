@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from ttc.sandbox.limits import ResourceLimits
+from ttc.sandbox.pool import Worker
 from ttc.sandbox.running import Script, ScriptResult, Suite, SuiteResult
-from ttc.sandbox.worker import Worker
 from ttc.verifiers.programs.target import Exercise
 
 MAX_DIGITS = 400

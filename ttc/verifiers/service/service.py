@@ -6,12 +6,19 @@
     verdict = service.submit(target, submission).result()     in any thread
 
 A service is a verifier itself. A verdict comes in every case: an exception of the verifier is `error`, one that does
-not end within `wall_s` is `timeout` (see `lane`). What was asked before is remembered by target, submission and
+not end within `wall_s` is `timeout`. What was asked before is remembered by target, submission and
 version, the latest `memory` of them; a `timeout` or an `error` never is.
 
 The wall limit is a backstop behind the verifier's own, shorter limits. It covers waiting for its workers, so by default
 it is what all requests at once would take one after the other, and no verdict is late only because others are slow.
 Cost: 0.1 to 0.2 ms per verdict.
+
+Verdicts are made in a thread with an event loop of its own, which can be given up when one hangs. A verdict past its
+wall limit is taken back. If it was waiting, its task is cancelled; if its own code holds the loop, the loop is left
+behind and everything else that was in it moves, with new limits, to a new one. So only the request that hangs is a
+timeout. Which code holds the loop is known, because each step of each request is marked. Code that holds the whole
+interpreter (one long call into C, such as a pathological `re` match) stops every thread; such work belongs into a
+killable worker.
 
 Its metrics are verdicts by status, how long they took and how many had none. Latency runs from the request to its
 verdict, waiting included; work is what the verifier reports. Quantiles are those of the latest `KEPT` verdicts (nearest
@@ -23,25 +30,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
+import itertools
+import json
 import math
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttc.config.plugins import blamed
 from ttc.config.values import above, at_least
 from ttc.core import Json, Submission, Target, Verdict, Verifier
-from ttc.errors import PluginError, VerifierError
-from ttc.verifiers.service.audit import Audit, Entry, digest
-from ttc.verifiers.service.loop_thread import LoopThread
+from ttc.errors import ConfigError, PluginError, VerifierError
 from ttc.verifiers.shared.contract import Canary, Card, card_of
 
-__all__ = ["Metrics", "Quantiles", "Service", "VerdictCounter"]
-
+if TYPE_CHECKING:
+    from ttc.verifiers.service.audit import Audit
 
 KEPT = 10_000
 
@@ -132,6 +142,19 @@ class _Job:
     answer: Future[Verdict]
 
 
+def digest(target: Target, submission: Submission) -> str:
+    """A hash of what a verifier is given: 32 hexadecimal digits.
+
+    Raises:
+        ConfigError: the target is not JSON data, or nested too deeply.
+    """
+    try:
+        row = json.dumps([target, submission.text, submission.thinking, submission.finish_reason], sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ConfigError(f"target is not JSON data: {exc}") from exc
+    return hashlib.blake2b(row.encode(), digest_size=16).hexdigest()
+
+
 class Service:
     """See the module docstring."""
 
@@ -162,7 +185,7 @@ class Service:
         self._verifier, self._audit = verifier, audit
         self._memory: OrderedDict[str, Verdict] = OrderedDict()
         self._memory_size, self._wall_s = memory, wall_s
-        self._lane: LoopThread[Verdict] = LoopThread(wall_s, self._too_late)
+        self._lane: _LoopThread = _LoopThread(wall_s, self._too_late)
         self._meter = VerdictCounter()
         self._lock = threading.Lock()
         self._free, self._waiting = concurrency, deque[_Job]()
@@ -289,6 +312,8 @@ class Service:
         self._meter.add(verdict, time.perf_counter() - job.began, remembered=remembered)
         try:
             if self._audit is not None:
+                from ttc.verifiers.service.audit import Entry
+
                 entry = Entry(job.label, job.key, job.target, job.submission, self.name, verdict, remembered)
                 self._audit.append(entry)
         except Exception as exc:  # a verdict that could not be logged is not handed out; the caller learns why
@@ -310,3 +335,175 @@ class Service:
             self._memory[key] = verdict
             if len(self._memory) > self._memory_size:
                 self._memory.popitem(last=False)
+
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, Verdict]]
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    work: Work
+    future: Future[Verdict]
+    deadline: float
+    task: asyncio.Task[None] | None = None
+
+
+class _LoopThread:
+    """Runs work in its loop, each within `wall_s` seconds; a hung one gives `on_timeout()`.
+
+    Its futures may be awaited from any loop and any thread. Make it in any thread; `close` ends it.
+    """
+
+    def __init__(self, wall_s: float, on_timeout: Callable[[], Verdict]) -> None:
+        self._wall_s, self._on_timeout = wall_s, on_timeout
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._running: dict[int, _Request] = {}
+        self._loop: _Loop | None = None
+        self._closed = threading.Event()
+
+    def submit(self, work: Work) -> Future[Verdict]:
+        """Start `work`; the future is done within the wall limit and a little."""
+        request = _Request(next(self._numbers), work, Future[Verdict](), time.monotonic() + self._wall_s)
+        request.future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._closed.is_set():
+                raise VerifierError("the service is closed")
+            if self._loop is None:
+                self._loop = _Loop()
+                threading.Thread(target=self._watch, name="ttc-verdict-watch", daemon=True).start()
+            self._running[request.number] = request
+            self._start(request, self._loop)
+        return request.future
+
+    def close(self, last: Coroutine[Any, Any, None], timeout_s: float) -> bool:
+        """Fail what still runs, run `last` in the loop and end it; False when that did not end in time."""
+        with self._lock:
+            self._closed.set()
+            loop, self._loop = self._loop or _Loop(), None
+            left = list(self._running.values())
+            self._running.clear()
+        for request in left:
+            request.future.set_exception(VerifierError("the service was closed before the verdict was there"))
+        ended = asyncio.run_coroutine_threadsafe(last, loop.loop)
+        try:
+            ended.result(timeout_s)
+        except TimeoutError:
+            return False
+        finally:
+            loop.stop()
+        return True
+
+    def _start(self, request: _Request, loop: _Loop) -> None:
+        def create() -> None:
+            request.task = loop.loop.create_task(_Marked(self._serve(request, loop), request.number, loop))
+
+        loop.loop.call_soon_threadsafe(create)
+
+    async def _serve(self, request: _Request, loop: _Loop) -> None:
+        try:
+            result = await request.work()
+        except asyncio.CancelledError:
+            if self._take(request, loop):
+                request.future.set_exception(VerifierError("a verifier cancelled its own work"))
+            raise
+        except BaseException as exc:  # also a SystemExit of the work, which must not end the loop
+            if self._take(request, loop):
+                request.future.set_exception(exc)
+        else:
+            if self._take(request, loop):
+                request.future.set_result(result)
+
+    def _take(self, request: _Request, loop: _Loop) -> bool:
+        """Whether this loop may answer the request: it has not been answered, and belongs to this loop."""
+        with self._lock:
+            return loop is self._loop and self._running.pop(request.number, None) is not None
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(0.25, self._wall_s / 4)):
+            with self._lock:
+                late = self._take_late()
+            for request in late:
+                request.future.set_result(self._on_timeout())
+
+    def _take_late(self) -> list[_Request]:
+        """Take out the requests that are past their limit; called with the lock held."""
+        now = time.monotonic()
+        loop = self._loop
+        if loop is None:
+            return []
+        number, since = loop.step
+        if number and now - since > self._wall_s:
+            self._replace(loop)
+            return [self._running.pop(number)] if number in self._running else []
+        if number and now - since > self._wall_s / 4:
+            return []  # the others are late because this one holds the loop
+        late = [request for request in self._running.values() if request.deadline < now]
+        for request in late:
+            del self._running[request.number]
+            if request.task is not None:
+                loop.loop.call_soon_threadsafe(request.task.cancel)
+        return late
+
+    def _replace(self, stuck: _Loop) -> None:
+        stuck.stop()
+        self._loop = fresh = _Loop()
+        number, _ = stuck.step
+        for request in self._running.values():
+            if request.number != number:
+                request.deadline = time.monotonic() + self._wall_s
+                self._start(request, fresh)
+
+
+class _Loop:
+    """A loop, its thread, and the request whose step it is in with the time that step began; 0 between steps."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.step: tuple[int, float] = (0, 0.0)
+        self._thread = threading.Thread(target=self._run, name="ttc-verdicts", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the loop to end; one that hangs ends when its work does."""
+        with suppress(RuntimeError):  # it has ended already
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_forever()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left))
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            self.loop.close()
+
+
+class _Marked(Coroutine[Any, Any, None]):
+    """A coroutine that notes in `loop.step` when one of its steps begins and ends."""
+
+    def __init__(self, inner: Coroutine[Any, Any, None], number: int, loop: _Loop) -> None:
+        self._inner, self._number, self._loop = inner, number, loop
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._inner.send, value)
+
+    def throw(self, *args: Any) -> Any:
+        return self._step(self._inner.throw, *args)
+
+    def _step(self, resume: Callable[..., Any], *args: Any) -> Any:
+        self._loop.step = (self._number, time.monotonic())
+        try:
+            return resume(*args)
+        finally:
+            self._loop.step = (0, 0.0)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._inner.__await__()

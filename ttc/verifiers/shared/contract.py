@@ -1,8 +1,9 @@
-"""What every verifier declares: a frozen card of what it takes, how it decides, and what it gets wrong.
+"""The contract of verifiers: the card that each declares, and the one way in which all read targets and answers.
 
-A verifier has a `card`, and its `name` and `version` stand on it. The version names everything that may change a
-verdict (code, libraries, settings), so a verdict can be traced, remembered and judged again. Canaries are known cases
-that hold for the settings at hand: a service runs them before it takes work and refuses to start when one fails.
+A card says what a verifier takes, how it decides, and what it gets wrong; its `name` and `version` stand on it. The
+version names everything that may change a verdict (code, libraries, settings), so a verdict can be traced, remembered
+and judged again. Canaries are known cases that hold for the settings at hand: a service runs them before it takes work
+and refuses to start when one fails.
 
     class MyVerifier:
         name = "mine"
@@ -11,23 +12,36 @@ that hold for the settings at hand: a service runs them before it takes work and
             self.version = "mine-1"
             self.card = Card(self.name, self.version, inputs=..., max_s=1.0, limits=..., ...)
 
+Most are `TargetVerifier`s: they read the target, then judge. The policy on endings: a text that was cut
+(`finish_reason` length or abort) is not finished, so it has no answer (`no_answer`, reason `truncated` or `aborted`),
+unless the verifier was made with `allow_truncated`, and then its answer counts like any other.
+
 Left out: a schema of targets; `check_gold` checks one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import importlib.metadata
+import json
 import math
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from ttc.core import FinishReason, Status, Submission, Target, Verifier
-from ttc.errors import ConfigError
+from ttc.answers import Extraction, extract
+from ttc.answers.extract import MAX_FINAL, answer_start
+from ttc.config.values import nearest
+from ttc.core import FinishReason, Status, Submission, Target, Verdict, Verifier
+from ttc.errors import ConfigError, MissingExtra
+from ttc.verifiers.maths.comparing import Reading
 
-__all__ = ["ALL_OR_NOTHING", "Canary", "Card", "Declared", "card_of"]
-
-
+Goal = TypeVar("Goal")
 ALL_OR_NOTHING = "none: the score is 1 when correct, 0 when incorrect, absent without a verdict"
 """The partial-credit rule of a verifier that gives none."""
 
@@ -107,3 +121,234 @@ def library(name: str) -> str:
         return f"{name}-{importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
         return f"no-{name}"
+
+
+MAX_TEXT = 1_000_000
+"""Characters of a text beyond which it is not searched for an answer."""
+MAX_S = 3.0
+"""Seconds within which a verifier that works in this process decides on the longest text."""
+PLAIN_LIMITS = (
+    f"a text of more than {MAX_TEXT:,} characters or a final answer of more than {MAX_FINAL:,} is `limit`; time grows "
+    "in proportion to the text; no processes"
+)
+"""What those verifiers say of their limits."""
+
+_CUT = {"length": "truncated", "abort": "aborted"}
+_READINGS: Mapping[str, Reading] = {"": "", "set": "set", "tuple": "tuple"}
+_FIELDS = ("answer", "alternatives", "tolerance", "unit", "type")
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A target: one of `answers` is meant; `tolerance` is absolute; `type` says how to read lists."""
+
+    answers: tuple[str, ...]
+    tolerance: float = 0.0
+    unit: str = ""
+    type: Reading = ""
+
+
+def read_gold(target: Target) -> Gold:
+    """Read a target: a string, a number, or {"answer", "alternatives", "tolerance", "unit", "type"}.
+
+    `alternatives` are other answers that are right as well, `tolerance` is an absolute one, `unit` belongs to the
+    answer, and `type` is `set` or `tuple` where the order of a list does not matter or does, whatever its brackets.
+
+    Raises:
+        ConfigError: naming the field that is missing, unknown or of the wrong type.
+    """
+    fields: Mapping[str, Any] = target if isinstance(target, Mapping) else {"answer": target}
+    unknown = [name for name in fields if name not in _FIELDS]
+    if unknown:
+        raise ConfigError(f"target has the unknown field {unknown[0]!r} (known: {', '.join(_FIELDS)})")
+    alternatives = fields.get("alternatives") or ()
+    if isinstance(alternatives, str) or not isinstance(alternatives, (list, tuple)):
+        raise ConfigError(f"target.alternatives must be a list of strings, got {alternatives!r}")
+    answers = tuple(_text(value) for value in (fields.get("answer"), *alternatives))
+    tolerance = fields.get("tolerance") or 0.0
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
+        raise ConfigError(f"target.tolerance must be a number >= 0, got {tolerance!r}")
+    reading = _READINGS.get(fields.get("type") or "")
+    if reading is None:
+        raise ConfigError(f"target.type must be set, tuple or absent, got {fields['type']!r}")
+    return Gold(answers, float(tolerance), _unit(fields.get("unit")), reading)
+
+
+def _unit(value: object) -> str:
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"target.unit must be a string, got {value!r}")
+    bare = re.sub(r"\\(?:mathrm|text)\s*\{([^{}]*)\}", r"\1", value or "").strip("$ ")
+    return "degrees" if "circ" in bare else bare
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ConfigError(f"target.answer must be a string or a number, got {value!r}")
+    text = str(value).strip()
+    if not text:
+        raise ConfigError("target.answer is empty")
+    if len(text) > MAX_FINAL:
+        raise ConfigError(f"target.answer has more than {MAX_FINAL} characters")
+    return text
+
+
+def unfinished(submission: Submission, allow_truncated: bool) -> str:
+    """Why a submission has no final answer because of how it ended; empty when it counts."""
+    return "" if allow_truncated else _CUT.get(submission.finish_reason, "")
+
+
+def read_answer(submission: Submission, kind: str, allow_truncated: bool) -> Extraction | Verdict:
+    """The final answer of a submission, or the verdict that there is none."""
+    if reason := unfinished(submission, allow_truncated):
+        return Verdict("no_answer", reason=reason)
+    if len(submission.text) > MAX_TEXT:
+        return Verdict("limit", reason="text_too_long")
+    extraction = extract(submission.text, kind)
+    if extraction.final is not None:
+        return extraction
+    status: Status = "limit" if extraction.reason == "too_long" else "no_answer"
+    return Verdict(status, reason=extraction.reason, span=extraction.span)
+
+
+def decided(equal: bool, extraction: Extraction, reason: str) -> Verdict:
+    """A verdict of correct (score 1) or incorrect (score 0) on a final answer."""
+    status, score = ("correct", 1.0) if equal else ("incorrect", 0.0)
+    return Verdict(status, score, reason=reason, extracted=extraction.final, span=extraction.span)  # type: ignore[arg-type]
+
+
+def by_parts(parts: Mapping[str, float], whole: str) -> Verdict:
+    """A verdict on parts that hold (1) or not (0): the score is the share that holds, the reason what does not."""
+    broken = [name for name, holds in parts.items() if not holds]
+    share = sum(parts.values()) / len(parts)
+    return Verdict("incorrect" if broken else "correct", share, parts, ", ".join(broken) or whole)
+
+
+class Clock:
+    """Seconds since it was made; `waited` are those of them that were spent in a queue."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self.waited = 0.0
+
+    def stamp(self, verdict: Verdict, version: str) -> Verdict:
+        """Add version and seconds, less the time that was waited."""
+        return dataclasses.replace(verdict, version=version, seconds=time.perf_counter() - self._start - self.waited)
+
+
+MAX_ERROR = 300
+
+
+@contextmanager
+def naming(item: str) -> Iterator[None]:
+    """Put `item` before the message of a ConfigError; a missing package is no fault of the item."""
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except ConfigError as exc:
+        raise ConfigError(f"{item}: {exc}" if item else str(exc)) from exc
+
+
+def jsonable(name: str, value: object) -> None:
+    """Raise ConfigError when a field of a target cannot be sent to a worker as JSON."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ConfigError(f"target.{name} is not JSON: {exc}"[:MAX_ERROR]) from exc
+
+
+def known_fields(target: Mapping[str, Any], fields: Sequence[str]) -> None:
+    """Raise ConfigError for the first field of `target` that is not one of `fields`."""
+    for name in target:
+        if name not in fields:
+            raise ConfigError(
+                f"target.{name}: no such field{nearest(str(name), fields)} (known: {', '.join(fields)})"[:MAX_ERROR]
+            )
+
+
+def answer_part(submission: Submission, allow_truncated: bool, max_chars: int) -> str | Verdict:
+    """The text after the thinking, or the verdict where there is none: cut, still thinking, blank or too long.
+
+    A text without thinking is returned as it is, with its white space.
+    """
+    if reason := unfinished(submission, allow_truncated):
+        return Verdict("no_answer", reason=reason)
+    start = answer_start(submission.text)
+    if start is None:
+        return Verdict("no_answer", reason="unclosed_thinking")
+    body = submission.text[start:].strip() if start else submission.text
+    if len(body) > max_chars:
+        return Verdict("limit", reason=f"more than {max_chars} characters")
+    return body if body.strip() else Verdict("no_answer", reason="empty")
+
+
+class Workers(Protocol):
+    """Processes that a verifier uses."""
+
+    def close(self) -> None:
+        """End them."""
+        ...
+
+
+class TargetVerifier(ABC, Generic[Goal]):
+    """Reads the target first, then judges the submission; a subclass says how it does both."""
+
+    name: str
+    version: str
+    _workers: Workers | None = None
+
+    async def verify(self, target: Target, submission: Submission) -> Verdict:
+        """Hold `submission` to `target`; a target that cannot be read is the verdict `error`."""
+        clock = Clock()
+        try:
+            goal = self.read(target)
+        except ConfigError as exc:
+            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+        return clock.stamp(await self.judge(goal, submission, clock), self.version)
+
+    def check_gold(self, target: Target, item: str = "") -> None:
+        """Raise ConfigError, naming `item`, when the target cannot be read or does not verify against itself."""
+        with naming(item):
+            self.check(self.read(target))
+
+    async def close(self) -> None:
+        """End its workers, if it has any."""
+        if self._workers is not None:
+            await asyncio.to_thread(self._workers.close)
+
+    @abstractmethod
+    def read(self, target: Target) -> Goal:
+        """What the target says. Raises ConfigError naming the field that is missing, unknown or of the wrong type."""
+
+    @abstractmethod
+    async def judge(self, goal: Goal, submission: Submission, clock: Clock) -> Verdict:
+        """The verdict, without version and time; seconds in a queue are added to `clock.waited`."""
+
+    def check(self, goal: Goal) -> None:
+        """Raise ConfigError when a target does not verify against itself; never by default."""
+
+
+class AnswerVerifier(TargetVerifier[Gold]):
+    """Holds one final answer to a `Gold`; a subclass says when the two are equal.
+
+    Args:
+        kind: what to extract (`ttc.answers.extract`).
+        allow_truncated: whether a text that was cut may have an answer.
+    """
+
+    read = staticmethod(read_gold)
+
+    def __init__(self, kind: str, allow_truncated: bool) -> None:
+        self._kind, self._allow_truncated = kind, allow_truncated
+
+    async def judge(self, goal: Gold, submission: Submission, clock: Clock) -> Verdict:
+        """Whether the final answer matches."""
+        extraction = read_answer(submission, self._kind, self._allow_truncated)
+        if isinstance(extraction, Verdict):
+            return extraction
+        equal = self.matches(extraction, goal.answers)
+        return decided(equal, extraction, "same" if equal else "different")
+
+    @abstractmethod
+    def matches(self, extraction: Extraction, answers: tuple[str, ...]) -> bool:
+        """Whether the final answer is one of `answers`."""

@@ -30,20 +30,11 @@ _RANGES: Mapping[str, str] = {
     "Kana": "\u3041-\u30ff\uff66-\uff9d",
     "Hangul": "\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3",
     "Arabic": "\u0620-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufefc",
-    "Devanagari": "\u0900-\u0963\u0971-\u097f",
-    "Hebrew": "\u05d0-\u05ea",
-    "Greek": "\u0370-\u03ff\u1f00-\u1fff",
-    "Thai": "\u0e01-\u0e3a\u0e40-\u0e4e",
-    "Bengali": "\u0980-\u09e3",
-    "Gurmukhi": "\u0a01-\u0a65\u0a70-\u0a75",
-    "Gujarati": "\u0a81-\u0ae3",
-    "Tamil": "\u0b82-\u0bd7",
-    "Telugu": "\u0c00-\u0c63",
-    "Kannada": "\u0c80-\u0ce3",
-    "Malayalam": "\u0d00-\u0d63",
-    "Armenian": "\u0531-\u0556\u0561-\u0587",
-    "Georgian": "\u10a0-\u10ff",
-}
+    "Devanagari": "\u0900-\u0963\u0971-\u097f", "Hebrew": "\u05d0-\u05ea", "Greek": "\u0370-\u03ff\u1f00-\u1fff",
+    "Thai": "\u0e01-\u0e3a\u0e40-\u0e4e", "Bengali": "\u0980-\u09e3", "Gurmukhi": "\u0a01-\u0a65\u0a70-\u0a75",
+    "Gujarati": "\u0a81-\u0ae3", "Tamil": "\u0b82-\u0bd7", "Telugu": "\u0c00-\u0c63", "Kannada": "\u0c80-\u0ce3",
+    "Malayalam": "\u0d00-\u0d63", "Armenian": "\u0531-\u0556\u0561-\u0587", "Georgian": "\u10a0-\u10ff",
+}  # fmt: skip
 SCRIPTS: Mapping[str, re.Pattern[str]] = {name: re.compile(f"[{chars}]") for name, chars in _RANGES.items()}
 _CODES: Mapping[str, str] = {
     "Latin": "af az bs ca cs cy da de en eo es et eu fi fr ga gl hr hu id is it la lt lv ms mt nl no pl pt ro sk sl so "
@@ -51,22 +42,10 @@ _CODES: Mapping[str, str] = {
     "Cyrillic": "be bg kk ky mk mn ru sr tg tt uk",
     "Arabic": "ar ckb fa ps ur",
     "Devanagari": "hi mr ne sa",
-    "Han": "zh",
-    "Kana": "ja",
-    "Hangul": "ko",
-    "Hebrew": "he",
-    "Greek": "el",
-    "Thai": "th",
-    "Bengali": "bn",
-    "Gurmukhi": "pa",
-    "Gujarati": "gu",
-    "Tamil": "ta",
-    "Telugu": "te",
-    "Kannada": "kn",
-    "Malayalam": "ml",
-    "Armenian": "hy",
-    "Georgian": "ka",
-}
+    "Han": "zh", "Kana": "ja", "Hangul": "ko", "Hebrew": "he", "Greek": "el", "Thai": "th", "Bengali": "bn",
+    "Gurmukhi": "pa", "Gujarati": "gu", "Tamil": "ta", "Telugu": "te", "Kannada": "kn", "Malayalam": "ml",
+    "Armenian": "hy", "Georgian": "ka",
+}  # fmt: skip
 SCRIPT_OF: Mapping[str, str] = {code: script for script, codes in _CODES.items() for code in codes.split()}
 """The script by which a language is known; Japanese is known by its kana."""
 _SENTENCE = re.compile(r"[^.!?\u3002\uff01\uff1f\u0964\n]+")

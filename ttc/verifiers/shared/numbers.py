@@ -7,21 +7,31 @@ one of negative value can be turned around.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from ttc.answers import Extraction
-from ttc.answers.expression import MAX_DIGITS, MAX_NUMBERS, Expression, ZeroDivision, read_expression
+from ttc.answers.canonical import MAX_INTEGER, MAX_NUMBERS, Expression, ZeroDivision, read_expression
 from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.shared.contract import ALL_OR_NOTHING, Canary, Card
-from ttc.verifiers.shared.reading import MAX_S, Clock, known_fields, naming, read_answer
+from ttc.verifiers.shared.contract import (
+    ALL_OR_NOTHING,
+    MAX_S,
+    Canary,
+    Card,
+    Clock,
+    TargetVerifier,
+    decided,
+    known_fields,
+    read_answer,
+)
 
 VERSION = "1"
-MAX_TEXT = MAX_NUMBERS * (MAX_DIGITS + 2)
+MAX_TEXT = MAX_NUMBERS * (MAX_INTEGER + 2)
 """Characters of numbers written as one string."""
 _FIELDS = ("numbers", "target", "solution")
 
@@ -35,7 +45,7 @@ class Game:
     solution: str = ""
 
 
-class NumbersVerifier:
+class NumbersVerifier(TargetVerifier[Game]):
     """Judges expressions; see `countdown` and `game24`."""
 
     def __init__(
@@ -50,7 +60,7 @@ class NumbersVerifier:
             self.version,
             inputs='target {"numbers", "target"}, perhaps with a "solution"; reads the final answer as an expression',
             max_s=MAX_S,
-            limits=f"{MAX_NUMBERS} numbers of {MAX_DIGITS} digits, 1000 characters (limit); linear in the text",
+            limits=f"{MAX_NUMBERS} numbers of {MAX_INTEGER} digits, 1000 characters (limit); linear in the text",
             partial_credit=ALL_OR_NOTHING + "; `parts` tells numbers and value apart",
             correct_when=f"the expression uses {once} and is worth the target, exactly; + - * / and parentheses only",
             weaknesses=(
@@ -60,27 +70,19 @@ class NumbersVerifier:
             canaries=canaries,
         )
 
-    async def verify(self, target: Target, submission: Submission) -> Verdict:
-        """Judge `submission`; a target that cannot be read is the verdict `error`."""
-        clock = Clock()
-        try:
-            game = read_game(target, self._fixed)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+    def read(self, target: Target) -> Game:
+        """See `read_game`."""
+        return read_game(target, self._fixed)
+
+    async def judge(self, goal: Game, submission: Submission, clock: Clock) -> Verdict:
+        """Whether the final answer is an expression that reaches the target."""
         extraction = read_answer(submission, "expression", self._allow_truncated)
-        verdict = extraction if isinstance(extraction, Verdict) else self._judge(game, extraction)
-        return clock.stamp(verdict, self.version)
+        return extraction if isinstance(extraction, Verdict) else self._judge(goal, extraction)
 
-    def check_gold(self, target: Target, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when a target cannot be read or its own solution is wrong."""
-        with naming(item):
-            game = read_game(target, self._fixed)
-            verdict = self._judge(game, Extraction(game.solution))
-            if game.solution and not verdict.correct:
-                raise ConfigError(f"the solution {game.solution[:80]!r} does not verify: {verdict.reason}")
-
-    async def close(self) -> None:
-        """Nothing to stop."""
+    def check(self, goal: Game) -> None:
+        """Raise ConfigError when the target's own solution is wrong."""
+        if goal.solution and not (verdict := self._judge(goal, Extraction(goal.solution))).correct:
+            raise ConfigError(f"the solution {goal.solution[:80]!r} does not verify: {verdict.reason}")
 
     def _judge(self, game: Game, found: Extraction) -> Verdict:
         try:
@@ -95,8 +97,7 @@ class NumbersVerifier:
         off = _wrong_value(game, expression)
         parts = {"numbers": float(not wrong), "value": float(not off)}
         reason = wrong or off or "the target, with the numbers"
-        status, score = ("incorrect", 0.0) if wrong or off else ("correct", 1.0)
-        return Verdict(status, score, parts, reason, found.final, found.span)  # type: ignore[arg-type]
+        return dataclasses.replace(decided(not (wrong or off), found, reason), parts=parts)
 
     def _wrong_numbers(self, game: Game, expression: Expression) -> str:
         """What is wrong with the use of numbers; empty when nothing is."""
@@ -138,8 +139,8 @@ def read_game(target: Target, fixed: int | None) -> Game:
 
 
 def _number(word: str) -> int | str:
-    return int(word) if word.isdecimal() and len(word) <= MAX_DIGITS else word
+    return int(word) if word.isdecimal() and len(word) <= MAX_INTEGER else word
 
 
 def _fits(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**MAX_DIGITS
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**MAX_INTEGER

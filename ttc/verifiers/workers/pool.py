@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from ttc.config.values import above, at_least
 from ttc.core import Status, Verdict
@@ -67,7 +67,7 @@ class Pool:
         timeout_s: float = 1.5,
         memory_mb: int = 2048,
         recycle: int = 2000,
-        program: Sequence[str] = ("-m", "ttc.verifiers.workers.worker"),
+        program: Sequence[str] = ("-m", "ttc.verifiers.workers.worker", "maths"),
     ) -> None:
         at_least("verifier", 1, workers=workers, recycle=recycle)
         at_least("verifier", MIN_MEMORY_MB, memory_mb=memory_mb)
@@ -168,6 +168,7 @@ class _Worker:
             cwd="/",
             start_new_session=True,
         )
+        self._requests, self._replies = cast("IO[bytes]", self._process.stdin), cast("IO[bytes]", self._process.stdout)
         self.is_ready = False
         self.num_served = 0
         self.is_broken = False
@@ -183,7 +184,7 @@ class _Worker:
         deadline = time.perf_counter() + timeout_s
         self.num_served += 1
         try:
-            write_frame(self._pipe(self._process.stdin), request)
+            write_frame(self._requests, request)
         except BrokenPipeError:
             return self._broken(*self._death())
         return self._read(deadline)
@@ -213,7 +214,7 @@ class _Worker:
         return "error", f"the worker died ({'signal' if code and code < 0 else 'exit code'} {abs(code or 0)})"
 
     def _read_exactly(self, count: int, deadline: float) -> bytes | dict[str, Any]:
-        descriptor = self._pipe(self._process.stdout).fileno()
+        descriptor = self._replies.fileno()
         poll = select.poll()
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
         data = b""
@@ -227,12 +228,6 @@ class _Worker:
             data += chunk
         return data
 
-    @staticmethod
-    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-        if pipe is None:
-            raise VerifierError("a worker without pipes")
-        return pipe
-
     def complaint(self) -> str:
         """The end of what the process wrote to standard error."""
         self._errors.seek(0)
@@ -243,10 +238,10 @@ class _Worker:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+        for pipe in (self._requests, self._replies, self._errors):
             # A request half written to a dead worker cannot be flushed any more.
             with suppress(BrokenPipeError):
-                self._pipe(pipe).close()
+                pipe.close()
 
 
 def _environment() -> dict[str, str]:
@@ -261,8 +256,8 @@ _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "limit": "limit"}
 
 
 def text_pool(workers: int, timeout_s: float) -> Pool:
-    """A pool of that worker; nothing starts before the first request."""
-    program = ("-m", "ttc.verifiers.workers.text_worker")
+    """A pool of workers for patterns and schemas; nothing starts before the first request."""
+    program = ("-m", "ttc.verifiers.workers.worker", "text")
     return Pool(workers=workers, timeout_s=timeout_s, memory_mb=MEMORY_MB, program=program)
 
 

@@ -1,4 +1,4 @@
-"""The worker process of the pool: `python -m ttc.verifiers.workers.worker MEMORY_MB`.
+"""The worker process of the pool: `python -m ttc.verifiers.workers.worker maths|text MEMORY_MB`.
 
 Reads length-prefixed JSON requests on standard input, writes one reply each on standard output. Every request brings
 its limits. A soft alarm ends most over-long work inside the process and keeps it warm; the parent kills it when that
@@ -6,6 +6,9 @@ fails; a CPU limit ends it when the parent is gone; a thread ends it when its pa
 
     request   {"call": "maths", "soft_s": 1.2, "cpu_s": 2, ...}
     reply     {"status": "ok", ...} or {"status": "timeout" | "limit" | "error", "reason": "..."}
+
+`maths` compares answers; `text` runs patterns and schemas of tasks over text: Python's `re` backtracks, and a schema
+may hold patterns as well, so both can take exponential time on a hostile text.
 
 Left out: a sandbox. Nothing here runs text as code; code tasks need a jail, not this.
 """
@@ -16,6 +19,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import resource
 import signal
 import struct
@@ -107,7 +111,54 @@ def _leave_with_parent(parent: int) -> None:
     os._exit(0)
 
 
-def main(memory_mb: int) -> None:
+# -- what it is asked ------------------------------------------------------------------------------------------------
+_DEPTH = 200
+
+
+def search(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether each of request["patterns"] occurs in request["text"] (or is all of it, with "whole")."""
+    flags = int(request["flags"])
+    compiled = [re.compile(pattern, flags) for pattern in request["patterns"]]
+    find = [pattern.fullmatch if request["whole"] else pattern.search for pattern in compiled]
+    return {"found": [match(request["text"]) is not None for match in find]}
+
+
+def validate(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether request["text"] is JSON that request["schema"] allows, and if not, where it fails first."""
+    import jsonschema
+    import referencing
+
+    try:
+        value = json.loads(request["text"])
+    except (ValueError, RecursionError) as exc:
+        return {"valid": False, "reason": f"not JSON ({exc})"[:200]}
+    if _deeper(value, _DEPTH):
+        return {"status": "limit", "reason": f"nested deeper than {_DEPTH}"}
+    schema = request["schema"]
+    # An empty registry: a reference to another place is an error, never a download.
+    checker = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)(
+        schema, registry=referencing.Registry()
+    )
+    error = jsonschema.exceptions.best_match(checker.iter_errors(value))
+    return {"valid": error is None, "reason": "" if error is None else f"{error.json_path}: {error.message}"[:200]}
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        layer = [child for item in layer for child in _children(item)]
+        if not layer:
+            return False
+    return True
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def serve_maths(memory_mb: int) -> None:
     """Serve comparisons; everything they need is imported first, so that no request pays for it."""
     import latex2sympy2_extended  # noqa: F401
     import math_verify.grader
@@ -119,4 +170,7 @@ def main(memory_mb: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    if sys.argv[1] == "text":
+        serve({"search": search, "validate": validate}, int(sys.argv[2]))
+    else:
+        serve_maths(int(sys.argv[2]))
