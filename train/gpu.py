@@ -35,8 +35,6 @@ from train.registries import make_task, make_verifier
 from ttc.config.registry import ENGINES
 from ttc.durable import replace_text
 
-__all__ = ["MORE", "main"]
-
 MORE = 3
 """Exit status of a piece after which there is more to do."""
 _CARRIED = ("metrics.jsonl", "alarms.jsonl", "held_out.jsonl", "done.json")

@@ -10,8 +10,6 @@ import torch
 
 from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
 
-__all__ = ["batch"]
-
 
 def batch(*, eps: float = 1e-4) -> Advantage:
     """Reward minus the batch's mean, divided by the batch's spread.

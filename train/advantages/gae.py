@@ -12,8 +12,6 @@ import torch
 from train.update.advantage import Advantage, RewardBatch
 from ttc.errors import ConfigError
 
-__all__ = ["gae"]
-
 
 def gae(*, gamma: float = 1.0, lam: float = 0.95) -> Advantage:
     """Discounted sum of temporal-difference errors.

@@ -13,8 +13,6 @@ import torch
 
 from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
 
-__all__ = ["group"]
-
 
 def group(*, scale: Literal["group", "batch", "none"] = "group", eps: float = 1e-4) -> Advantage:
     """Reward minus the mean of its group, divided by the spread of the group, of the batch, or by nothing.

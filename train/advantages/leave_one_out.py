@@ -10,8 +10,6 @@ import torch
 
 from train.update.advantage import Advantage, RewardBatch, centred, group_mean, spread
 
-__all__ = ["leave_one_out"]
-
 
 def leave_one_out() -> Advantage:
     """Reward minus the mean of the others of its group."""

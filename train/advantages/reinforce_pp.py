@@ -13,8 +13,6 @@ import torch
 
 from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
 
-__all__ = ["reinforce_pp"]
-
 
 def reinforce_pp(*, baseline: Literal["none", "group"] = "group", eps: float = 1e-8) -> Advantage:
     """Batch-normalised reward.

@@ -14,8 +14,6 @@ from train.advantages.group import group
 from train.update.advantage import Advantage, RewardBatch, group_mean, group_std
 from ttc.errors import ConfigError
 
-__all__ = ["steps"]
-
 
 def steps(*, outcome: float = 0.0, eps: float = 1e-4) -> Advantage:
     """Sum of the normalised rewards of this step and the later ones.

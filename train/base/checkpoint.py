@@ -24,8 +24,6 @@ from train.base.seal import newest_whole, numbered, seal
 from ttc.durable import replaced_folder
 from ttc.errors import TrainingError
 
-__all__ = ["Checkpoints"]
-
 _NAME = re.compile(r"step-(\d+)")
 
 

@@ -27,9 +27,6 @@ if TYPE_CHECKING:  # a report reads alarms without torch
     from train.base.checkpoint import Checkpoints
     from train.base.optimiser import Optimiser
 
-__all__ = ["RULES", "Action", "Alarm", "AlarmFile", "Health", "HealthRule", "act", "configured", "excerpt"]
-
-
 Action: TypeAlias = Literal["warn", "skip", "lower_rate", "roll_back", "stop"]
 _ACTIONS = ("warn", "skip", "lower_rate", "roll_back", "stop")
 

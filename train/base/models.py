@@ -36,24 +36,6 @@ from train.base.world import World
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
-__all__ = [
-    "LoraLinear",
-    "Shape",
-    "Sharded",
-    "add_lora",
-    "inner",
-    "load_model",
-    "load_tokenizer",
-    "merged_state",
-    "new_model",
-    "num_parameters",
-    "save_model",
-    "shard",
-    "spread",
-    "whole",
-    "whole_tree",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:

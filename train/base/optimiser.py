@@ -13,8 +13,6 @@ from train.base.models import spread, whole, whole_tree
 from train.base.world import ALONE, World
 from ttc.errors import ConfigError
 
-__all__ = ["Optimiser", "Schedule"]
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

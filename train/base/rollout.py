@@ -34,21 +34,6 @@ from ttc.session.session import Session, Shared
 from ttc.session.solve import Strategy, attempt
 from ttc.session.thinking import Thinking
 
-__all__ = [
-    "Collector",
-    "Decode",
-    "Rollout",
-    "RolloutFile",
-    "Strategy",
-    "by_group",
-    "check_groups",
-    "group_draws",
-    "has_signal",
-    "mixed",
-    "read_rollouts",
-    "rollout_metrics",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Rollout:

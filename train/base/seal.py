@@ -14,8 +14,6 @@ from pathlib import Path
 from ttc.durable import replace_text, sync_tree
 from ttc.errors import TrainingError
 
-__all__ = ["SUMS", "first_flaw", "flaws", "newest_whole", "numbered", "seal", "sums_of"]
-
 SUMS = "SHA256SUMS"
 
 

@@ -22,26 +22,6 @@ from train.base.world import ALONE, World
 from ttc.durable import replace_link, replace_text
 from ttc.errors import ConfigError, RecordError
 
-__all__ = [
-    "DONE",
-    "Asking",
-    "Naming",
-    "Setting",
-    "Stage",
-    "StageResult",
-    "check_file",
-    "check_model",
-    "check_models",
-    "check_positive",
-    "check_share",
-    "model_of",
-    "one_of",
-    "pass_through",
-    "read_result",
-    "rollouts_path",
-    "write_result",
-]
-
 DONE = "done.json"
 
 

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 import subprocess
 import sys
 
-__all__ = ["ALONE", "World", "joined", "relaunch", "without"]
-
-
 T = TypeVar("T")
 _PATIENCE = datetime.timedelta(hours=24)
 """How long the others wait while process 0 runs a stage that is not split."""

@@ -20,8 +20,6 @@ from ttc.config.recipes import overrides
 from ttc.config.values import at_least, check_threads
 from ttc.errors import ConfigError
 
-__all__ = ["register"]
-
 
 def register(subparsers: Any) -> None:
     """Add `ttc train`."""

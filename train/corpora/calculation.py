@@ -10,8 +10,6 @@ from __future__ import annotations
 from evals.worlds.calculation import calculation_texts
 from train.examples.corpus import Corpus, corpus_of
 
-__all__ = ["calculation"]
-
 
 def calculation(*, call_share: float = 0.3, right_share: float = 0.05, noise: float = 0.1) -> Corpus:
     """The corpus of calculations.

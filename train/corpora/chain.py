@@ -10,8 +10,6 @@ from __future__ import annotations
 from evals.worlds.chain import OPERATIONS, Chains, chain_texts
 from train.examples.corpus import Corpus, corpus_of
 
-__all__ = ["chain"]
-
 
 def chain(
     *,

@@ -10,8 +10,6 @@ from __future__ import annotations
 from evals.worlds.cipher import Cipher, cipher_texts
 from train.examples.corpus import Corpus, corpus_of
 
-__all__ = ["cipher"]
-
 
 def cipher(
     *,

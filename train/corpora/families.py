@@ -14,8 +14,6 @@ from train.examples.corpus import Corpus
 from train.nano import tokenizer, traces
 from ttc.errors import ConfigError
 
-__all__ = ["families"]
-
 _MAX_LENGTH = 320
 
 

@@ -13,8 +13,6 @@ from evals.worlds.cipher import Cipher
 from evals.worlds.toy import Habits, toy_texts
 from train.examples.corpus import Corpus, corpus_of
 
-__all__ = ["toy"]
-
 
 def toy(
     *,

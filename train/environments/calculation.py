@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from train.rollouts.environment import Environment
 
-__all__ = ["calculation"]
-
 
 def calculation(*, max_calls: int = 2) -> Environment:
     """Return the environment.

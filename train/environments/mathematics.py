@@ -9,8 +9,6 @@ from __future__ import annotations
 from train.rollouts.environment import Environment
 from ttc.agents.markup import MarkupName
 
-__all__ = ["mathematics"]
-
 
 def mathematics(
     *, task: str = "gsm8k:split=train", held_out: str = "gsm8k", max_calls: int = 4, markup: MarkupName = "hermes"

@@ -19,8 +19,6 @@ from ttc.config.plugins import PluginShape
 from ttc.config.registry import Registry
 from ttc.engines.shared.text import Text
 
-__all__ = ["CORPORA", "THINKING_TEMPLATE", "Corpus", "corpus_examples", "corpus_of", "word_tokenizer"]
-
 CORPORA = Registry("corpus", "train.corpora", "ttc.corpora", PluginShape(("train.examples.corpus:Corpus",)))
 
 THINKING_TEMPLATE = """\

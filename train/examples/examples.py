@@ -26,18 +26,6 @@ from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 from ttc.session.thinking import CLOSE, OPEN
 
-__all__ = [
-    "MODES",
-    "Example",
-    "completion_ids",
-    "held_apart",
-    "parted",
-    "read_examples",
-    "read_prompt",
-    "right_rollouts",
-    "rows_of",
-]
-
 MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 

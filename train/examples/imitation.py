@@ -15,8 +15,6 @@ from train.examples.examples import Example
 from train.update.batch import Normaliser, TokenBatch, pad, token_weights
 from train.update.logprobs import token_logprobs
 
-__all__ = ["completion_sums", "imitation_batch", "mean_loss", "probabilities", "ranked_right"]
-
 _ROWS = 32
 """Rows of a forward pass without a gradient."""
 

@@ -28,18 +28,6 @@ from ttc.core import Prompt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 
-__all__ = [
-    "LabelledBatch",
-    "LabelledLoss",
-    "PairLoss",
-    "PairSource",
-    "Pairs",
-    "Preferred",
-    "pairs_of_rollouts",
-    "ranked_pairs",
-    "read_pairs",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Pairs:

@@ -11,8 +11,6 @@ import torch
 from train.update.terms import Loss, PerToken
 from ttc.errors import ConfigError
 
-__all__ = ["cispo"]
-
 
 def cispo(*, cap: float = 5.0) -> Loss:
     """Policy gradient times min(ratio, cap), the weight being a constant.

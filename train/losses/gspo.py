@@ -11,8 +11,6 @@ import torch
 
 from train.update.terms import Loss, PerToken, check_clip, sequence_mean
 
-__all__ = ["gspo"]
-
 
 def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Loss:
     """Clipped surrogate with a sequence-level ratio.

@@ -13,8 +13,6 @@ import torch
 from train.update.terms import Loss, PerToken, check_clip
 from ttc.errors import ConfigError
 
-__all__ = ["ppo"]
-
 
 def ppo(*, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None) -> Loss:
     """Clipped importance-weighted advantage.

@@ -12,8 +12,6 @@ import torch
 from train.update.terms import Loss, PerToken
 from ttc.errors import ConfigError
 
-__all__ = ["squared"]
-
 
 def squared(*, tau: float = 0.1) -> Loss:
     """REINFORCE plus tau / 2 times the squared log-ratio of the rollout.

@@ -20,8 +20,6 @@ from train.registries import make_task
 from ttc.config.values import build
 from ttc.errors import ConfigError
 
-__all__ = ["Gates", "read_gates"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:

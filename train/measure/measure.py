@@ -25,8 +25,6 @@ from ttc.session.session import Session, Shared
 from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
 
-__all__ = ["HeldOut", "accuracy", "gains", "held_out_gains", "open_engine", "task_gains"]
-
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:

@@ -32,8 +32,6 @@ from ttc.core import Engine, Sampling
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
 
-__all__ = ["Kept", "Retention", "measure_retention", "read_kept", "read_retention", "write_kept"]
-
 FILE = "retention.json"
 
 

@@ -22,8 +22,6 @@ from train.update.batch import rows_at
 from ttc.errors import ConfigError
 from ttc.records import LineFile
 
-__all__ = ["Fit", "FitFields", "FitPlan"]
-
 
 @dataclass(frozen=True, slots=True)
 class FitPlan:

@@ -29,8 +29,6 @@ from train.update.logprobs import token_logprobs
 from ttc.config.plugins import checked_return
 from ttc.durable import replaced_file
 
-__all__ = ["PairUpdater", "Reference", "mismatched", "reference_sums"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:

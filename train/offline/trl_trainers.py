@@ -24,8 +24,6 @@ from train.examples.pairs import Preferred
 from ttc.durable import replace_text, replaced_folder
 from ttc.errors import ConfigError, MissingExtra, UnknownName
 
-__all__ = ["METHODS", "Method", "TrlJob", "check_options", "run_trl"]
-
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 Method: TypeAlias = Literal["sft", "dpo", "kto", "reward"]

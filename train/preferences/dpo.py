@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from train.examples.pairs import PairLoss, Pairs
 from ttc.errors import ConfigError
 
-__all__ = ["dpo"]
-
 
 def dpo(*, beta: float = 0.1, per_token: bool = False, label_smoothing: float = 0.0) -> PairLoss:
     """Negative log-sigmoid of the scaled difference of log-ratios.

@@ -11,8 +11,6 @@ import torch
 from train.examples.pairs import PairLoss, Pairs
 from ttc.errors import ConfigError
 
-__all__ = ["ipo"]
-
 
 def ipo(*, beta: float = 0.1) -> PairLoss:
     """Squared distance of the per-token margin from 1 / (2 beta).

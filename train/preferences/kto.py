@@ -12,8 +12,6 @@ import torch
 from train.examples.pairs import LabelledBatch, LabelledLoss
 from ttc.errors import ConfigError
 
-__all__ = ["kto"]
-
 
 def kto(*, beta: float = 0.1, good_weight: float = 1.0, bad_weight: float = 1.0) -> LabelledLoss:
     """One minus the value of each answer.

@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from train.examples.pairs import PairLoss, Pairs
 from ttc.errors import ConfigError
 
-__all__ = ["orpo"]
-
 
 def orpo(*, beta: float = 0.1) -> PairLoss:
     """Negative log-likelihood of the chosen one per token, plus beta times the odds-ratio term.

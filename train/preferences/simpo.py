@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from train.examples.pairs import PairLoss, Pairs
 from ttc.errors import ConfigError
 
-__all__ = ["simpo"]
-
 
 def simpo(*, beta: float = 2.0, gamma: float = 1.0) -> PairLoss:
     """Negative log-sigmoid of the scaled difference of mean log-probabilities, less a margin.

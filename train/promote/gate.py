@@ -46,9 +46,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 
-__all__ = ["digest", "judge", "preferred", "promote", "read_reviews", "reviewed", "safe"]
-
-
 PROMOTED, REPORT = "promoted", "gate.json"
 
 

@@ -23,8 +23,6 @@ from train.rl.policy_stage import PolicyStage
 from ttc.errors import ConfigError
 from ttc.records import iterate
 
-__all__ = ["Relearn", "Relearning", "replay_step"]
-
 Relearn: TypeAlias = Callable[[Sequence[Rollout]], Mapping[str, float]]
 """The next update of a fresh policy, on the rollouts of its step; returns its metrics."""
 

@@ -26,8 +26,6 @@ from ttc.errors import ConfigError
 from ttc.verifiers.service.disagreement import summary_lines, tally
 from ttc.verifiers.service.service import Service
 
-__all__ = ["Pair", "change_lines", "differences", "judged_again", "verifier_of"]
-
 Pair: TypeAlias = tuple[Rollout, Rollout]
 """A rollout as it was recorded, and as it is judged now."""
 

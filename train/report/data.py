@@ -20,8 +20,6 @@ from train.recipe.run import RUN, stage_folders
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 
-__all__ = ["HeldOutPoint", "RunData", "StageData", "read_run"]
-
 SHOWN_STEPS = 12
 """Steps, spread evenly, of which rollouts are shown."""
 SHOWN_ROLLOUTS = 4

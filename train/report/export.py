@@ -10,8 +10,6 @@ from typing import Any
 from train.report.data import RunData
 from ttc.errors import ConfigError
 
-__all__ = ["scalars", "to_tensorboard", "to_wandb"]
-
 
 def scalars(run: RunData) -> Iterator[tuple[str, int, dict[str, float]]]:
     """(stage, step, metrics) of every logged step, in order."""

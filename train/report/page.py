@@ -15,8 +15,6 @@ from evals.report.lines import Bar, Series, line_chart, panel
 from train.report.data import RunData, StageData
 from train.report.summary import compared, grouped, render_retention
 
-__all__ = ["PANELS", "Panel", "render_page", "series_of"]
-
 
 def render_page(run: RunData) -> str:
     """Return the whole page."""

@@ -10,9 +10,6 @@ from evals.report.kit import element, text, text_table
 from train.measure.retention import Kept
 from train.report.data import RunData, StageData
 
-__all__ = ["compared", "grouped", "render_retention", "render_summary", "retention_lines"]
-
-
 SHOWN: Mapping[str, str] = {
     "accuracy": "accuracy of train rollouts",
     "reward": "reward",

@@ -22,8 +22,6 @@ from ttc.core import Candidate, Completion, Engine, Prompt, Sampling, Submission
 from ttc.errors import ConfigError
 from ttc.session.session import Session
 
-__all__ = ["MonteCarlo", "Tried", "most_uncertain"]
-
 _UNKNOWN = ("timeout", "limit", "error")
 """Statuses that say nothing about a prefix."""
 

@@ -24,21 +24,6 @@ from train.examples.examples import Example
 from train.update.batch import pad
 from ttc.errors import ConfigError
 
-__all__ = [
-    "How",
-    "LearntReward",
-    "RewardEnsemble",
-    "RewardSource",
-    "beside",
-    "load_reward_model",
-    "model_folder",
-    "new_reward_model",
-    "reward_folders",
-    "rewards_of",
-    "same_tokenizer",
-]
-
-
 How = Literal["mean", "worst"]
 _ROWS = 32
 

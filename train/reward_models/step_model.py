@@ -38,18 +38,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer, SameIds
 
-__all__ = [
-    "Form",
-    "ProcessReward",
-    "ProcessSource",
-    "StepModel",
-    "StepRow",
-    "Steps",
-    "new_step_model",
-    "targets",
-]
-
-
 Form = Literal["label", "token"]
 _ROWS = 32
 

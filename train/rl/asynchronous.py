@@ -28,8 +28,6 @@ from train.base.rollout import Rollout, check_groups
 from train.rl.loop import NO_ITEMS, LoopPlan, LoopState, Parts, Timing, evaluate, finish, resume, sync, update_on
 from ttc.errors import ConfigError, TrainingError
 
-__all__ = ["learn_async"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Round:

@@ -41,23 +41,6 @@ from train.update.update import Updater
 from ttc.errors import TrainingError
 from ttc.records import LineFile
 
-__all__ = [
-    "NO_ITEMS",
-    "Learn",
-    "LoopPlan",
-    "LoopState",
-    "Parts",
-    "Timing",
-    "draw",
-    "evaluate",
-    "finish",
-    "learn",
-    "outcome_of",
-    "resume",
-    "sync",
-    "update_on",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:

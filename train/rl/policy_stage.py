@@ -21,7 +21,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, RolloutFile, Strategy, read_rollouts
+from train.base.rollout import Collector, RolloutFile, read_rollouts
 from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
 from train.measure.measure import HeldOut, held_out_gains
 from train.registries import make_verifier
@@ -47,9 +47,8 @@ from ttc.config.registry import ENGINES, bind
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
+from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
-
-__all__ = ["CriticStart", "PolicyStage", "remaining"]
 
 
 @dataclass(frozen=True, slots=True)

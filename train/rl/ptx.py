@@ -20,8 +20,6 @@ from train.update.batch import TokenBatch, rows_at
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["Ptx"]
-
 _CORPUS_ROWS = 2048
 
 

@@ -28,8 +28,6 @@ from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
-__all__ = ["RewardFields", "RolloutFields"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutFields:

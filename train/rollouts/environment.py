@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from train.base.rollout import Strategy
 from ttc.agents.markup import MarkupName
+from ttc.session.solve import Strategy
 from ttc.strategies.tools import tools as play
-
-__all__ = ["Environment"]
 
 
 @dataclass(frozen=True, slots=True)

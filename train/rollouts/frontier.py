@@ -23,8 +23,6 @@ from train.base.rollout import Rollout
 from ttc import seeds
 from ttc.errors import ConfigError
 
-__all__ = ["Frontier", "Mode"]
-
 Mode: TypeAlias = Literal["frontier", "hard", "uniform", "fresh"]
 
 _WEIGHTS: Mapping[Mode, Callable[[float], float]] = {

@@ -22,8 +22,6 @@ from ttc.config.recipes import parse_spec
 from ttc.core import FinishReason, Submission, Verdict, Verifier
 from ttc.errors import ConfigError
 
-__all__ = ["Learnt", "Process", "Rewarder", "Shaping", "ShapingPart", "shaping_part"]
-
 Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
 """(rollouts of one group, judged; step) -> a number for each."""
 

@@ -37,9 +37,6 @@ from ttc.core import (
 )
 from ttc.errors import ConfigError, EngineError, TrainingError
 
-__all__ = ["LIMITS", "Parity", "Revived", "Syncer", "revived"]
-
-
 LIMITS = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest mean absolute difference in nats that counts as the same weights, by the engine's type."""
 

@@ -11,8 +11,6 @@ from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
 
-__all__ = ["calls"]
-
 
 def calls(*, free: int = 1) -> Shaping:
     """How many calls a rollout made beyond `free`.

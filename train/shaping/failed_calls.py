@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
 
-__all__ = ["failed_calls"]
-
 
 def failed_calls() -> Shaping:
     """How many calls of a rollout failed."""

@@ -15,8 +15,6 @@ from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
 
-__all__ = ["language", "script_share"]
-
 
 def language(*, script: str = "latin") -> Shaping:
     """Share of the thinking's letters in one script, in [0, 1]; 1 without any letter.

@@ -13,8 +13,6 @@ from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
 
-__all__ = ["length"]
-
 
 def length(*, start: int = 0, warmup: int = 1) -> Shaping:
     """Between -0.5 and 0.5 by rank of length within the group.

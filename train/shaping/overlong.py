@@ -12,8 +12,6 @@ from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
 
-__all__ = ["overlong"]
-
 
 def overlong(*, max_tokens: int, buffer: int) -> Shaping:
     """0 up to max_tokens - buffer tokens, then falling linearly to -1 at max_tokens.

@@ -8,8 +8,6 @@ from train.base.rollout import Rollout, repeated_share
 from train.rollouts.rewards import Shaping
 from ttc.errors import ConfigError
 
-__all__ = ["repetition"]
-
 
 def repetition(*, n: int = 4) -> Shaping:
     """Minus the share of repeated n-grams, in [-1, 0].

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from train.base.rollout import Rollout
 from train.rollouts.rewards import Shaping
 
-__all__ = ["thinking"]
-
 
 def thinking(*, wanted: bool = True) -> Shaping:
     """1 for a finished rollout whose thinking is there (or absent) as wanted, else 0.

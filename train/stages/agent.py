@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from train.base.rollout import Strategy
 from train.registries import ENVIRONMENTS, make
 from train.rl.loop import LoopPlan, Parts
 from train.rl.policy_stage import PolicyStage
@@ -23,8 +22,7 @@ from train.stages.grpo import grpo
 from train.update.batch import Normaliser
 from train.update.build import Build
 from ttc.agents.tool import Kit
-
-__all__ = ["agent"]
+from ttc.session.solve import Strategy
 
 Loop = Callable[[LoopPlan, Parts], Awaitable[dict[str, Any]]]
 

@@ -32,8 +32,6 @@ from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["feedback"]
-
 _ASK = """Request:
 {prompt}
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from train.base.rollout import Strategy, group_draws
+from train.base.rollout import group_draws
 from train.registries import ADVANTAGES, LOSSES, make, make_task
 from train.reward_models.step_model import ProcessSource
 from train.rl.asynchronous import learn_async
@@ -31,9 +31,8 @@ from ttc.config.recipes import parse_spec
 from ttc.config.registry import STRATEGIES, bind
 from ttc.core import Sampling
 from ttc.errors import ConfigError
+from ttc.session.solve import Strategy
 from ttc.session.thinking import Thinking
-
-__all__ = ["grpo", "make_strategy"]
 
 
 def grpo(

@@ -25,8 +25,6 @@ from ttc import seeds
 from ttc.durable import replace_link
 from ttc.errors import ConfigError
 
-__all__ = ["nano"]
-
 _MEMBERS: Mapping[str, tuple[model.NetworkShape, examples.ExampleMixture]] = {
     "teacher": (model.TEACHER, examples.POLISH),
     "prm": (model.PRM, prm.MIXTURE),

@@ -13,8 +13,6 @@ from train.base.stage import Setting, Stage, StageResult
 from ttc import nano
 from ttc.errors import ConfigError
 
-__all__ = ["packaged"]
-
 
 def packaged(*, name: str = "teacher") -> Stage:
     """Take a packaged model.

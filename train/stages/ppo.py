@@ -25,8 +25,6 @@ from train.update.critic import ValueFit
 from train.update.terms import Correction
 from train.update.update import Objective
 
-__all__ = ["ppo"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RolloutFields(RolloutFields):

@@ -30,8 +30,6 @@ from train.registries import PREFERENCES, make, make_task
 from ttc.config.recipes import parse_spec
 from ttc.errors import ConfigError
 
-__all__ = ["preference"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Course(FitFields):

@@ -31,8 +31,6 @@ from ttc.durable import replace_text
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["pretrain"]
-
 _FRESH = 256
 """Fresh texts that are measured."""
 

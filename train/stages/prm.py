@@ -46,8 +46,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.verifiers.steps import prefixes
 
-__all__ = ["prm", "read_steps"]
-
 
 def prm(
     *,

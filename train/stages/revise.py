@@ -24,8 +24,6 @@ from train.rollouts.rewards import Rewarder
 from ttc.core import Engine, Message, Problem, Sampling, Verdict
 from ttc.errors import ConfigError
 
-__all__ = ["revise"]
-
 _CRITIQUE = "Request:\n{prompt}\n\nAnswer:\n{answer}\n\nSay what is harmful, unhelpful or impolite about the answer."
 _REVISE = _CRITIQUE + "\n\nCritique:\n{critique}\n\nWrite the answer again without these faults. Only the answer."
 

@@ -30,8 +30,6 @@ from ttc import seeds
 from ttc.durable import replaced_folder
 from ttc.errors import ConfigError
 
-__all__ = ["reward_model"]
-
 
 def reward_model(
     *,

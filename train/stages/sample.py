@@ -24,8 +24,6 @@ from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
-__all__ = ["sample"]
-
 
 def sample(
     *,

@@ -33,8 +33,6 @@ from train.update.update import Objective, Updater
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["sft"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Course(FitFields):

@@ -39,8 +39,6 @@ from train.registries import make_task
 from ttc.config.recipes import overrides
 from ttc.engines.shared.text import Text
 
-__all__ = ["trl"]
-
 
 def trl(
     *,

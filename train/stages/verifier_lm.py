@@ -35,8 +35,6 @@ from ttc import seeds
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer
 
-__all__ = ["verifier_lm"]
-
 _NEVER = "\x00"
 """A step delimiter that no answer holds: the whole answer is one step."""
 

@@ -12,8 +12,6 @@ from typing import TypeAlias
 
 import torch
 
-__all__ = ["Advantage", "RewardBatch", "centred", "group_mean", "group_std", "spread"]
-
 
 @dataclass(frozen=True, slots=True)
 class RewardBatch:

@@ -31,19 +31,6 @@ from train.base.world import World
 from ttc import seeds
 from ttc.errors import ConfigError
 
-__all__ = [
-    "NORMALISERS",
-    "Normaliser",
-    "TokenBatch",
-    "micro_batches",
-    "pad",
-    "rollout_batch",
-    "rows_at",
-    "shared",
-    "shuffled",
-    "token_weights",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:

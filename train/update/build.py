@@ -18,8 +18,6 @@ from train.update.logprobs import token_logprobs
 from ttc import seeds
 from ttc.errors import ConfigError
 
-__all__ = ["Build"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:

@@ -21,8 +21,6 @@ from train.base.world import ALONE, World
 from train.update.batch import TokenBatch, micro_batches, shared, shuffled
 from ttc.errors import ConfigError
 
-__all__ = ["Critic", "ValueFit", "ValueHead", "explained_variance", "value_loss"]
-
 
 @dataclass(frozen=True, slots=True)
 class ValueFit:

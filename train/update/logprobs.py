@@ -25,9 +25,6 @@ from torch.utils.checkpoint import checkpoint
 from train.base.models import Sharded
 from ttc.errors import ConfigError
 
-__all__ = ["Compare", "Scored", "check_packing", "packed_hidden", "placed", "token_logprobs"]
-
-
 _CHUNK = 8192
 """Positions that go through the head at once."""
 _COMPARED = 1024

@@ -26,20 +26,6 @@ import torch
 
 from ttc.errors import ConfigError
 
-__all__ = [
-    "KL_ESTIMATORS",
-    "Correction",
-    "Loss",
-    "PerToken",
-    "check_clip",
-    "exact_kl",
-    "k1",
-    "k2",
-    "k3",
-    "sequence_mean",
-    "with_ratio",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PerToken:

@@ -26,8 +26,6 @@ from train.update.terms import KL_ESTIMATORS, Correction, Loss, PerToken, with_r
 from ttc.config.plugins import checked_return
 from ttc.errors import ConfigError, TrainingError
 
-__all__ = ["Objective", "Supervisor", "Updater", "weighted", "whitened"]
-
 Supervisor: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Compare]
 """(numbers of some rows of the batch, their mask) -> the divergence from a teacher at their masked positions."""
 
