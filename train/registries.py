@@ -176,9 +176,7 @@ def _described(kind: Any) -> list[Parameter]:
     ]
 
 
-ADVANTAGES = Registry(
-    "advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.advantage:Advantage",))
-)
+ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.terms:Advantage",)))
 ENVIRONMENTS = Registry(
     "environment", "train.environments", "ttc.environments", PluginShape(("train.rollouts.environment:Environment",))
 )

@@ -33,8 +33,7 @@ from train.base.stage import Setting, StageResult, check_positive, model_of
 from train.losses.ppo import ppo
 from train.replay.replay import Relearn
 from train.rl.loop import LoopPlan, Parts, learn
-from train.rl.policy_stage import PolicyStage
-from train.rl.rl_fields import RolloutFields
+from train.rl.policy_stage import PolicyStage, RolloutFields
 from train.rollouts.frontier import Mode
 from train.rollouts.rewards import Rewarder
 from train.update.batch import Normaliser

@@ -12,9 +12,8 @@ from train.base.models import load_model
 from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
 from train.examples.pairs import Preferred, pairs_of_rollouts
-from train.offline.trl_trainers import METHODS, TrlJob, run_trl
 from train.stages.sample import sample
-from train.stages.trl import trl
+from train.stages.trl import METHODS, TrlJob, run_trl, trl
 from ttc.errors import ConfigError, UnknownName
 
 pytestmark = [

@@ -17,9 +17,9 @@ from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
 from train.examples.pairs import Preferred, pairs_of_rollouts, read_pairs
-from train.offline.preference_update import PairUpdater, Reference, mismatched, reference_sums
 from train.preferences.dpo import dpo
 from train.preferences.kto import kto
+from train.stages.preference import PairUpdater, Reference, mismatched, reference_sums
 from train.stages.sample import sample
 from ttc.core import Verdict
 from ttc.engines.shared.text import Text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
+from train.update.terms import Advantage, RewardBatch, centred, group_std, spread
 
 
 def batch(*, eps: float = 1e-4) -> Advantage:

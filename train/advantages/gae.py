@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.advantage import Advantage, RewardBatch
+from train.update.terms import Advantage, RewardBatch
 from ttc.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from train.update.advantage import Advantage, RewardBatch, centred, group_std, spread
+from train.update.terms import Advantage, RewardBatch, centred, group_std, spread
 
 
 def group(*, scale: Literal["group", "batch", "none"] = "group", eps: float = 1e-4) -> Advantage:

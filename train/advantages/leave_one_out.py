@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from train.update.advantage import Advantage, RewardBatch, centred, group_mean, spread
+from train.update.terms import Advantage, RewardBatch, centred, group_mean, spread
 
 
 def leave_one_out() -> Advantage:

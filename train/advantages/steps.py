@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from train.advantages.group import group
-from train.update.advantage import Advantage, RewardBatch, group_mean, group_std
+from train.update.terms import Advantage, RewardBatch, group_mean, group_std
 from ttc.errors import ConfigError
 
 

@@ -133,7 +133,7 @@ def _rescore(args: argparse.Namespace) -> int:
     import asyncio
 
     from train.base.rollout import RolloutFile
-    from train.replay.rescore import change_lines, differences, judged_again, verifier_of
+    from train.replay.replay import change_lines, differences, judged_again, verifier_of
 
     if args.out is not None and args.out.exists():
         raise ConfigError(f"--out {args.out} exists; choose another file")
@@ -158,7 +158,7 @@ def _rescore(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace) -> int:
     from train.report import read_run, render_summary, write_report
-    from train.report.export import to_tensorboard, to_wandb
+    from train.report.data import to_tensorboard, to_wandb
 
     page = write_report(args.folder, args.out)
     data = read_run(args.folder)

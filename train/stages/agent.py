@@ -15,12 +15,11 @@ from typing import Any
 
 from train.registries import ENVIRONMENTS, make
 from train.rl.loop import LoopPlan, Parts
-from train.rl.policy_stage import PolicyStage
-from train.rl.rl_fields import RewardFields, RolloutFields
+from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.rollouts.environment import Environment
 from train.stages.grpo import grpo
 from train.update.batch import Normaliser
-from train.update.build import Build
+from train.update.update import Build
 from ttc.agents.tool import Kit
 from ttc.session.solve import Strategy
 

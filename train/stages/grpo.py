@@ -17,14 +17,11 @@ from typing import Literal
 from train.base.rollout import group_draws
 from train.registries import ADVANTAGES, LOSSES, make, make_task
 from train.reward_models.step_model import ProcessSource
-from train.rl.asynchronous import learn_async
-from train.rl.loop import learn
-from train.rl.policy_stage import PolicyStage
-from train.rl.rl_fields import RewardFields, RolloutFields
+from train.rl.loop import learn, learn_async
+from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.update.batch import Normaliser
-from train.update.build import Build
 from train.update.terms import Correction
-from train.update.update import Objective
+from train.update.update import Build, Objective
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import parse_spec

@@ -28,8 +28,7 @@ from train.measure.measure import gains, task_gains
 from train.offline.epochs import Fit, FitFields
 from train.registries import make, make_task
 from train.update.batch import Normaliser
-from train.update.build import Build
-from train.update.update import Objective, Updater
+from train.update.update import Build, Objective, Updater
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
