@@ -29,7 +29,7 @@ from train.advantages.group import group
 from train.base.health import configured
 from train.base.models import load_tokenizer
 from train.base.optimiser import Schedule
-from train.base.stage import Setting, StageResult, check_positive, model_of
+from train.base.stage import Setting, StageResult, model_of
 from train.losses.ppo import ppo
 from train.replay.replay import Relearn
 from train.rl.loop import LoopPlan, Parts, learn
@@ -42,6 +42,7 @@ from train.update.update import Objective, Updater
 from ttc.config.recipes import overrides, split_model
 from ttc.config.registry import ENGINES, bind
 from ttc.config.signatures import call
+from ttc.config.values import at_least
 from ttc.core import Engine
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
@@ -90,7 +91,7 @@ def on_policy(
     """
     n = completions.n
     completions.check("on_policy")
-    check_positive("on_policy", top_k=1 if top_k is None else top_k)
+    at_least("on_policy", 1, top_k=top_k)
     if not (math.isfinite(reward_weight) and reward_weight >= 0) or (reward_weight > 0 and n < 2):
         raise ConfigError(f"on_policy: reward_weight needs to be at least 0, and n >= 2; got {reward_weight} and n {n}")
     if divergence != "sampled":

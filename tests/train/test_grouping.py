@@ -125,4 +125,4 @@ def test_pairs_of_two_prompts_under_one_problem_are_refused(cipher_model, tmp_pa
     path.write_text("".join(json.dumps({**row, "problem_id": "same"}) + "\n" for row in rows))
     setting = Setting(tmp_path, cipher_model, 1, "cpu", 1, lambda text: None)
     with pytest.raises(ConfigError, match="problem same mixes prompts"):
-        PairSource("preference", None, str(path), None).load(setting, cipher_model, 1)
+        PairSource(None, str(path), None).load(setting, cipher_model, 1)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from evals.task import Item
 from ttc.answers import kind_of
@@ -113,13 +113,9 @@ class Collector:
     async def _group(self, item: Item, step: int, group: int, version: int) -> list[Rollout]:
         problem = replace(item.problem, id=f"{item.problem.id}@{step}")
         session = _Recording(
-            problem,
-            self.engine,
-            seed=self._seed,
-            sampling=self._sampling,
-            thinking=self._thinking,
-            shared=self._shared,
-        )
+            problem, self.engine, answers=kind_of(problem.kind), seed=self._seed, sampling=self._sampling,
+            thinking=self._thinking, shared=self._shared,
+        )  # fmt: skip
         try:
             answer = await attempt(problem, session, self._strategy)
         finally:
@@ -162,20 +158,8 @@ class Collector:
 class _Recording(Session):
     """A session that remembers, per path, the prompt and the completion that ended there."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        engine: Engine,
-        *,
-        seed: int,
-        sampling: Sampling,
-        thinking: Thinking | None,
-        shared: Shared,
-    ) -> None:
-        answers = kind_of(problem.kind)
-        super().__init__(
-            problem, engine, answers=answers, seed=seed, sampling=sampling, thinking=thinking, shared=shared
-        )
+    def __init__(self, problem: Problem, engine: Engine, **options: Any) -> None:
+        super().__init__(problem, engine, **options)
         self.ends: dict[tuple[int, ...], tuple[Prompt, Completion]] = {}
 
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
@@ -184,21 +168,21 @@ class _Recording(Session):
         self.ends.update({completion.path: (prompt, completion) for completion in completions})
 
 
-class RolloutFile:
+class RolloutFile(LineFile):
     """Appends the rollouts of each step; a step is synced to disk as a whole."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = LineFile(path)
 
     def append(self, rollouts: Iterable[Rollout]) -> None:
         """Write one step."""
         rows = list(rollouts)
         for number, rollout in enumerate(rows):
-            self._file.write(encode(rollout), sync=number == len(rows) - 1)
+            self.write(encode(rollout), sync=number == len(rows) - 1)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+
+def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> None:
+    """Write a file of rollouts, in place of one that a stage was cut at."""
+    path.unlink(missing_ok=True)
+    with RolloutFile(path) as file:
+        file.append(rollouts)
 
 
 def read_rollouts(path: Path, step: int | None = None) -> Iterator[Rollout]:

@@ -132,7 +132,7 @@ def _replay(args: argparse.Namespace) -> int:
 def _rescore(args: argparse.Namespace) -> int:
     import asyncio
 
-    from train.base.rollout import RolloutFile
+    from train.base.rollout import write_rollouts
     from train.replay.replay import change_lines, differences, judged_again, verifier_of
 
     if args.out is not None and args.out.exists():
@@ -149,9 +149,7 @@ def _rescore(args: argparse.Namespace) -> int:
     for row in differences(pairs):
         print(json.dumps(row))
     if args.out is not None:
-        file = RolloutFile(args.out)
-        file.append(after for _, after in pairs)
-        file.close()
+        write_rollouts(args.out, (after for _, after in pairs))
     print("\n".join(change_lines(pairs, service.version)), file=sys.stderr)
     return 0
 

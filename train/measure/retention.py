@@ -23,11 +23,11 @@ from typing import Any
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.rollout import Collector, Rollout, group_draws
-from train.base.stage import Setting, check_positive
+from train.base.stage import Setting
 from train.measure.measure import HeldOut, accuracy, open_engine
 from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
-from ttc.config.values import build
+from ttc.config.values import at_least, build
 from ttc.core import Engine, Sampling
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, RecordError
@@ -51,7 +51,7 @@ class Retention:
 
     def __post_init__(self) -> None:
         """Refuse numbers below 1, and tasks that are not there."""
-        check_positive("retention", limit=self.limit, samples=self.samples)
+        at_least("retention", 1, limit=self.limit, samples=self.samples)
         for spec in self.tasks:
             make_task(spec)
 

@@ -24,22 +24,6 @@ from ttc.records import LineFile
 
 
 @dataclass(frozen=True, slots=True)
-class FitPlan:
-    """`steps` updates of `rows` rows; held-out rows are measured every `eval_every` steps and at both ends."""
-
-    steps: int
-    rows: int
-    eval_every: int
-    save_every: int
-
-    def __post_init__(self) -> None:
-        """Refuse numbers below 1."""
-        for name in ("steps", "rows", "eval_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True)
 class Fit:
     """A model, its optimiser, and what a stage does with rows.
 
@@ -53,36 +37,31 @@ class Fit:
     update: Callable[[Sequence[int]], dict[str, float]]
     evaluate: Callable[[], dict[str, float]]
 
-    def run(self, pace: FitPlan, rules: Sequence[HealthRule], setting: Setting) -> tuple[dict[str, float], str]:
+    def run(self, course: FitFields, setting: Setting) -> tuple[dict[str, float], str]:
         """Run to the end or to a rule's stop; returns the last value of every metric, and why it stopped."""
-        health = Health(rules)
+        health = Health(course.rules)
         world = setting.world
         checkpoints = Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main)
         step, stopped = self._resume(checkpoints, health, setting), ""
-        metrics = LineFile(setting.own / "metrics.jsonl")
-        alarms = AlarmFile(setting.own / "alarms.jsonl")
         last: dict[str, float] = {}
-        try:
+        with LineFile(setting.own / "metrics.jsonl") as metrics, AlarmFile(setting.own / "alarms.jsonl") as alarms:
             if step == 0:
                 last = self.evaluate()
                 metrics.write({"step": 0, **_plain(last)}, sync=False)
-            while step < pace.steps and not stopped:
+            while step < course.steps and not stopped:
                 began = time.perf_counter()
-                numbers = self.update(rows_at(step, pace.rows, self.num_rows, setting.seed))
+                numbers = self.update(rows_at(step, course.rows, self.num_rows, setting.seed))
                 step += 1
                 numbers["update_s"] = time.perf_counter() - began
-                if step % pace.eval_every == 0 or step == pace.steps:
+                if step % course.eval_every == 0 or step == course.steps:
                     numbers |= self.evaluate()
-                    setting.log(f"step {step} of {pace.steps}: {_told(numbers)}")
+                    setting.log(f"step {step} of {course.steps}: {_told(numbers)}")
                 numbers = world.agree(numbers)
                 metrics.write({"step": step, **_plain(numbers)}, sync=False)
                 stopped = act(health.check(numbers, step), self.model, self.optimiser, checkpoints, setting.log, alarms)
                 last |= numbers
-                if step % pace.save_every == 0 or step == pace.steps or stopped:
+                if step % course.save_every == 0 or step == course.steps or stopped:
                     checkpoints.save(step, self.model, self.optimiser.state(), {"health": health.state()})
-        finally:
-            metrics.close()
-            alarms.close()
         return last, stopped
 
     def _resume(self, checkpoints: Checkpoints, health: Health, setting: Setting) -> int:
@@ -116,7 +95,7 @@ class FitFields:
         held_out_share: share of prompts that are held out and measured.
         warmup: steps over which the rate rises.
         decay: let the rate fall to 0.
-        eval_every: steps between held-out measurements.
+        eval_every: steps between held-out measurements, which are made at both ends too.
         save_every: steps between checkpoints.
         health: changes of health rules by name.
     """
@@ -135,12 +114,10 @@ class FitFields:
         """Refuse a share, a pace, a rate or a rule that cannot be."""
         if not 0 < self.held_out_share < 1:
             raise ConfigError(f"held_out_share must be in (0, 1), got {self.held_out_share}")
-        _ = self.pace, self.schedule, self.rules
-
-    @property
-    def pace(self) -> FitPlan:
-        """Steps, and rows of each."""
-        return FitPlan(self.steps, self.rows, self.eval_every, self.save_every)
+        for name in ("steps", "rows", "eval_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        _ = self.schedule, self.rules
 
     @property
     def schedule(self) -> Schedule:

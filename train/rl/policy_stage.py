@@ -25,7 +25,7 @@ from train.base.health import AlarmFile, Health, HealthRule, configured
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
-from train.base.stage import Setting, StageResult, check_model, check_positive, model_of, rollouts_path
+from train.base.stage import Setting, StageResult, check_model, model_of, rollouts_path
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, held_out_gains
 from train.registries import make_verifier
@@ -46,6 +46,7 @@ from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES, bind
+from ttc.config.values import at_least
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError
 from ttc.records import LineFile
@@ -343,8 +344,9 @@ class RolloutFields:
 
     def check(self, kind: str) -> None:
         """Raise ConfigError for a number that must be at least 1 and is not."""
-        numbers = {name: getattr(self, name) for name in ("steps", "prompts", "n", "eval_every", "save_every")}
-        check_positive(kind, **numbers)
+        at_least(
+            kind, 1, **{name: getattr(self, name) for name in ("steps", "prompts", "n", "eval_every", "save_every")}
+        )
 
     @property
     def plan(self) -> LoopPlan:

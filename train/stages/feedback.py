@@ -20,7 +20,7 @@ from pathlib import Path
 from evals.data.decontamination import prompt_text
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
-from train.base.rollout import Rollout, RolloutFile, read_rollouts
+from train.base.rollout import Rollout, read_rollouts, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through, rollouts_path
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
@@ -173,10 +173,5 @@ def _write(path: Path, rollouts: Sequence[Rollout], pairs: Sequence[_Pair], wins
     for pair, win in zip(pairs, wins, strict=True):
         shares.setdefault(pair.first, []).append(win)
         shares.setdefault(pair.second, []).append(1 - win)
-    path.unlink(missing_ok=True)
-    file = RolloutFile(path)
-    file.append(
-        replace(rollouts[number], reward=sum(values) / len(values), parts={"feedback": sum(values) / len(values)})
-        for number, values in sorted(shares.items())
-    )
-    file.close()
+    means = {number: sum(values) / len(values) for number, values in sorted(shares.items())}
+    write_rollouts(path, (replace(rollouts[n], reward=mean, parts={"feedback": mean}) for n, mean in means.items()))

@@ -26,6 +26,7 @@ from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import STRATEGIES, bind
+from ttc.config.values import at_least
 from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.solve import Strategy
@@ -87,9 +88,7 @@ def grpo(
         raise ConfigError(f"grpo: n must be at least 2, got {rollouts.n}: one rollout has nothing to be compared with")
     rollouts.check("grpo")
     rewards.check("grpo")
-    for name, value in (("leave_out_above", leave_out_above), ("refills", refills)):
-        if value < 0:
-            raise ConfigError(f"grpo: {name} must be at least 0, got {value}")
+    at_least("grpo", 0, leave_out_above=leave_out_above, refills=refills)
     if (process_reward is not None) != (parse_spec(advantage)[0] == "steps"):
         raise ConfigError('grpo: process_reward and advantage = "steps" need each other')
     if asynchronous and rollouts.sampler == "fresh":

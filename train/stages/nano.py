@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from train.base.stage import Setting, Stage, StageResult, check_positive
+from train.base.stage import Setting, Stage, StageResult
 from train.measure.measure import gains
 from train.nano import examples, model, prm, teacher, tokenizer
 from train.nano.__main__ import STAGES, FamilyJob, StageSteps
 from ttc import seeds
+from ttc.config.values import at_least
 from ttc.durable import replace_link
 from ttc.errors import ConfigError
 
@@ -45,11 +46,9 @@ def nano(
         student_steps: updates of the student.
         fresh: examples that each member is measured on.
     """
-    check_positive(
-        "nano", teacher_steps=teacher_steps, polish_steps=polish_steps, prm_steps=prm_steps,
-        student_steps=student_steps, fresh=fresh,
-    )  # fmt: skip
-    return _Nano(StageSteps(teacher_steps, polish_steps, prm_steps, student_steps), fresh)
+    preset = StageSteps(teacher_steps, polish_steps, prm_steps, student_steps)
+    at_least("nano", 1, **asdict(preset), fresh=fresh)
+    return _Nano(preset, fresh)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -33,16 +34,15 @@ from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
 from train.examples.examples import Example, parted
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
-from train.examples.pairs import LabelledBatch, LabelledLoss, PairLoss, Pairs, PairSource, Preferred
+from train.examples.pairs import LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
 from train.measure.measure import gains, task_gains
 from train.offline.epochs import Fit, FitFields
 from train.registries import PREFERENCES, make, make_task
 from train.update.logprobs import token_logprobs
 from ttc.config.plugins import checked_return
 from ttc.config.recipes import parse_spec
+from ttc.config.values import at_least
 from ttc.durable import replaced_file
-from ttc.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -72,17 +72,16 @@ class PairUpdater:
         pairs: Sequence[Preferred],
         reference: Reference,
         pad_id: int,
-        *,
-        pair_loss: PairLoss | None = None,
-        labelled_loss: LabelledLoss | None = None,
+        loss: Callable[[Any], torch.Tensor],
         likelihood: float = 0.0,
         micro_rows: int = 32,
     ) -> None:
-        """One of the two losses; `likelihood` adds that much cross-entropy of the chosen completion per token."""
+        """`likelihood` adds that much cross-entropy of the chosen completion per token.
+
+        `loss` is of pairs, or of single completions where the reference has mismatched ones.
+        """
         self.model, self.optimiser, self.pairs, self.reference = model, optimiser, pairs, reference
-        self._pad_id, self._likelihood, self._micro = pad_id, likelihood, micro_rows
-        self._pair_loss, self._labelled_loss = pair_loss, labelled_loss
-        self._others = mismatched(pairs) if labelled_loss is not None else []
+        self._pad_id, self._loss, self._likelihood, self._micro = pad_id, loss, likelihood, micro_rows
         self._device = next(model.parameters()).device
 
     def step(self, rows: Sequence[int]) -> dict[str, float]:
@@ -97,7 +96,7 @@ class PairUpdater:
         for start in range(0, len(rows), self._micro):
             part = rows[start : start + self._micro]
             pairs = self._scored(part)
-            loss = self._loss(pairs, kl).sum() / len(rows)
+            loss = self._losses(pairs, kl).sum() / len(rows)
             if self._likelihood:
                 loss = loss - self._likelihood * (pairs.chosen / pairs.chosen_length).sum() / len(rows)
             loss.backward()
@@ -126,22 +125,22 @@ class PairUpdater:
         batch = imitation_batch(examples, self._pad_id, "token", 1).to(self._device)
         return token_logprobs(self.model, batch.ids, batch.mask).logprobs.sum(1), batch.mask.sum(1).float()
 
-    def _loss(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
-        if self._pair_loss is not None:
-            return checked_return("preference loss", self._pair_loss, self._pair_loss(pairs), torch.Tensor)
-        find: Callable[[LabelledBatch], torch.Tensor] | None = self._labelled_loss
-        if find is None or pairs.reference_chosen is None or pairs.reference_rejected is None:
-            raise TypeError("a PairUpdater needs a loss and a reference")
-        good = find(LabelledBatch(pairs.chosen, pairs.reference_chosen, torch.ones_like(pairs.chosen).bool(), kl))
-        bad = find(LabelledBatch(pairs.rejected, pairs.reference_rejected, torch.zeros_like(pairs.chosen).bool(), kl))
+    def _losses(self, pairs: Pairs, kl: torch.Tensor) -> torch.Tensor:
+        """The loss of each pair, its weight included: (P,)."""
+        if self.reference.mismatched is None or pairs.reference_chosen is None or pairs.reference_rejected is None:
+            return checked_return("preference loss", self._loss, self._loss(pairs), torch.Tensor)
+        right = torch.ones_like(pairs.chosen).bool()
+        good = self._loss(LabelledBatch(pairs.chosen, pairs.reference_chosen, right, kl))
+        bad = self._loss(LabelledBatch(pairs.rejected, pairs.reference_rejected, ~right, kl))
         return pairs.weighted((good + bad) / 2)
 
     @torch.no_grad()
     def _divergence(self, rows: Sequence[int]) -> torch.Tensor:
         """KTO's reference point on these pairs."""
-        if self.reference.mismatched is None or not self._others:
+        if self.reference.mismatched is None:
             return torch.zeros((), device=self._device)
-        sums = [self._sums([self._others[row]])[0] for row in rows]
+        others = mismatched(self.pairs)
+        sums = [self._sums([others[row]])[0] for row in rows]
         return (torch.cat(sums) - self.reference.mismatched[torch.tensor(rows)].to(self._device)).mean()
 
 
@@ -165,8 +164,7 @@ def reference_sums(source: Path, examples: Sequence[Example], folder: Path, devi
 
     path = folder / f"reference-{_digest(source, examples)}.safetensors"
     if path.is_file():
-        known_sums: torch.Tensor = load_file(str(path))["sums"]
-        return known_sums
+        return typing.cast("torch.Tensor", load_file(str(path))["sums"])
     model = load_model(source, device)
     sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
     with replaced_file(path) as partial:
@@ -212,19 +210,10 @@ def preference(
         held_out_limit: most problems of that task.
         course: see `FitFields`.
     """
-    pairs = PairSource("preference", None if data is None else Path(data).expanduser(), rollouts, per_problem)
-    pairs.check()
-    if likelihood < 0:
-        raise ConfigError(f"preference: likelihood must be at least 0, got {likelihood}")
-    return _Preference(
-        source=pairs,
-        loss=make(PREFERENCES, loss),
-        on_single=_on_single(loss),
-        likelihood=likelihood,
-        course=course,
-        task=None if held_out is None else make_task(held_out),
-        limit=held_out_limit,
-    )
+    pairs = PairSource.of("preference", data, rollouts, per_problem)
+    at_least("preference", 0, likelihood=likelihood)
+    task = None if held_out is None else make_task(held_out)
+    return _Preference(pairs, make(PREFERENCES, loss), _on_single(loss), likelihood, course, task, held_out_limit)
 
 
 def _on_single(spec: str) -> bool:
@@ -265,24 +254,14 @@ class _Preference:
         model = load_model(source, setting.device)
         sides = [pair.chosen for pair in held_out], [pair.rejected for pair in held_out]
         before = ranked_right(load_model(source, setting.device), *sides, pad_id)
-        pair_loss: PairLoss | None = None if self.on_single else self.loss
-        updater = PairUpdater(
-            model,
-            Optimiser(model, self.course.schedule),
-            train,
-            self._reference(setting, source, train, pad_id),
-            pad_id,
-            pair_loss=pair_loss,
-            labelled_loss=self.loss if self.on_single else None,
-            likelihood=self.likelihood,
-        )
+        optimiser, reference = Optimiser(model, self.course.schedule), self._reference(setting, source, train, pad_id)
+        updater = PairUpdater(model, optimiser, train, reference, pad_id, self.loss, self.likelihood)
 
         def evaluate() -> dict[str, float]:
-            right = ranked_right(model, *sides, pad_id)
-            return {"held_out_accuracy": sum(right) / len(right)}
+            return {"held_out_accuracy": fmean(ranked_right(model, *sides, pad_id))}
 
-        fit = Fit(model, updater.optimiser, len(train), updater.step, evaluate)
-        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
+        fit = Fit(model, optimiser, len(train), updater.step, evaluate)
+        last, stopped = fit.run(self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
         keys = [pair.key for pair in held_out]

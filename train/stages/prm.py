@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from evals.data.steps import Labelled, read_labelled
@@ -22,17 +23,7 @@ from evals.numbers.step_metrics import Judged, first_error, fit_threshold, ranki
 from evals.task import Task
 from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
-from train.base.stage import (
-    Setting,
-    Stage,
-    StageResult,
-    check_file,
-    check_model,
-    check_positive,
-    model_of,
-    one_of,
-    pass_through,
-)
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
 from train.examples.examples import parted
 from train.measure.measure import gains, open_engine
 from train.offline.epochs import Fit, FitFields
@@ -40,6 +31,7 @@ from train.registries import make_task, make_verifier
 from train.reward_models.monte_carlo import MonteCarlo
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from ttc import seeds
+from ttc.config.values import at_least
 from ttc.core import Sampling
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.text import Text
@@ -81,19 +73,13 @@ def prm(
         course: see `FitFields`.
     """
     one_of("prm", data=data, task=task)
-    check_positive("prm", n=n, continuations=continuations, rounds=rounds)
+    at_least("prm", 1, n=n, continuations=continuations, rounds=rounds)
     if (form == "token") != (good is not None and bad is not None):
         raise ConfigError("prm: form token needs good and bad, and form label has neither")
-    return _Prm(
-        data=None if data is None else Path(data).expanduser(),
-        task=None if task is None else make_task(task),
-        delimiter=step_delimiter,
-        drawn=(limit, n, continuations, rounds, hard),
-        form=form,
-        words=None if good is None or bad is None else (good, bad),
-        measured=None if measured is None else Path(measured).expanduser(),
-        course=course,
-    )
+    files = [None if file is None else Path(file).expanduser() for file in (data, measured)]
+    words = None if good is None or bad is None else (good, bad)
+    problems, labels = None if task is None else make_task(task), (n, continuations, rounds, hard)
+    return _Prm(files[0], problems, step_delimiter, limit, labels, form, words, files[1], course)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +87,8 @@ class _Prm:
     data: Path | None
     task: Task | None
     delimiter: str
-    drawn: tuple[int | None, int, int, int, bool]
+    limit: int | None
+    labels: tuple[int, int, int, bool]
     form: Form
     words: tuple[str, str] | None
     measured: Path | None
@@ -113,11 +100,11 @@ class _Prm:
         check_file("prm", self.data)
         check_file("prm", self.measured)
         if self.task is not None:
-            self.task.items(self.drawn[0], 0)
+            self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         """See `Asking.tasks`."""
-        return {} if self.task is None else {"task": (self.task, self.drawn[0])}
+        return {} if self.task is None else {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; labels that were made once are kept on disk."""
@@ -137,11 +124,10 @@ class _Prm:
             return {"loss": float(loss.detach()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
-            right = [value for value, _ in _right(model.judged(held_out, pad_id))]
-            return {"held_out_accuracy": sum(right) / len(right)}
+            return {"held_out_accuracy": fmean(value for value, _ in _right(model.judged(held_out, pad_id)))}
 
         fit = Fit(model.network, optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
+        last, stopped = fit.run(self.course, setting)
         _save(model, tokenizer, setting.folder / "prm")
         threshold = fit_threshold(model.judged(train, pad_id))
         numbers = {**last, **_measured(before, model.judged(held_out, pad_id), threshold, setting.seed)}
@@ -167,13 +153,11 @@ class _Prm:
         return rows
 
     async def _made(self, task: Task, setting: Setting, source: Path) -> tuple[list[StepRow], int]:
-        limit, n, continuations, rounds, hard = self.drawn
         engine, verifier = open_engine(source, setting), make_verifier(task)
         sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
-        steps = Steps(source, self.delimiter)
-        labels = MonteCarlo(engine, verifier, sampling, setting.seed, steps, n, continuations, rounds, hard)
+        labels = MonteCarlo(engine, verifier, sampling, setting.seed, Steps(source, self.delimiter), *self.labels)
         try:
-            return await labels.rows(task.items(limit, 0))
+            return await labels.rows(task.items(self.limit, 0))
         finally:
             await engine.close()
             await verifier.close()
@@ -230,9 +214,7 @@ def _measured(before: Sequence[Judged], after: Sequence[Judged], threshold: floa
     f1 = first_error(after, threshold, seed=seed).f1
     numbers = {
         **gains("steps_right", [value for value, _ in first], [value for value, _ in last], seed, keys),
-        "first_error_f1": f1.value,
-        "first_error_f1_low": f1.low,
-        "first_error_f1_high": f1.high,
+        **{"first_error_f1": f1.value, "first_error_f1_low": f1.low, "first_error_f1_high": f1.high},
         "first_error_f1_before": first_error(before, 0.5, seed=seed).f1.value,
         "ranking": ranking(after),
         "ranking_before": ranking(before),

@@ -16,15 +16,18 @@ from functools import partial
 
 from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
-from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
+from train.base.rollout import Collector, Rollout, group_draws, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
 from train.measure.measure import gains, open_engine
 from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
+from ttc.config.values import at_least
 from ttc.core import Engine, Message, Problem, Sampling, Verdict
 from ttc.errors import ConfigError
 
 _CRITIQUE = "Request:\n{prompt}\n\nAnswer:\n{answer}\n\nSay what is harmful, unhelpful or impolite about the answer."
+_SAID = ("token_ids", "sampled", "logprobs", "text", "thinking", "final", "finish_reason")
+"""What a revision takes from the rollout that answers the request for it; the rest is the first answer's."""
 _REVISE = _CRITIQUE + "\n\nCritique:\n{critique}\n\nWrite the answer again without these faults. Only the answer."
 
 
@@ -49,8 +52,7 @@ def revise(
         limit: most prompts.
         max_tokens: cap of an answer, a critique and a revision each; None is the task's.
     """
-    if n < 1:
-        raise ConfigError(f"revise: n must be at least 1, got {n}")
+    at_least("revise", 1, n=n)
     for name, text, fields in (("critique", critique, ("prompt", "answer")), ("revision", revision, ("critique",))):
         for field in fields:
             if f"{{{field}}}" not in text:
@@ -82,11 +84,7 @@ class _Revise:
     def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a stage that was cut begins again."""
         first, revised = asyncio.run(self._draw(setting))
-        path = setting.folder / "rollouts.jsonl"
-        path.unlink(missing_ok=True)
-        file = RolloutFile(path)
-        file.append([replace(rollout, verdict=verdict) for rollout, verdict in revised])
-        file.close()
+        write_rollouts(setting.folder / "rollouts.jsonl", [replace(old, verdict=verdict) for old, verdict in revised])
         before, after = ([_right(rollout) for rollout in rows] for rows in (first, [r for r, _ in revised]))
         num_right = sum(verdict.correct for _, verdict in revised)
         setting.log(f"{len(revised)} revisions, {num_right} kept")
@@ -103,21 +101,16 @@ class _Revise:
         try:
             answers = await _answers(engine, items, self.n, self.sampling, setting.seed)
             questions = [{"prompt": prompts[r.problem_id], "answer": r.text} for r in answers]
-            faults = await self._ask(
-                engine, [self.critique.format(**one) for one in questions], setting.seed, "critique"
-            )
-            selection = [
-                self.revision.format(**one, critique=fault.text) for one, fault in zip(questions, faults, strict=True)
-            ]
-            better = await self._ask(engine, selection, setting.seed, "revision")
+            texts = [self.critique.format(**one) for one in questions]
+            faults = await self._ask(engine, texts, setting.seed, "critique")
+            asked = zip(questions, faults, strict=True)
+            texts = [self.revision.format(**one, critique=fault.text) for one, fault in asked]
+            better = await self._ask(engine, texts, setting.seed, "revision")
             verdicts = await self._accepted(engine, questions, better, setting.seed)
             revised = [
-                replace(
-                    old, token_ids=new.token_ids, sampled=new.sampled, logprobs=new.logprobs, text=new.text,
-                    thinking=new.thinking, final=new.final, finish_reason=new.finish_reason,
-                )
+                replace(old, **{name: getattr(new, name) for name in _SAID})
                 for old, new in zip(answers, better, strict=True)
-            ]  # fmt: skip
+            ]
             results = await rewarder.judge([*answers, *revised], 0)
         finally:
             await engine.close()
@@ -126,10 +119,10 @@ class _Revise:
 
     async def _ask(self, engine: Engine, texts: Sequence[str], seed: int, what: str) -> list[Rollout]:
         """What the model says to each text."""
-        items = [
-            Item(Problem(f"{what} {number}", (Message("user", text),), self.task.kind), None)
-            for number, text in enumerate(texts)
+        problems = [
+            Problem(f"{what} {number}", (Message("user", text),), self.task.kind) for number, text in enumerate(texts)
         ]
+        items = [Item(problem, None) for problem in problems]
         return await _answers(engine, items, 1, self.sampling, seed)
 
     async def _accepted(

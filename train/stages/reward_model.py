@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -50,16 +51,10 @@ def reward_model(
         per_problem: most pairs of one problem's rollouts; None is all.
         course: see `FitFields`.
     """
-    pairs = PairSource("reward_model", None if data is None else Path(data).expanduser(), rollouts, per_problem)
-    pairs.check()
+    pairs = PairSource.of("reward_model", data, rollouts, per_problem)
     if members < 1 or centre < 0:
         raise ConfigError(f"reward_model: needs members >= 1 and centre >= 0, got {members} and {centre}")
-    return _RewardModel(
-        source=pairs,
-        members=members,
-        centre=centre,
-        course=course,
-    )
+    return _RewardModel(pairs, members, centre, course)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +115,13 @@ class _RewardModel:
             return {**metrics, "margin": float(gap.mean()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
-            right = ranked_right(RewardEnsemble([model], pad_id), measured)
-            return {"held_out_accuracy": sum(right) / len(right)}
+            return {"held_out_accuracy": fmean(ranked_right(RewardEnsemble([model], pad_id), measured))}
 
         place = setting.folder / f"member-{number}"
         place.mkdir(exist_ok=True)
         own = replace(setting, folder=place, seed=seed)
         setting.log(f"reward model {number} of {self.members}")
-        _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.course.pace, self.course.rules, own)
+        _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.course, own)
         return model, stopped
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from evals.numbers.statistics import mean_interval
 from evals.task import Task
-from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
+from train.base.rollout import Collector, Rollout, group_draws, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
 from train.measure.measure import open_engine
 from train.registries import make_task, make_verifier
@@ -76,12 +76,8 @@ class _Sample:
     def run(self, setting: Setting) -> StageResult:
         """See `Stage.run`; a sampling that was cut begins again."""
         source = model_of("sample", setting)
-        path = setting.folder / "rollouts.jsonl"
-        path.unlink(missing_ok=True)
         rollouts = asyncio.run(self._draw(source, setting))
-        file = RolloutFile(path)
-        file.append(rollouts)
-        file.close()
+        write_rollouts(setting.folder / "rollouts.jsonl", rollouts)
         right = [float(r.verdict is not None and r.verdict.correct) for r in rollouts]
         rate = mean_interval(right, [r.problem_id for r in rollouts], seed=setting.seed)
         setting.log(f"sampled {len(rollouts)} rollouts, {100 * rate.value:.1f} % right")

@@ -29,6 +29,7 @@ from train.offline.epochs import Fit, FitFields
 from train.registries import make, make_task
 from train.update.batch import Normaliser
 from train.update.update import Build, Objective, Updater
+from ttc.config.values import at_least
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
@@ -74,9 +75,8 @@ def sft(
     """
     if data is None and corpus is None and rollouts is None:
         raise ConfigError("sft: give at least one of data, corpus and rollouts; several are mixed")
-    for name, value, least in (("per_problem", per_problem, 1), ("packed", packed, 0)):
-        if value is not None and value < least:
-            raise ConfigError(f"sft: {name} must be at least {least}, got {value}")
+    at_least("sft", 1, per_problem=per_problem)
+    at_least("sft", 0, packed=packed)
     return _Sft(
         data=None if data is None else Path(data).expanduser(),
         corpus=None if corpus is None else make(CORPORA, corpus),
@@ -125,10 +125,8 @@ class _Sft:
         train, held_out = parted("sft", examples, self.course.held_out_share, setting)
         held_out = held_out[: self.limit]
         model = self.build.load(source, setting.device, setting.seed, setting.world)
-        start = load_model(source, setting.device)
         pad_id = int(tokenizer.pad_token_id)
-        before = probabilities(start, held_out, pad_id)
-        del start
+        before = probabilities(load_model(source, setting.device), held_out, pad_id)
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
         world = setting.world
         updater = Updater(
@@ -146,7 +144,7 @@ class _Sft:
             return {"held_out_loss": mean_loss(model, held_out, pad_id)}
 
         fit = Fit(model, updater.optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
+        last, stopped = fit.run(self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder, writes=world.main)
         after = probabilities(model, held_out, pad_id)

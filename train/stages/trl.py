@@ -23,7 +23,6 @@ import torch
 
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
-from train.base.optimiser import Schedule
 from train.base.seal import newest_whole, seal
 from train.base.stage import (
     Setting,
@@ -31,7 +30,6 @@ from train.base.stage import (
     StageResult,
     check_file,
     check_model,
-    check_share,
     model_of,
     pass_through,
     rollouts_path,
@@ -40,7 +38,7 @@ from train.examples.examples import Example, parted, read_examples, right_rollou
 from train.examples.imitation import probabilities, ranked_right
 from train.examples.pairs import PairSource, Preferred
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import FitPlan
+from train.offline.epochs import FitFields
 from train.registries import make_task
 from ttc.config.recipes import overrides
 from ttc.durable import replace_text, replaced_folder
@@ -53,62 +51,17 @@ Method: TypeAlias = Literal["sft", "dpo", "kto", "reward"]
 
 
 @dataclass(frozen=True, slots=True)
-class TrlJob:
-    """What a trainer is asked for: where it starts, works and writes its model, how long, and fields of TRL's."""
-
-    source: Path
-    folder: Path
-    target: Path
-    steps: int
-    rows: int
-    lr: float
-    seed: int
-    device: str
-    save_every: int
-    options: Mapping[str, Any]
-    log: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
 class _Kind:
-    """Names of TRL's classes for a method, the columns it collates, and a row of text to be made with."""
+    """Names of TRL's classes for a method, the columns it collates, a row of text to be made with, what is measured."""
 
     trainer: str
     config: str
     columns: Callable[[Sequence[Any], int], list[dict[str, Any]]]
     sample: Mapping[str, Any]
+    measure: Callable[[Path, Sequence[Any], int, str], list[float]]
 
 
-def run_trl(method: Method, rows: Sequence[Example] | Sequence[Preferred], job: TrlJob) -> dict[str, float]:
-    """Train on `rows` (examples for sft, pairs for the others) and save into `job.target`; the last metrics.
-
-    The newest whole checkpoint in the folder is gone on from.
-
-    Raises:
-        MissingExtra: TRL is not installed.
-        ConfigError: an option that TRL's configuration does not have.
-    """
-    trl, datasets = _import()
-    kind = METHODS[method]
-    config = _config(trl, kind, job)
-    tokenizer = load_tokenizer(job.source)
-    trainer = getattr(trl, kind.trainer)(
-        model=str(job.source),
-        args=config,
-        train_dataset=datasets.Dataset.from_list([dict(kind.sample)] * 2),
-        processing_class=tokenizer,
-    )
-    trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows, job.rows))
-    trainer.add_callback(_sealing())
-    last = newest_whole(job.folder / "trl", _CHECKPOINT, job.log)
-    trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    with replaced_folder(job.target) as fresh:
-        trainer.save_model(str(fresh))
-        tokenizer.save_pretrained(fresh)
-    return _log(trainer.state.log_history, job.folder)
-
-
-def check_options(method: Method, options: Mapping[str, Any]) -> None:
+def _check_options(method: Method, options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that the method's configuration does not have, or that the stage sets itself."""
     trl, _ = _import()
     names = {field.name for field in dataclasses.fields(getattr(trl, METHODS[method].config))}
@@ -127,27 +80,6 @@ def _import() -> tuple[Any, Any]:
     except ImportError as exc:
         raise MissingExtra("trl", "train") from exc
     return trl, datasets
-
-
-def _config(trl: Any, kind: _Kind, job: TrlJob) -> Any:
-    settings = {
-        "output_dir": str(job.folder / "trl"),
-        "max_steps": job.steps,
-        "per_device_train_batch_size": job.rows,
-        "learning_rate": job.lr,
-        "seed": job.seed % (1 << 31),
-        "save_steps": job.save_every,
-        "logging_steps": 1,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": job.device == "cpu",
-        "bf16": job.device != "cpu",
-        "gradient_checkpointing": False,
-        "lr_scheduler_type": "constant",
-        "max_length": None,
-        "dataloader_pin_memory": job.device != "cpu",
-    }
-    return getattr(trl, kind.config)(**{**settings, **job.options})
 
 
 def _sealing() -> Any:
@@ -218,14 +150,6 @@ def _compared(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
     ]
 
 
-METHODS: Mapping[str, _Kind] = {
-    "sft": _Kind("SFTTrainer", "SFTConfig", _imitation, {"input_ids": [0, 0], "labels": [-100, 0]}),
-    "dpo": _Kind("DPOTrainer", "DPOConfig", _paired, {"prompt": "a", "chosen": "b", "rejected": "c"}),
-    "kto": _Kind("KTOTrainer", "KTOConfig", _labelled, {"prompt": "a", "completion": "b", "label": True}),
-    "reward": _Kind("RewardTrainer", "RewardConfig", _compared, {"chosen_ids": [0, 0], "rejected_ids": [0]}),
-}
-
-
 def trl(
     *,
     method: Method,
@@ -257,20 +181,13 @@ def trl(
         save_every: steps between checkpoints.
         options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
     """
-    source = PairSource("trl", None if data is None else Path(data).expanduser(), rollouts, per_problem)
-    source.check()
-    Schedule(lr, steps)
-    check_share("trl", held_out_share)
-    return _Trl(
-        method=method,
-        source=source,
-        pace=FitPlan(steps, rows, steps, save_every),
-        lr=lr,
-        held_out_share=held_out_share,
-        task=None if held_out is None else make_task(held_out),
-        limit=held_out_limit,
-        options={key: _value(text) for key, text in overrides(options).items()},
-    )
+    source = PairSource.of("trl", data, rollouts, per_problem)
+    if not 0 < held_out_share < 1:
+        raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
+    course = FitFields(steps=steps, lr=lr, rows=rows, held_out_share=held_out_share, save_every=save_every)
+    task = None if held_out is None else make_task(held_out)
+    fields = {key: _value(text) for key, text in overrides(options).items()}
+    return _Trl(method, source, course, task, held_out_limit, fields)
 
 
 def _value(text: str) -> Any:
@@ -284,9 +201,7 @@ def _value(text: str) -> Any:
 class _Trl:
     method: Method
     source: PairSource
-    pace: FitPlan
-    lr: float
-    held_out_share: float
+    course: FitFields
     task: Task | None
     limit: int
     options: Mapping[str, Any]
@@ -295,7 +210,7 @@ class _Trl:
         """See `Stage.check`; TRL must be there, and its configuration must have the options."""
         check_model("trl", has_model)
         check_file("trl", self.source.data)
-        check_options(self.method, self.options)
+        _check_options(self.method, self.options)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         """See `Asking.tasks`."""
@@ -306,26 +221,60 @@ class _Trl:
         source = model_of("trl", setting)
         tokenizer = load_tokenizer(source)
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
-        train, held_out = parted("trl", rows, self.held_out_share, setting)
-        pace, folder = self.pace, setting.folder / ("reward_model" if self.method == "reward" else "model")
-        job = TrlJob(
-            source, setting.folder, folder, pace.steps, pace.rows, self.lr, setting.seed, setting.device,
-            pace.save_every, self.options, setting.log,
-        )  # fmt: skip
-        last = run_trl(self.method, train, job)
+        train, held_out = parted("trl", rows, self.course.held_out_share, setting)
+        folder = setting.folder / ("reward_model" if self.method == "reward" else "model")
+        last = self.train(train, source, folder, setting)
         pad_id = int(tokenizer.pad_token_id)
-        measure = _MEASURES[self.method]
-        before, after = (measure(path, held_out, pad_id, setting.device) for path in (source, folder))
-        keys = [row.key for row in held_out]
-        numbers = {
-            **last,
-            **gains("ranked" if self.method != "sft" else "likelihood", before, after, setting.seed, keys),
-        }
+        kind = METHODS[self.method]
+        before, after = (kind.measure(path, held_out, pad_id, setting.device) for path in (source, folder))
+        name = "ranked" if self.method != "sft" else "likelihood"
+        numbers = {**last, **gains(name, before, after, setting.seed, [row.key for row in held_out])}
         if self.method == "reward":
             return StageResult(pass_through(setting), numbers)
         if self.task is not None:
             numbers |= task_gains(self.task, self.limit, source, folder, setting)
         return StageResult(str(folder), numbers)
+
+    def train(self, rows: Sequence[Any], source: Path, target: Path, setting: Setting) -> dict[str, float]:
+        """Train on `rows`, from the newest whole checkpoint if there is one, and save into `target`; last metrics."""
+        trl, datasets = _import()
+        kind, tokenizer = METHODS[self.method], load_tokenizer(source)
+        trainer = getattr(trl, kind.trainer)(
+            model=str(source),
+            args=getattr(trl, kind.config)(**self._settings(setting)),
+            train_dataset=datasets.Dataset.from_list([dict(kind.sample)] * 2),
+            processing_class=tokenizer,
+        )
+        trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows, self.course.rows))
+        trainer.add_callback(_sealing())
+        last = newest_whole(setting.folder / "trl", _CHECKPOINT, setting.log)
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        with replaced_folder(target) as fresh:
+            trainer.save_model(str(fresh))
+            tokenizer.save_pretrained(fresh)
+        return _log(trainer.state.log_history, setting.folder)
+
+    def _settings(self, setting: Setting) -> dict[str, Any]:
+        """TRL's configuration; fields that the recipe sets come last."""
+        course, on_cpu = self.course, setting.device == "cpu"
+        return {
+            "output_dir": str(setting.folder / "trl"),
+            "max_steps": course.steps,
+            "per_device_train_batch_size": course.rows,
+            "learning_rate": course.lr,
+            "seed": setting.seed % (1 << 31),
+            "save_steps": course.save_every,
+            "logging_steps": 1,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "use_cpu": on_cpu,
+            "bf16": not on_cpu,
+            "gradient_checkpointing": False,
+            "lr_scheduler_type": "constant",
+            "max_length": None,
+            "dataloader_pin_memory": not on_cpu,
+            **self.options,
+        }
 
     def _rows(self, setting: Setting, model: Path, end: int) -> Sequence[Example] | Sequence[Preferred]:
         source = self.source
@@ -362,9 +311,9 @@ def _rewarded(model: Path, rows: Sequence[Preferred], pad_id: int, device: str) 
     return [float(reward(row.chosen) > reward(row.rejected)) for row in rows]
 
 
-_MEASURES: Mapping[str, Callable[[Path, Sequence[Any], int, str], list[float]]] = {
-    "sft": _likelihoods,
-    "dpo": _ranks,
-    "kto": _ranks,
-    "reward": _rewarded,
+METHODS: Mapping[str, _Kind] = {
+    "sft": _Kind("SFTTrainer", "SFTConfig", _imitation, {"input_ids": [0, 0], "labels": [-100, 0]}, _likelihoods),
+    "dpo": _Kind("DPOTrainer", "DPOConfig", _paired, {"prompt": "a", "chosen": "b", "rejected": "c"}, _ranks),
+    "kto": _Kind("KTOTrainer", "KTOConfig", _labelled, {"prompt": "a", "completion": "b", "label": True}, _ranks),
+    "reward": _Kind("RewardTrainer", "RewardConfig", _compared, {"chosen_ids": [0, 0], "rejected_ids": [0]}, _rewarded),
 }

@@ -16,6 +16,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from evals.numbers.step_metrics import Judged, ranking
@@ -32,6 +33,7 @@ from train.offline.epochs import Fit, FitFields
 from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.update.update import Objective, Updater
 from ttc import seeds
+from ttc.config.values import at_least
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer
 
@@ -60,17 +62,10 @@ def verifier_lm(
         balanced: learn from as many right as wrong answers, the rarer kind repeated.
         course: see `FitFields`.
     """
-    if imitation < 0:
-        raise ConfigError(f"verifier_lm: imitation must be at least 0, got {imitation}")
+    at_least("verifier_lm", 0, imitation=imitation)
     if len({ask, good, bad}) < 3:
         raise ConfigError(f"verifier_lm: ask, good and bad must be three different tokens, got {ask}, {good}, {bad}")
-    return _VerifierLm(
-        rollouts=rollouts,
-        words=(ask, good, bad),
-        imitation=imitation,
-        balanced=balanced,
-        course=course,
-    )
+    return _VerifierLm(rollouts, (ask, good, bad), imitation, balanced, course)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +119,10 @@ class _VerifierLm:
             return {name: metrics[name] for name in ("loss", "grad_norm")}
 
         def evaluate() -> dict[str, float]:
-            right = _right(model.judged(questions, pad_id))
-            return {"held_out_accuracy": sum(right) / len(right)}
+            return {"held_out_accuracy": fmean(_right(model.judged(questions, pad_id)))}
 
         fit = Fit(model.network, updater.optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.course.pace, self.course.rules, setting)
+        last, stopped = fit.run(self.course, setting)
         after = model.judged(questions, pad_id)
         _save(model, tokenizer, setting.folder / "verifier", self.words[0])
         keys = [answer.key for answer in held_out]
