@@ -21,6 +21,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -102,6 +103,12 @@ class Collector:
         self.usage = Usage()
         self._shared: Shared = {}
         self._strategy, self._sampling, self._thinking, self._seed = strategy, sampling, thinking, seed
+
+    @classmethod
+    def plain(cls, engine: Engine, n: int, max_tokens: int, seed: int, thinking: Thinking | None = None) -> Collector:
+        """A collector of groups of `n` plain draws."""
+        sampling = Sampling(temperature=1.0, max_tokens=max_tokens)
+        return cls(engine, strategy=partial(group_draws, n=n), sampling=sampling, thinking=thinking, seed=seed)
 
     async def collect(self, items: Sequence[Item], step: int, first_group: int = 0, version: int = 0) -> list[Rollout]:
         """Return the rollouts of `items`, group by group; a problem whose budget ends early gives what it has."""

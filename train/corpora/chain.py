@@ -8,7 +8,8 @@ thinking block and are right with probability `right_share`. Questions are those
 from __future__ import annotations
 
 from evals.worlds.chain import OPERATIONS, Chains, chain_texts
-from train.examples.corpus import Corpus, corpus_of
+from train.corpora._words import corpus_of
+from train.examples.examples import Corpus
 
 
 def chain(

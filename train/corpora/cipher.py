@@ -8,7 +8,8 @@ the corpus (a greedy one never), and is right by luck when it does not. Question
 from __future__ import annotations
 
 from evals.worlds.cipher import Cipher, cipher_texts
-from train.examples.corpus import Corpus, corpus_of
+from train.corpora._words import corpus_of
+from train.examples.examples import Corpus
 
 
 def cipher(

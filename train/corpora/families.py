@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from evals.worlds.families import FAMILIES, LEVELS, sample_exercise
-from train.examples.corpus import Corpus
+from train.examples.examples import Corpus
 from train.nano import tokenizer, traces
 from ttc.errors import ConfigError
 

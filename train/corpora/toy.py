@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from evals.worlds.cipher import Cipher
 from evals.worlds.toy import Habits, toy_texts
-from train.examples.corpus import Corpus, corpus_of
+from train.corpora._words import corpus_of
+from train.examples.examples import Corpus
 
 
 def toy(

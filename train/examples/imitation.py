@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from train.base.stage import Setting, check_file, rollouts_path
-from train.examples.corpus import CORPORA, corpus_examples
-from train.examples.examples import Example, read_examples, right_rollouts
+from train.examples.examples import CORPORA, Example, corpus_examples, read_examples, right_rollouts
 from train.registries import make
 from train.update.batch import Normaliser, TokenBatch, pad, rows_at, token_weights
 from train.update.logprobs import token_logprobs

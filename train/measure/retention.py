@@ -16,13 +16,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item, Task
-from train.base.rollout import Collector, Rollout, group_draws
+from train.base.rollout import Collector, Rollout
 from train.base.stage import Setting
 from train.measure.measure import HeldOut, accuracy, open_engine
 from train.registries import make_task, make_verifier
@@ -147,8 +146,7 @@ async def _measured(tasks: Mapping[str, Task], asked: Retention, folder: Path, s
 async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: int, setting: Setting) -> _Answers:
     verifier = make_verifier(task)
     sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
-    strategy = partial(group_draws, n=samples)
-    collector = Collector(engine, strategy=strategy, sampling=sampling, thinking=None, seed=setting.seed)
+    collector = Collector.plain(engine, samples, sampling.max_tokens, setting.seed)
     try:
         greedy, _ = await accuracy(HeldOut(items, verifier, sampling, setting.seed), engine)
         rollouts = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)

@@ -21,7 +21,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,15 @@ from evals.numbers.gates import GateCheck, at_least, at_most
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.models import load_model
-from train.base.rollout import Collector, Rollout, group_draws, read_rollouts
+from train.base.rollout import Collector, Rollout, read_rollouts
 from train.base.stage import Setting, read_result
 from train.measure.gates import Gates
-from train.measure.measure import HeldOut, accuracy, open_engine
+from train.measure.measure import HeldOut, accuracy, open_engine, opened
 from train.recipe.run import stage_folders
-from train.registries import make_task, make_verifier
+from train.registries import make_task
 from train.reward_models.reward_models import RewardSource
 from train.update.terms import exact_kl
-from ttc.core import Sampling, Usage
+from ttc.core import Usage
 from ttc.durable import replace_link, replace_text
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
@@ -147,12 +146,8 @@ def divergence(candidate: Path, start: Path, items: Sequence[Item], max_tokens: 
 
 async def _sampled(model: Path, items: Sequence[Item], max_tokens: int, setting: Setting) -> list[Rollout]:
     engine = open_engine(model, setting)
-    sampling = Sampling(temperature=1.0, max_tokens=max_tokens)
-    collector = Collector(
-        engine, strategy=partial(group_draws, n=1), sampling=sampling, thinking=None, seed=setting.seed
-    )
     try:
-        return await collector.collect(items, 0)
+        return await Collector.plain(engine, 1, max_tokens, setting.seed).collect(items, 0)
     finally:
         await engine.close()
 
@@ -162,13 +157,9 @@ def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: b
 
 
 async def _measured(task: Task, limit: int, model: Path, setting: Setting, greedy: bool) -> _Answered:
-    engine, verifier = open_engine(model, setting), make_verifier(task)
-    try:
+    async with opened(model, task, setting) as (engine, verifier):
         held_out = HeldOut(task.items(limit, 0), verifier, task.sampling, setting.seed)
         right, usage = await accuracy(held_out, engine, greedy=greedy)
-    finally:
-        await engine.close()
-        await verifier.close()
     return _Answered([float(value) for value in right], usage)
 
 

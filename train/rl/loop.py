@@ -37,14 +37,14 @@ import math
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 
 from evals.task import Item
 from train.base.checkpoint import Checkpoints
-from train.base.health import Alarm, AlarmFile, Health, act
+from train.base.health import AlarmFile, Health, act
 from train.base.rollout import Collector, Rollout, RolloutFile, by_group, check_groups, has_signal, rollout_metrics
 from train.base.world import ALONE, World
 from train.measure.measure import HeldOut, accuracy
@@ -94,7 +94,6 @@ class Parts:
     rollouts: RolloutFile | None
     pad_id: int
     log: Callable[[str], None]
-    alarms: list[Alarm] = field(default_factory=list)
     alarm_file: AlarmFile | None = None
     held_out_file: LineFile | None = None
     world: World = ALONE
@@ -116,15 +115,6 @@ class LoopState:
 
 
 NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
-
-
-@dataclass(slots=True)
-class Timing:
-    """Seconds of the halves of a step."""
-
-    rollout_s: float = 0.0
-    update_s: float = 0.0
-    sync_s: float = 0.0
 
 
 async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
@@ -159,12 +149,8 @@ def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad
 
     With a critic every rollout carries one: it is compared with what was expected of it, not with its group.
     """
-    selection = [
-        rollout
-        for group in by_group(rollouts).values()
-        if updater.critic is not None or has_signal(group)
-        for rollout in group
-    ]
+    groups = by_group(rollouts).values()
+    selection = [rollout for group in groups if updater.critic is not None or has_signal(group) for rollout in group]
     if not any(rollout.reward is not None for rollout in selection):
         return {"updated": 0.0}
     batch = rollout_batch(selection, pad_id, mask_truncated=plan.mask_truncated)
@@ -189,24 +175,17 @@ async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> Parity:
 
 
 async def finish(
-    plan: LoopPlan,
-    parts: Parts,
-    state: LoopState,
-    rollouts: Sequence[Rollout],
-    numbers: Mapping[str, float],
-    timing: Timing,
+    plan: LoopPlan, parts: Parts, state: LoopState, rollouts: Sequence[Rollout], numbers: Mapping[str, float]
 ) -> dict[str, float]:
     """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped`; returns the metrics."""
     state.step += 1
     state.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
-    numbers = parts.world.agree({**numbers, **_costs(timing, rollouts)})
-    metrics = {**rollout_metrics(rollouts), **numbers, "tokens": float(state.tokens)}
+    metrics = {**rollout_metrics(rollouts), **parts.world.agree(numbers), "tokens": float(state.tokens)}
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
         metrics.update(await evaluate(state, parts))
         metrics["gap"] = metrics["accuracy"] - metrics["held_out"]
     metrics["form_gap"] = metrics["formed"] - metrics["accuracy"]
     alarms = parts.health.check(metrics, state.step, rollouts)
-    parts.alarms.extend(alarms)
     updater = parts.updater
     state.stopped = act(alarms, updater.model, updater.optimiser, parts.checkpoints, parts.log, parts.alarm_file)
     if any(alarm.rule.action == "roll_back" for alarm in alarms):
@@ -249,19 +228,17 @@ def resume(parts: Parts) -> LoopState:
     return LoopState(state["step"], state["best"], state["seconds"], state["tokens"])
 
 
-def _costs(timing: Timing, rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Seconds and tokens per second of both halves, and memory."""
+def _costs(rollouts: Sequence[Rollout], rollout_s: float, update_s: float, sync_s: float) -> dict[str, float]:
+    """Seconds and tokens per second of the halves of a step, and memory."""
     tokens = sum(len(rollout.token_ids) for rollout in rollouts)
     gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
     if torch.cuda.is_available():
         gib = torch.cuda.max_memory_allocated() / (1 << 30)
     return {
-        "rollout_s": timing.rollout_s,
-        "update_s": timing.update_s,
-        "sync_s": timing.sync_s,
-        "rollout_tok_s": tokens / max(timing.rollout_s, 1e-9),
-        "update_tok_s": tokens / max(timing.update_s, 1e-9),
-        "rollout_share": timing.rollout_s / max(timing.rollout_s + timing.update_s, 1e-9),
+        **{"rollout_s": rollout_s, "update_s": update_s, "sync_s": sync_s},
+        "rollout_tok_s": tokens / max(rollout_s, 1e-9),
+        "update_tok_s": tokens / max(update_s, 1e-9),
+        "rollout_share": rollout_s / max(rollout_s + update_s, 1e-9),
         "memory_gb": gib,
     }
 
@@ -274,13 +251,8 @@ def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Ro
 
 
 def _save(state: LoopState, parts: Parts) -> None:
-    counters = {
-        "sampler": parts.sampler.state(),
-        "health": parts.health.state(),
-        "best": state.best,
-        "seconds": state.seconds,
-        "tokens": state.tokens,
-    }
+    counters = {name: getattr(state, name) for name in ("best", "seconds", "tokens")}
+    counters |= {"sampler": parts.sampler.state(), "health": parts.health.state()}
     parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), counters)
 
 
@@ -309,8 +281,8 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         parts.sampler.update(rollouts)
         ended = time.perf_counter()
         state.seconds += ended - began
-        timing = Timing(rollouts_end - began, updated - rollouts_end, ended - updated)
-        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity.mean}, timing)
+        costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
+        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity.mean, **costs})
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
@@ -407,8 +379,8 @@ class _Run:
         extra = {"parity": parity.mean, "staleness": float(staleness), "dropped": float(self._dropped)}
         if staleness:
             metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
-        timing = Timing(round_.rollout_s, updated - start, ended - updated)
-        return await finish(plan, parts, self._state, rollouts, {**metrics, **extra}, timing)
+        costs = _costs(rollouts, round_.rollout_s, updated - start, ended - updated)
+        return await finish(plan, parts, self._state, rollouts, {**metrics, **extra, **costs})
 
     async def _next(self, actor: asyncio.Task[None]) -> _Round:
         """The next round; raises what the actor died of."""

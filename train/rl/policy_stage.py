@@ -37,7 +37,7 @@ from train.reward_models.reward_models import (
     reward_folders,
     same_tokenizer,
 )
-from train.reward_models.step_model import ProcessSource
+from train.reward_models.step_model import load_process
 from train.rl.loop import LoopPlan, Parts, learn, learn_async
 from train.rollouts.frontier import Frontier, Mode
 from train.rollouts.rewards import Rewarder, shaping_part
@@ -85,7 +85,7 @@ class PolicyStage:
     checker: Callable[[Task], Verifier] = make_verifier
     reference: str | None = None
     rewards: RewardSource | None = None
-    process: ProcessSource | None = None
+    process: str | None = None
     ptx: Ptx | None = None
     critic: CriticStart | None = None
     leave_out: tuple[str, int] | None = None
@@ -127,7 +127,7 @@ class PolicyStage:
         return {
             "reference": () if self.reference is None else (self.reference,),
             "reward_model": () if self.rewards is None else self.rewards.names,
-            "process_reward": () if self.process is None else (self.process.name,),
+            "process_reward": () if self.process is None else (self.process,),
             "critic": () if self.critic is None else self.critic.names,
         }
 
@@ -193,7 +193,8 @@ class PolicyStage:
             same_tokenizer("reference", reference, source)
         if self.critic is not None:
             self.critic.check(source, setting)
-        model, tokenizer = self._model(source, setting), load_tokenizer(source)
+        model = self.build.load(source, setting.device, setting.seed, setting.world)
+        tokenizer = load_tokenizer(source)
         ids = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
         epochs, minibatches = self.passes
         return Updater(
@@ -209,12 +210,9 @@ class PolicyStage:
             world=setting.world,
         )
 
-    def _model(self, source: Path, setting: Setting) -> Any:
-        return self.build.load(source, setting.device, setting.seed, setting.world)
-
     def _rewarder(self, source: Path, setting: Setting) -> Rewarder:
         learnt = {} if self.rewards is None else {"learnt": self.rewards.load(setting, source)}
-        process = {} if self.process is None else {"process": self.process.load(setting, source)}
+        process = {} if self.process is None else {"process": load_process(self.process, setting, source)}
         return self.rewarder(**learnt, **process)
 
     def _items(self) -> tuple[list[Any], list[Any]]:

@@ -23,18 +23,8 @@ import torch
 
 from train.base.models import merged_state
 from train.update.logprobs import token_logprobs
-from ttc.core import (
-    Capabilities,
-    Completion,
-    Engine,
-    LogprobEngine,
-    Message,
-    Prompt,
-    Sampling,
-    Usage,
-    UsageSink,
-    WeightSync,
-)
+from ttc.core import Completion, Engine, LogprobEngine, Prompt, Sampling, Usage, UsageSink, WeightSync
+from ttc.engines.shared.wrapped import Wrapped
 from ttc.errors import ConfigError, EngineError, TrainingError
 
 LIMITS = {"float32": 1e-3, "bfloat16": 0.03}
@@ -60,7 +50,6 @@ class Syncer:
         if not limit > 0:
             raise ConfigError(f"sync.limit must be above 0, got {limit}")
         self._engine, self._model, self._limit = engine, model, limit
-        self.usage = Usage()
 
     async def push(self) -> None:
         """Replace the engine's weights by the model's."""
@@ -82,7 +71,7 @@ class Syncer:
         return parity
 
     async def _gaps(self, ids: tuple[int, ...]) -> list[float]:
-        engine = await cast(LogprobEngine, self._engine).logprobs(ids, 1, self._add)
+        engine = await cast(LogprobEngine, self._engine).logprobs(ids, 1, lambda usage: None)
         device = next(self._model.parameters()).device
         tensor = torch.tensor([ids], device=device)
         self._model.eval()
@@ -90,9 +79,6 @@ class Syncer:
             mask = torch.ones(1, len(ids) - 1, dtype=torch.bool, device=device)
             ours = token_logprobs(self._model, tensor, mask).logprobs[0].tolist()
         return [abs(a - b) for a, b in zip(engine, ours, strict=True)]
-
-    def _add(self, usage: Usage) -> None:
-        self.usage += usage
 
 
 T = TypeVar("T")
@@ -108,36 +94,18 @@ def revived(make: Callable[[], Engine], log: Callable[[str], None]) -> Engine:
     return Revived(engine, make, log)
 
 
-class Revived:
+class Revived(Wrapped):
     """Implements Engine, LogprobEngine and WeightSync over one that may die."""
 
+    _engine: Any
+
     def __init__(self, engine: Any, make: Callable[[], Any], log: Callable[[str], None]) -> None:
-        self._engine, self._make, self._log = engine, make, log
+        super().__init__(engine)
+        self._make, self._log = make, log
         self._deaths = 0
         self._before = Usage()
         self._weights: dict[str, Any] | None = None
         self._lock = asyncio.Lock()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `ttc.core.Engine`."""
-        capabilities: Capabilities = self._engine.capabilities
-        return capabilities
-
-    def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """See `ttc.core.Engine`."""
-        prompt: Prompt = self._engine.render(messages, thinking)
-        return prompt
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """See `ttc.core.Engine`."""
-        ids: tuple[int, ...] = self._engine.encode(text)
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `ttc.core.Engine`."""
-        text: str = self._engine.decode(ids)
-        return text
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`; drawn again when the engine dies."""
@@ -154,8 +122,7 @@ class Revived:
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`; engines that died included."""
-        total: Usage = self._before + self._engine.counters()
-        return total
+        return self._before + super().counters()
 
     async def close(self) -> None:
         """See `ttc.core.Engine`."""

@@ -16,7 +16,6 @@ from typing import Literal
 
 from train.base.rollout import group_draws
 from train.registries import ADVANTAGES, LOSSES, make, make_task
-from train.reward_models.step_model import ProcessSource
 from train.rl.loop import learn, learn_async
 from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.update.batch import Normaliser
@@ -107,7 +106,7 @@ def grpo(
         strategy=partial(group_draws, n=rollouts.n) if strategy is None else make_strategy(strategy),
         passes=(epochs, minibatches),
         sampler={"mode": rollouts.sampler, "retire": retire},
-        process=None if process_reward is None else ProcessSource(process_reward),
+        process=process_reward,
         leave_out=None if leave_out is None else (leave_out, leave_out_above),
         build=build,
         **rewards.parts(problems, partial_credit=partial_credit),

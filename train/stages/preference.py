@@ -44,6 +44,7 @@ from ttc.config.recipes import parse_spec
 from ttc.config.values import at_least
 from ttc.durable import replaced_file
 
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """Summed log-probabilities by the reference, all (P,); `mismatched` only for losses on single completions."""

@@ -20,7 +20,7 @@ from train.base.checkpoint import Checkpoints
 from train.base.models import Shape, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting, Stage, StageResult
-from train.examples.corpus import CORPORA, Corpus, corpus_examples
+from train.examples.examples import CORPORA, Corpus, corpus_examples
 from train.examples.imitation import probabilities
 from train.measure.measure import gains
 from train.registries import make

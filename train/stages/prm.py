@@ -25,9 +25,9 @@ from train.base.models import load_tokenizer
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
 from train.examples.examples import parted
-from train.measure.measure import gains, open_engine
+from train.measure.measure import gains, opened
 from train.offline.epochs import Fit, FitFields
-from train.registries import make_task, make_verifier
+from train.registries import make_task
 from train.reward_models.monte_carlo import MonteCarlo
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from ttc import seeds
@@ -114,7 +114,7 @@ class _Prm:
         train, held_out = self._rows(setting, source)
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
-        before = model.judged(held_out, pad_id)
+        before = judgements(model, held_out, pad_id)
         optimiser = Optimiser(model.network, self.course.schedule)
 
         def update(rows: Sequence[int]) -> dict[str, float]:
@@ -124,13 +124,13 @@ class _Prm:
             return {"loss": float(loss.detach()), "grad_norm": optimiser.step()}
 
         def evaluate() -> dict[str, float]:
-            return {"held_out_accuracy": fmean(value for value, _ in _right(model.judged(held_out, pad_id)))}
+            return {"held_out_accuracy": fmean(value for value, _ in _right(judgements(model, held_out, pad_id)))}
 
         fit = Fit(model.network, optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.course, setting)
         _save(model, tokenizer, setting.folder / "prm")
-        threshold = fit_threshold(model.judged(train, pad_id))
-        numbers = {**last, **_measured(before, model.judged(held_out, pad_id), threshold, setting.seed)}
+        threshold = fit_threshold(judgements(model, train, pad_id))
+        numbers = {**last, **_measured(before, judgements(model, held_out, pad_id), threshold, setting.seed)}
         return StageResult(pass_through(setting), numbers, stopped)
 
     def _rows(self, setting: Setting, source: Path) -> tuple[list[StepRow], list[StepRow]]:
@@ -153,14 +153,10 @@ class _Prm:
         return rows
 
     async def _made(self, task: Task, setting: Setting, source: Path) -> tuple[list[StepRow], int]:
-        engine, verifier = open_engine(source, setting), make_verifier(task)
-        sampling = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens)
-        labels = MonteCarlo(engine, verifier, sampling, setting.seed, Steps(source, self.delimiter), *self.labels)
-        try:
+        sampling, steps = Sampling(temperature=1.0, max_tokens=task.sampling.max_tokens), Steps(source, self.delimiter)
+        async with opened(source, task, setting) as (engine, verifier):
+            labels = MonteCarlo(engine, verifier, sampling, setting.seed, steps, *self.labels)
             return await labels.rows(task.items(self.limit, 0))
-        finally:
-            await engine.close()
-            await verifier.close()
 
 
 def read_steps(file: Path, folder: Path, delimiter: str) -> list[StepRow]:
@@ -196,6 +192,14 @@ def _save(model: StepModel, tokenizer: Any, folder: Path) -> None:
     with replaced_folder(folder) as fresh:
         model.network.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
+
+
+def judgements(model: StepModel, rows: Sequence[StepRow], pad_id: int) -> list[Judged]:
+    """Every labelled step of `rows` with the probability that it is right."""
+    return [
+        Judged(f"{row.key}/{number}", row.key, tuple(label for _, label in row.labelled()), scores)
+        for number, (row, scores) in enumerate(zip(rows, model.scores(rows, pad_id), strict=True))
+    ]
 
 
 def _right(rows: Sequence[Judged]) -> list[tuple[float, str]]:

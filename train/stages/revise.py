@@ -12,17 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from evals.data.decontamination import prompt_text
 from evals.task import Item, Task
-from train.base.rollout import Collector, Rollout, group_draws, write_rollouts
+from train.base.rollout import Collector, Rollout, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
-from train.measure.measure import gains, open_engine
-from train.registries import make_task, make_verifier
+from train.measure.measure import gains, opened
+from train.registries import make_task
 from train.rollouts.rewards import Rewarder
 from ttc.config.values import at_least
-from ttc.core import Engine, Message, Problem, Sampling, Verdict
+from ttc.core import Engine, Message, Problem, Verdict
 from ttc.errors import ConfigError
 
 _CRITIQUE = "Request:\n{prompt}\n\nAnswer:\n{answer}\n\nSay what is harmful, unhelpful or impolite about the answer."
@@ -58,8 +57,7 @@ def revise(
             if f"{{{field}}}" not in text:
                 raise ConfigError(f"revise: {name} must hold {{{field}}}")
     problems = make_task(task)
-    sampling = Sampling(temperature=1.0, max_tokens=max_tokens or problems.sampling.max_tokens)
-    return _Revise(problems, critique, revision, accept, n, limit, sampling)
+    return _Revise(problems, critique, revision, accept, n, limit, max_tokens or problems.sampling.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class _Revise:
     accept: str | None
     n: int
     limit: int | None
-    sampling: Sampling
+    max_tokens: int
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`."""
@@ -94,12 +92,10 @@ class _Revise:
 
     async def _draw(self, setting: Setting) -> tuple[list[Rollout], list[tuple[Rollout, Verdict]]]:
         """First answers as the verifier sees them, and their revisions, each with the model's own verdict."""
-        engine = open_engine(model_of("revise", setting), setting)
-        rewarder = Rewarder(make_verifier(self.task))
         items = self.task.items(self.limit, 0)
         prompts = {item.problem.id: prompt_text(item) for item in items}
-        try:
-            answers = await _answers(engine, items, self.n, self.sampling, setting.seed)
+        async with opened(model_of("revise", setting), self.task, setting) as (engine, verifier):
+            answers = await self._answers(engine, items, self.n, setting.seed)
             questions = [{"prompt": prompts[r.problem_id], "answer": r.text} for r in answers]
             texts = [self.critique.format(**one) for one in questions]
             faults = await self._ask(engine, texts, setting.seed, "critique")
@@ -111,10 +107,7 @@ class _Revise:
                 replace(old, **{name: getattr(new, name) for name in _SAID})
                 for old, new in zip(answers, better, strict=True)
             ]
-            results = await rewarder.judge([*answers, *revised], 0)
-        finally:
-            await engine.close()
-            await rewarder.close()
+            results = await Rewarder(verifier).judge([*answers, *revised], 0)
         return results[: len(answers)], list(zip(results[len(answers) :], verdicts, strict=True))
 
     async def _ask(self, engine: Engine, texts: Sequence[str], seed: int, what: str) -> list[Rollout]:
@@ -123,7 +116,10 @@ class _Revise:
             Problem(f"{what} {number}", (Message("user", text),), self.task.kind) for number, text in enumerate(texts)
         ]
         items = [Item(problem, None) for problem in problems]
-        return await _answers(engine, items, 1, self.sampling, seed)
+        return await self._answers(engine, items, 1, seed)
+
+    async def _answers(self, engine: Engine, items: Sequence[Item], n: int, seed: int) -> list[Rollout]:
+        return await Collector.plain(engine, n, self.max_tokens, seed).collect(items, 0)
 
     async def _accepted(
         self, engine: Engine, asked: Sequence[dict[str, str]], better: Sequence[Rollout], seed: int
@@ -139,11 +135,6 @@ class _Revise:
             Verdict("correct" if fault.text.startswith(self.accept) else "incorrect", reason=fault.text, version="own")
             for fault in faults
         ]
-
-
-async def _answers(engine: Engine, items: Sequence[Item], n: int, sampling: Sampling, seed: int) -> list[Rollout]:
-    collector = Collector(engine, strategy=partial(group_draws, n=n), sampling=sampling, thinking=None, seed=seed)
-    return await collector.collect(items, 0)
 
 
 def _right(rollout: Rollout) -> float:

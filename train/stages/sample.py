@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from evals.numbers.statistics import mean_interval
 from evals.task import Task
-from train.base.rollout import Collector, Rollout, group_draws, write_rollouts
+from train.base.rollout import Collector, Rollout, write_rollouts
 from train.base.stage import Setting, Stage, StageResult, check_model, model_of, pass_through
-from train.measure.measure import open_engine
-from train.registries import make_task, make_verifier
+from train.measure.measure import opened
+from train.registries import make_task
 from train.rollouts.rewards import Rewarder
-from ttc.core import Sampling
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
@@ -85,19 +83,8 @@ class _Sample:
         return StageResult(pass_through(setting), {**numbers, "rollouts": float(len(rollouts))})
 
     async def _draw(self, source: Path, setting: Setting) -> list[Rollout]:
-        engine = open_engine(source, setting)
-        rewarder = Rewarder(make_verifier(self.task), partial=self.partial_credit)
         cap = self.max_tokens or self.task.sampling.max_tokens
-        collector = Collector(
-            engine,
-            strategy=partial(group_draws, n=self.n),
-            sampling=Sampling(temperature=1.0, max_tokens=cap),
-            thinking=self.thinking,
-            seed=setting.seed,
-        )
-        try:
+        async with opened(source, self.task, setting) as (engine, verifier):
+            collector = Collector.plain(engine, self.n, cap, setting.seed, self.thinking)
             rollouts = await collector.collect(self.task.items(self.limit, 0), self.round)
-            return await rewarder.judge(rollouts, self.round)
-        finally:
-            await engine.close()
-            await rewarder.close()
+            return await Rewarder(verifier, partial=self.partial_credit).judge(rollouts, self.round)

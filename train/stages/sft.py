@@ -20,8 +20,7 @@ from train.advantages.batch import batch as batch_advantage
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, rollouts_path
-from train.examples.corpus import CORPORA, Corpus, corpus_examples
-from train.examples.examples import Example, parted, read_examples, right_rollouts
+from train.examples.examples import CORPORA, Corpus, Example, corpus_examples, parted, read_examples, right_rollouts
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
 from train.measure.measure import gains, task_gains

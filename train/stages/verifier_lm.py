@@ -31,6 +31,7 @@ from train.losses.ppo import ppo
 from train.measure.measure import gains
 from train.offline.epochs import Fit, FitFields
 from train.reward_models.step_model import StepModel, StepRow, new_step_model
+from train.stages.prm import judgements
 from train.update.update import Objective, Updater
 from ttc import seeds
 from ttc.config.values import at_least
@@ -104,7 +105,7 @@ class _VerifierLm:
             StepRow(a.key, ids := (*a.prompt_ids, *a.token_ids, ask), (len(ids) - 1,), (float(a.right),))
             for a in held_out
         ]
-        before = model.judged(questions, pad_id)
+        before = judgements(model, questions, pad_id)
         optimiser = Optimiser(model.network, self.course.schedule)
         updater = Updater(model.network, optimiser, Objective(ppo(), batch_advantage()))
         longest = max(len(answer.token_ids) for answer in train) + 1
@@ -119,11 +120,11 @@ class _VerifierLm:
             return {name: metrics[name] for name in ("loss", "grad_norm")}
 
         def evaluate() -> dict[str, float]:
-            return {"held_out_accuracy": fmean(_right(model.judged(questions, pad_id)))}
+            return {"held_out_accuracy": fmean(_right(judgements(model, questions, pad_id)))}
 
         fit = Fit(model.network, updater.optimiser, len(train), update, evaluate)
         last, stopped = fit.run(self.course, setting)
-        after = model.judged(questions, pad_id)
+        after = judgements(model, questions, pad_id)
         _save(model, tokenizer, setting.folder / "verifier", self.words[0])
         keys = [answer.key for answer in held_out]
         ranks = {"ranking_before": ranking(before), "ranking": ranking(after)}

@@ -28,8 +28,8 @@ import torch
 
 from train.base.rollout import Rollout
 from train.base.world import World
-from ttc import seeds
 from ttc.errors import ConfigError
+from ttc.seeds import derive
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def rows_at(step: int, rows: int, num_rows: int, seed: int) -> list[int]:
         epoch, index = divmod(place, num_rows)
         if not numbers or index == 0:
             order = list(range(num_rows))
-            random.Random(seeds.derive(seed, "epoch", epoch)).shuffle(order)
+            random.Random(derive(seed, "epoch", epoch)).shuffle(order)
         numbers.append(order[index])
     return numbers
 
@@ -158,28 +158,13 @@ def _lengths(mask: torch.Tensor) -> torch.Tensor:
 Normaliser: TypeAlias = Literal["token", "sequence", "constant", "rollout"]
 
 
-def _token(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
-    return mask / mask.sum().clamp(min=1)
-
-
-def _sequence(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
-    return mask / (mask.sum(1, keepdim=True).clamp(min=1) * max(rows, 1))
-
-
-def _constant(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
-    return mask / (max(rows, 1) * most)
-
-
-def _rollout(mask: torch.Tensor, rows: int, most: int) -> torch.Tensor:
-    return mask / max(rows, 1)
-
-
 NORMALISERS: Mapping[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
-    "token": _token,
-    "sequence": _sequence,
-    "constant": _constant,
-    "rollout": _rollout,
+    "token": lambda mask, rows, most: mask / mask.sum().clamp(min=1),
+    "sequence": lambda mask, rows, most: mask / (mask.sum(1, keepdim=True).clamp(min=1) * max(rows, 1)),
+    "constant": lambda mask, rows, most: mask / (max(rows, 1) * most),
+    "rollout": lambda mask, rows, most: mask / max(rows, 1),
 }
+"""(mask (R, T), rows, most tokens of one) -> weights (R, T); see the module."""
 
 
 def token_weights(mask: torch.Tensor, how: Normaliser, max_tokens: int) -> torch.Tensor:

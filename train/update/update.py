@@ -28,9 +28,9 @@ from train.update.batch import Normaliser, TokenBatch, shared, shuffled, token_w
 from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, token_logprobs
 from train.update.terms import KL_ESTIMATORS, Advantage, Correction, Loss, PerToken, RewardBatch, with_ratio
-from ttc import seeds
 from ttc.config.plugins import checked_return
 from ttc.errors import ConfigError, TrainingError
+from ttc.seeds import derive
 
 Supervisor: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Compare]
 """(numbers of some rows of the batch, their mask) -> the divergence from a teacher at their masked positions."""
@@ -289,5 +289,5 @@ class Build:
         model = load_model(folder, device, checkpointing=self.checkpointing)
         if self.lora:
             alpha = 2.0 * self.lora if self.lora_alpha is None else self.lora_alpha
-            add_lora(model, self.lora, alpha, seeds.derive(seed, "lora") % (1 << 31))
+            add_lora(model, self.lora, alpha, derive(seed, "lora") % (1 << 31))
         return shard(model, world, token_logprobs) if self.shard else model
