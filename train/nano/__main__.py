@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from train.base.checkpoint import Checkpoints
-from train.nano import loop, model, prm, teacher, tokenizer
+from train.base.models import Shape
+from train.nano import model, prm, teacher, tokenizer
 from train.nano.examples import POLISH, ExampleMixture
+from train.nano.teacher import RunLength, TrainingRun
 from ttc.errors import ConfigError
 
 
@@ -59,9 +61,9 @@ def make_tokenizer(job: FamilyJob) -> None:
 def make_teacher(job: FamilyJob) -> None:
     """Train and write the teacher."""
     network = _new(job, model.TEACHER)
-    base = teacher.TrainingRun(ExampleMixture(), job.seed, loop.RunLength(job.preset.teacher_steps, lr=4e-3), rows=40)
+    base = TrainingRun(ExampleMixture(), job.seed, RunLength(job.preset.teacher_steps, lr=4e-3), rows=40)
     teacher.train(network, base, job.work / "teacher", job.device)
-    polish = teacher.TrainingRun(POLISH, job.seed + 1000, loop.RunLength(job.preset.polish_steps, lr=1.5e-3), rows=40)
+    polish = TrainingRun(POLISH, job.seed + 1000, RunLength(job.preset.polish_steps, lr=1.5e-3), rows=40)
     teacher.train(network, polish, job.work / "polish", job.device)
     model.save(network, job.out / "teacher")
 
@@ -110,7 +112,7 @@ def main() -> None:
         stage(job)
 
 
-def _new(job: FamilyJob, shape: model.NetworkShape) -> Any:
+def _new(job: FamilyJob, shape: Shape) -> Any:
     return model.build(shape, tokenizer.build(), job.seed).to(job.device)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from train.base.models import Shape
 from train.base.stage import Setting, Stage, StageResult
 from train.measure.measure import gains
 from train.nano import examples, model, prm, teacher, tokenizer
@@ -26,7 +27,7 @@ from ttc.config.values import at_least
 from ttc.durable import replace_link
 from ttc.errors import ConfigError
 
-_MEMBERS: Mapping[str, tuple[model.NetworkShape, examples.ExampleMixture]] = {
+_MEMBERS: Mapping[str, tuple[Shape, examples.ExampleMixture]] = {
     "teacher": (model.TEACHER, examples.POLISH),
     "prm": (model.PRM, prm.MIXTURE),
     "student": (model.STUDENT, teacher.STUDENT_MIXTURE),
@@ -76,7 +77,7 @@ class _Nano:
         return StageResult(str(link), numbers)
 
     def _gains(
-        self, name: str, shape: model.NetworkShape, mixture: examples.ExampleMixture, folder: Path, setting: Setting
+        self, name: str, shape: Shape, mixture: examples.ExampleMixture, folder: Path, setting: Setting
     ) -> dict[str, float]:
         """Probability per learnt token of fresh examples, before and after."""
         from transformers import AutoModelForCausalLM

@@ -83,6 +83,7 @@ class PairUpdater:
         """
         self.model, self.optimiser, self.pairs, self.reference = model, optimiser, pairs, reference
         self._pad_id, self._loss, self._likelihood, self._micro = pad_id, loss, likelihood, micro_rows
+        self._others = mismatched(pairs) if reference.mismatched is not None else []
         self._device = next(model.parameters()).device
 
     def step(self, rows: Sequence[int]) -> dict[str, float]:
@@ -140,8 +141,7 @@ class PairUpdater:
         """KTO's reference point on these pairs."""
         if self.reference.mismatched is None:
             return torch.zeros((), device=self._device)
-        others = mismatched(self.pairs)
-        sums = [self._sums([others[row]])[0] for row in rows]
+        sums = [self._sums([self._others[row]])[0] for row in rows]
         return (torch.cat(sums) - self.reference.mismatched[torch.tensor(rows)].to(self._device)).mean()
 
 
