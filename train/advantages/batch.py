@@ -6,9 +6,8 @@ hard ones held back. Left out: a moving baseline.
 
 from __future__ import annotations
 
-import torch
-
-from train.update.terms import Advantage, RewardBatch, centred, group_std, spread
+from train.advantages.reinforce_pp import reinforce_pp
+from train.update.terms import Advantage
 
 
 def batch(*, eps: float = 1e-4) -> Advantage:
@@ -17,10 +16,4 @@ def batch(*, eps: float = 1e-4) -> Advantage:
     Args:
         eps: added to the spread.
     """
-
-    def advantage(outcome: RewardBatch) -> torch.Tensor:
-        one = torch.zeros_like(outcome.groups)
-        std = group_std(outcome.rewards, one, outcome.judged)
-        return spread(centred(outcome.rewards, one, outcome.judged) / (std + eps), outcome)
-
-    return advantage
+    return reinforce_pp(baseline="none", eps=eps)

@@ -182,13 +182,20 @@ def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tup
 
 def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:
     key, prompt = read_prompt(row, text, where)
-    answer, thinking, weight = row.get("completion"), row.get("thinking"), row.get("weight", 1.0)
+    answer, thinking = row.get("completion"), row.get("thinking")
     if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
         raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
+    weight = read_weight(row, where)
+    ids = completion_ids(text, prompt, thinking, answer, end, where)
+    return Example(key, prompt.token_ids or (), ids, weight)
+
+
+def read_weight(row: Mapping[str, Any], where: str) -> float:
+    """What a row counts; 1 where it does not say."""
+    weight = row.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
         raise RecordError(f"{where}: weight must be a number above 0, got {weight!r}")
-    ids = completion_ids(text, prompt, thinking, answer, end, where)
-    return Example(key, prompt.token_ids or (), ids, float(weight))
+    return float(weight)
 
 
 def _messages(row: Mapping[str, Any], where: str) -> tuple[Message, ...]:

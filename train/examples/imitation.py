@@ -75,31 +75,19 @@ def ranked_right(model: Any, chosen: Sequence[Example], rejected: Sequence[Examp
 _CORPUS_ROWS = 2048
 
 
-def _from_file(value: str, setting: Setting, source: Path, end: int) -> list[Example]:
-    return read_examples(Path(value).expanduser(), Text(source), end)
-
-
-def _from_corpus(value: str, setting: Setting, source: Path, end: int) -> list[Example]:
-    return corpus_examples(make(CORPORA, value), Text(source), end, _CORPUS_ROWS, setting.seed)
-
-
-def _from_rollouts(value: str, setting: Setting, source: Path, end: int) -> list[Example]:
-    return right_rollouts(rollouts_path(value, setting))
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How rows of a kind are read, and what can be checked of WHERE before anything is loaded."""
-
-    read: Callable[[str, Setting, Path, int], list[Example]]
-    check: Callable[[str], object] = str
-
-
-_KINDS: Mapping[str, _Kind] = {
-    "data": _Kind(_from_file, lambda value: check_file("ptx", Path(value).expanduser())),
-    "corpus": _Kind(_from_corpus, lambda value: make(CORPORA, value)),
-    "rollouts": _Kind(_from_rollouts),
+_READERS: Mapping[str, Callable[[str, Setting, Path, int], list[Example]]] = {
+    "data": lambda where, setting, source, end: read_examples(Path(where).expanduser(), Text(source), end),
+    "corpus": lambda where, setting, source, end: corpus_examples(
+        make(CORPORA, where), Text(source), end, _CORPUS_ROWS, setting.seed
+    ),
+    "rollouts": lambda where, setting, source, end: right_rollouts(rollouts_path(where, setting)),
 }
+_CHECKS: Mapping[str, Callable[[str], object]] = {
+    "data": lambda where: check_file("ptx", Path(where).expanduser()),
+    "corpus": lambda where: make(CORPORA, where),
+    "rollouts": str,
+}
+"""By kind, what can be checked of WHERE before anything is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +102,17 @@ class Ptx:
         """Raise ConfigError for a source that cannot be, before anything is loaded."""
         kind, colon, value = self.source.partition(":")
         if not colon or not value:
-            raise ConfigError(f"ptx: write KIND:WHERE with a kind of {', '.join(_KINDS)}, got {self.source!r}")
-        if kind not in _KINDS:
-            raise UnknownName("kind of ptx", kind, _KINDS)
+            raise ConfigError(f"ptx: write KIND:WHERE with a kind of {', '.join(_READERS)}, got {self.source!r}")
+        if kind not in _READERS:
+            raise UnknownName("kind of ptx", kind, _READERS)
         if self.rows < 1 or not self.weight > 0:
             raise ConfigError(f"ptx: needs ptx_rows >= 1 and ptx_weight > 0, got {self.rows} and {self.weight}")
-        _KINDS[kind].check(value)
+        _CHECKS[kind](value)
 
     def batches(self, setting: Setting, source: Path, end: int, pad_id: int) -> Callable[[int], TokenBatch]:
         """The batch of optimiser step `number`; `end` is the id that ends a turn of the model in `source`."""
         kind, _, value = self.source.partition(":")
-        examples = _KINDS[kind].read(value, setting, source, end)
+        examples = _READERS[kind](value, setting, source, end)
 
         def batch(number: int) -> TokenBatch:
             rows = [examples[row] for row in rows_at(number, self.rows, len(examples), setting.seed)]

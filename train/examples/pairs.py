@@ -23,7 +23,7 @@ import torch
 
 from train.base.rollout import Rollout, mixed, read_rollouts
 from train.base.stage import Setting, one_of, rollouts_path
-from train.examples.examples import Example, completion_ids, read_prompt, rows_of
+from train.examples.examples import Example, completion_ids, read_prompt, read_weight, rows_of
 from ttc.config.values import at_least
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
@@ -166,13 +166,11 @@ def _as_example(rollout: Rollout) -> Example:
 
 def _pair(row: Mapping[str, Any], text: Text, end: int, where: str) -> Preferred:
     key, prompt = read_prompt(row, text, where)
-    weight = row.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0:
-        raise RecordError(f"{where}: weight must be a number above 0, got {weight!r}")
+    weight = read_weight(row, where)
     chosen, rejected = (_side(row, side, key, prompt, text, end, where) for side in ("chosen", "rejected"))
     if chosen.token_ids == rejected.token_ids:
         raise RecordError(f"{where}: chosen and rejected are the same")
-    return Preferred(key, chosen, rejected, float(weight))
+    return Preferred(key, chosen, rejected, weight)
 
 
 def _side(row: Mapping[str, Any], side: str, key: str, prompt: Prompt, text: Text, end: int, where: str) -> Example:

@@ -95,11 +95,7 @@ class MonteCarlo:
 
     async def _solutions(self, item: Item) -> list[_Solution]:
         session = Session(
-            item.problem,
-            self.engine,
-            answers=kind_of(item.problem.kind),
-            seed=self.seed,
-            sampling=self.sampling,
+            item.problem, self.engine, answers=kind_of(item.problem.kind), seed=self.seed, sampling=self.sampling
         )
         root = session.render()
         solutions = []

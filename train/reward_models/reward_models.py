@@ -30,11 +30,16 @@ _ROWS = 32
 
 def new_reward_model(policy: Path, seed: int, device: str) -> Any:
     """A reward model whose body is the policy's and whose head is random from `seed`; fp32."""
-    from transformers import AutoModelForSequenceClassification
+    return new_head("AutoModelForSequenceClassification", policy, 1, seed, device)
+
+
+def new_head(kind: str, policy: Path, labels: int, seed: int, device: str) -> Any:
+    """The policy's body with a random head of so many labels, of a `kind` of transformers; fp32."""
+    import transformers
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForSequenceClassification.from_pretrained(policy, num_labels=1, dtype=torch.float32)
+        model = getattr(transformers, kind).from_pretrained(policy, num_labels=labels, dtype=torch.float32)
     return model.to(device)
 
 

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout
 from train.base.stage import Setting
-from train.reward_models.reward_models import beside, same_tokenizer
+from train.reward_models.reward_models import beside, new_head, same_tokenizer
 from train.update.batch import pad
 from ttc.core import Prompt
 from ttc.engines.shared.text import Text
@@ -85,7 +85,7 @@ def new_step_model(
     """
     reading: dict[str, object] = {"kind": form, "step_delimiter": delimiter}
     if form == "label":
-        network = _classifier(source, seed, device)
+        network = new_head("AutoModelForTokenClassification", source, 2, seed, device)
         return StepModel(network, network.score, {**reading, "positive_label": 1})
     if words is None:
         raise ConfigError("prm: form token needs both good and bad")
@@ -95,15 +95,6 @@ def new_step_model(
     head = network.get_output_embeddings()
     reading |= {"good": words[0], "bad": words[1]}
     return StepModel(network, lambda hidden: head(hidden)[..., [bad, good]], reading)
-
-
-def _classifier(source: Path, seed: int, device: str) -> Any:
-    from transformers import AutoModelForTokenClassification
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = AutoModelForTokenClassification.from_pretrained(source, num_labels=2, dtype=torch.float32)
-    return network.to(device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,12 +75,12 @@ class PolicyStage:
     strategy: Strategy
     rewarder: Callable[..., Rewarder]
     engine: str
-    passes: tuple[int, int]
     sampler: Mapping[str, Any]
     limits: tuple[int | None, int]
     record: bool
     rules: tuple[HealthRule, ...]
-    shaping: tuple[str, ...]
+    passes: tuple[int, int] = (1, 1)
+    shaping: tuple[str, ...] = ()
     kind: str = "grpo"
     checker: Callable[[Task], Verifier] = make_verifier
     reference: str | None = None
@@ -260,7 +260,7 @@ class CriticStart:
     @property
     def names(self) -> tuple[str, ...]:
         """The reward model that it starts from, if it does."""
-        return () if self.start in _STARTS else (self.start,)
+        return () if self.start in ("copy", "head") else (self.start,)
 
     def check(self, source: Path, setting: Setting) -> None:
         """Raise ConfigError when it cannot start like this; `source` is the policy's folder."""
@@ -269,30 +269,17 @@ class CriticStart:
 
     def make(self, model: Any, source: Path, setting: Setting) -> Critic:
         """The critic of the policy `model`, loaded from `source`."""
-        make = _STARTS.get(self.start)
-        module = _reward_model(self.start, setting) if make is None else make(model, source, setting.device)
+        policies = {"head": lambda: model, "copy": lambda: load_model(source, setting.device)}
+        if self.start in policies:
+            own = policies[self.start]()
+            module = ValueHead(own.base_model, model.config.hidden_size, shared=own is model)
+        else:
+            other = load_reward_model(reward_folders(self.start, setting)[0], setting.device)
+            module = ValueHead(other.base_model, other.config.hidden_size, shared=False)
+            with torch.no_grad():  # the reward at the last token is the value to begin with
+                module.head.weight.copy_(other.score.weight)
         optimiser = Optimiser(module.to(setting.device), self.schedule, world=setting.world)
         return Critic(module, optimiser, self.fit, setting.world)
-
-
-def _copy(model: Any, source: Path, device: str) -> ValueHead:
-    return ValueHead(load_model(source, device).base_model, model.config.hidden_size, shared=False)
-
-
-def _head(model: Any, source: Path, device: str) -> ValueHead:
-    return ValueHead(model.base_model, model.config.hidden_size, shared=True)
-
-
-_STARTS: Mapping[str, Callable[[Any, Path, str], ValueHead]] = {"copy": _copy, "head": _head}
-
-
-def _reward_model(name: str, setting: Setting) -> ValueHead:
-    """The reward model's body and head: its reward at the last token is the value to begin with."""
-    model = load_reward_model(reward_folders(name, setting)[0], setting.device)
-    module = ValueHead(model.base_model, model.config.hidden_size, shared=False)
-    with torch.no_grad():
-        module.head.weight.copy_(model.score.weight)
-    return module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,14 +336,8 @@ class RolloutFields:
     @property
     def plan(self) -> LoopPlan:
         """How long and how wide."""
-        return LoopPlan(
-            steps=self.steps,
-            prompts=self.prompts,
-            eval_every=self.eval_every,
-            save_every=self.save_every,
-            until=self.until,
-            mask_truncated=self.mask_truncated,
-        )
+        names = ("steps", "prompts", "eval_every", "save_every", "until", "mask_truncated")
+        return LoopPlan(**{name: getattr(self, name) for name in names})
 
     def cap(self, task: Task) -> int:
         """Most tokens of a rollout."""
@@ -372,12 +353,10 @@ class RolloutFields:
             "thinking": Thinking(mode=self.thinking, max_tokens=self.max_thinking),
             "strategy": partial(group_draws, n=self.n),
             "engine": self.engine,
-            "passes": (1, 1),
             "sampler": {"mode": self.sampler},
             "limits": (self.train_limit, self.held_out_limit),
             "record": self.record,
             "rules": configured(self.health or {}),
-            "shaping": (),
         }
         return PolicyStage(kind=kind, task=task, held_out=held_out, **{**defaults, **own})
 
@@ -422,8 +401,7 @@ class RewardFields:
         """Rewards and reference of a `PolicyStage` on this task."""
 
         def rewarder(**learnt: Any) -> Rewarder:
-            shaped = [shaping_part(spec) for spec in self.shaping]
-            weight = self.verifier_weight
+            shaped, weight = [shaping_part(spec) for spec in self.shaping], self.verifier_weight
             return Rewarder(make_verifier(task), shaped, partial=partial_credit, verifier_weight=weight, **learnt)
 
         learnt = RewardSource(self.reward_model, self.reward_how, self.reward_weight) if self.reward_model else None

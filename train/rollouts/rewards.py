@@ -53,6 +53,11 @@ def shaping_part(spec: str) -> ShapingPart:
     return ShapingPart(name, weight, SHAPING.create(name, options, supply={}))
 
 
+def of_each(value: Callable[[Rollout], float]) -> Shaping:
+    """A shaping that looks at one rollout at a time."""
+    return lambda rollouts, step: [value(rollout) for rollout in rollouts]
+
+
 class Learnt(Protocol):
     """A learnt reward: numbers for rollouts, each by name; those of `total` are added to the reward."""
 

@@ -5,10 +5,7 @@ Without a price, a policy calls whenever it may: an answer that is right after t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from train.base.rollout import Rollout
-from train.rollouts.rewards import Shaping
+from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError
 
 
@@ -20,8 +17,4 @@ def calls(*, free: int = 1) -> Shaping:
     """
     if free < 0:
         raise ConfigError(f"shaping calls: free must be at least 0, got {free}")
-
-    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
-        return [float(max(rollout.calls - free, 0)) for rollout in group]
-
-    return shaping
+    return of_each(lambda rollout: float(max(rollout.calls - free, 0)))

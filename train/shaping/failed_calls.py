@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from train.base.rollout import Rollout
-from train.rollouts.rewards import Shaping
+from train.rollouts.rewards import Shaping, of_each
 
 
 def failed_calls() -> Shaping:
     """How many calls of a rollout failed."""
-
-    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
-        return [float(rollout.failed_calls) for rollout in group]
-
-    return shaping
+    return of_each(lambda rollout: float(rollout.failed_calls))

@@ -9,10 +9,8 @@ script, for which the verifier `language` has a detector.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 
-from train.base.rollout import Rollout
-from train.rollouts.rewards import Shaping
+from train.rollouts.rewards import Shaping, of_each
 from ttc.errors import ConfigError
 
 
@@ -24,11 +22,7 @@ def language(*, script: str = "latin") -> Shaping:
     """
     if not script.isalpha():
         raise ConfigError(f"shaping language: script must be the name of one, such as latin, got {script!r}")
-
-    def shaping(group: Sequence[Rollout], step: int) -> list[float]:
-        return [script_share(rollout.thinking, script) for rollout in group]
-
-    return shaping
+    return of_each(lambda rollout: script_share(rollout.thinking, script))
 
 
 def script_share(text: str, script: str) -> float:

@@ -19,27 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import torch
-
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
 from train.base.seal import newest_whole, seal
-from train.base.stage import (
-    Setting,
-    Stage,
-    StageResult,
-    check_file,
-    check_model,
-    model_of,
-    pass_through,
-    rollouts_path,
-)
+from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, pass_through, rollouts_path
 from train.examples.examples import Example, parted, read_examples, right_rollouts
 from train.examples.imitation import probabilities, ranked_right
 from train.examples.pairs import PairSource, Preferred
 from train.measure.measure import gains, task_gains
 from train.offline.epochs import FitFields
 from train.registries import make_task
+from train.reward_models.reward_models import RewardEnsemble, load_reward_model
+from train.stages.reward_model import ranked_right as rewards_right
 from ttc.config.recipes import overrides
 from ttc.durable import replace_text, replaced_folder
 from ttc.engines.shared.text import Text
@@ -105,22 +96,15 @@ def _log(history: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, float]
 
 
 def _imitation(rows: Sequence[Example], batch: int) -> list[dict[str, Any]]:
-    def row(example: Example) -> dict[str, Any]:
-        labels = [*([-100] * len(example.prompt_ids)), *example.token_ids]
-        return {"input_ids": [*example.prompt_ids, *example.token_ids], "labels": labels}
-
-    return [row(example) for example in rows]
+    ids = [([*row.prompt_ids, *row.token_ids], [*([-100] * len(row.prompt_ids)), *row.token_ids]) for row in rows]
+    return [{"input_ids": whole, "labels": labels} for whole, labels in ids]
 
 
 def _paired(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "prompt_ids": list(pair.chosen.prompt_ids),
-            "chosen_ids": list(pair.chosen.token_ids),
-            "rejected_ids": list(pair.rejected.token_ids),
-        }
-        for pair in rows
+    sides = [
+        {"chosen_ids": list(pair.chosen.token_ids), "rejected_ids": list(pair.rejected.token_ids)} for pair in rows
     ]
+    return [{"prompt_ids": list(pair.chosen.prompt_ids), **side} for pair, side in zip(rows, sides, strict=True)]
 
 
 def _labelled(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
@@ -295,20 +279,13 @@ def _ranks(model: Path, rows: Sequence[Preferred], pad_id: int, device: str) -> 
     return ranked_right(network, chosen, rejected, pad_id)
 
 
-@torch.no_grad()
 def _rewarded(model: Path, rows: Sequence[Preferred], pad_id: int, device: str) -> list[float]:
     """1 per pair whose chosen completion has the higher reward; one half before there is a reward model."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoConfig
 
     if not any("SequenceClassification" in name for name in AutoConfig.from_pretrained(model).architectures or ()):
         return [0.5] * len(rows)
-    network = AutoModelForSequenceClassification.from_pretrained(model, dtype=torch.float32).to(device).eval()
-
-    def reward(example: Example) -> float:
-        ids = torch.tensor([[*example.prompt_ids, *example.token_ids]], device=device)
-        return float(network(input_ids=ids).logits[0, 0])
-
-    return [float(reward(row.chosen) > reward(row.rejected)) for row in rows]
+    return rewards_right(RewardEnsemble([load_reward_model(model, device)], pad_id), rows)
 
 
 METHODS: Mapping[str, _Kind] = {
