@@ -14,9 +14,8 @@ from train.base.models import Shape, new_model, save_model
 from train.base.stage import Setting
 from train.corpora.chain import chain
 from train.measure.measure import open_engine
-from train.reward_models.monte_carlo import MonteCarlo, Tried, most_uncertain
 from train.reward_models.step_model import StepRow, Steps, new_step_model
-from train.stages.prm import read_steps
+from train.stages.prm import MonteCarlo, Tried, most_uncertain, read_steps
 from ttc.config.registry import SCORERS
 from ttc.core import Message, Sampling
 from ttc.engines.shared.text import Text

@@ -170,7 +170,6 @@ class _Recording(Session):
         self.ends: dict[tuple[int, ...], tuple[Prompt, Completion]] = {}
 
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
-        """See `Session.record`."""
         super().record(prompt, completions)
         self.ends.update({completion.path: (prompt, completion) for completion in completions})
 

@@ -90,15 +90,12 @@ class _Feedback:
     pairs: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("feedback", has_model)
 
     def models(self) -> Mapping[str, tuple[str, ...]]:
-        """See `Naming.models`."""
         return {"judge": () if self.judge is None else (self.judge,)}
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {"task": (self.task, None)}
 
     def run(self, setting: Setting) -> StageResult:

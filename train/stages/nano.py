@@ -58,7 +58,6 @@ class _Nano:
     fresh: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         if has_model:
             raise ConfigError("nano starts from nothing: make it the first stage and give no --model")
 

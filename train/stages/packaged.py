@@ -28,12 +28,10 @@ class _Packaged:
     source: Path
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         if has_model:
             raise ConfigError("packaged brings its own model: make it the first stage and give no --model")
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         folder = setting.folder / "model"
         save_model(load_model(self.source, "cpu"), load_tokenizer(self.source), folder)
         return StageResult(str(folder))

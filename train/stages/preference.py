@@ -234,18 +234,15 @@ class _Preference:
     limit: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("preference", has_model)
         check_file("preference", self.source.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("preference", setting)
         tokenizer = load_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))

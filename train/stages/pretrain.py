@@ -76,12 +76,10 @@ class _Pretrain:
     shape: Shape
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         if has_model:
             raise ConfigError("pretrain starts from nothing: make it the first stage and give no --model")
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         tokenizer = self.corpus.tokenizer()
         model = self._untrained(tokenizer, setting)
         optimiser = Optimiser(model, self.schedule)

@@ -71,12 +71,10 @@ class _Revise:
     max_tokens: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("revise", has_model)
         self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:

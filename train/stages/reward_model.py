@@ -65,12 +65,10 @@ class _RewardModel:
     course: FitFields
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("reward_model", has_model)
         check_file("reward_model", self.source.data)
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("reward_model", setting)
         tokenizer = load_tokenizer(source)
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))

@@ -63,12 +63,10 @@ class _Sample:
     round: int
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("sample", has_model)
         self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:

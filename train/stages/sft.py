@@ -106,18 +106,15 @@ class _Sft:
     distributed: ClassVar[bool] = True
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("sft", has_model)
         check_file("sft", self.data)
         if self.task is not None:
             self.task.items(self.limit, 0)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("sft", setting)
         tokenizer = load_tokenizer(source)
         examples = self._examples(setting, source, int(tokenizer.eos_token_id))

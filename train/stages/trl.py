@@ -101,10 +101,14 @@ def _imitation(rows: Sequence[Example], batch: int) -> list[dict[str, Any]]:
 
 
 def _paired(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
-    sides = [
-        {"chosen_ids": list(pair.chosen.token_ids), "rejected_ids": list(pair.rejected.token_ids)} for pair in rows
+    return [
+        {
+            "prompt_ids": list(pair.chosen.prompt_ids),
+            "chosen_ids": list(pair.chosen.token_ids),
+            "rejected_ids": list(pair.rejected.token_ids),
+        }
+        for pair in rows
     ]
-    return [{"prompt_ids": list(pair.chosen.prompt_ids), **side} for pair, side in zip(rows, sides, strict=True)]
 
 
 def _labelled(rows: Sequence[Preferred], batch: int) -> list[dict[str, Any]]:
@@ -197,11 +201,9 @@ class _Trl:
         _check_options(self.method, self.options)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        """See `Asking.tasks`."""
         return {} if self.task is None else {"held_out": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("trl", setting)
         tokenizer = load_tokenizer(source)
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))

@@ -88,11 +88,9 @@ class _VerifierLm:
     course: FitFields
 
     def check(self, has_model: bool) -> None:
-        """See `Stage.check`."""
         check_model("verifier_lm", has_model)
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`."""
         source = model_of("verifier_lm", setting)
         tokenizer = load_tokenizer(source)
         pad_id, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
