@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,10 +185,7 @@ def _gate(args: argparse.Namespace) -> int:
     if "gates" not in tables:
         raise ConfigError(f"{where} declares no gates; write a table [gates] into the recipe, or give --gates FILE")
     torch.set_num_threads(args.threads)
-
-    def log(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
+    log = partial(print, file=sys.stderr, flush=True)
     setting = Setting(args.folder, args.model, args.seed, args.device, args.threads, log)
     checks = judge(read_gates(tables["gates"], str(where)), args.folder, args.model, setting)
     for check in checks:

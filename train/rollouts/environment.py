@@ -31,13 +31,5 @@ class Environment:
 
     def strategy(self, n: int) -> Strategy:
         """Play n episodes on a problem, in training and in evaluation alike."""
-        return partial(
-            play,
-            tools=self.tools,
-            n=n,
-            markup=self.markup,
-            instruct=self.instruct,
-            max_calls=self.max_calls,
-            max_result=self.max_result,
-            tool_s=self.tool_s,
-        )
+        names = ("tools", "markup", "instruct", "max_calls", "max_result", "tool_s")
+        return partial(play, n=n, **{name: getattr(self, name) for name in names})

@@ -36,7 +36,7 @@ from train.examples.examples import Example, parted
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
 from train.examples.pairs import LabelledBatch, LabelledLoss, Pairs, PairSource, Preferred
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import Fit, FitFields
+from train.offline.epochs import FitFields, fit
 from train.registries import PREFERENCES, make, make_task
 from train.update.logprobs import token_logprobs
 from ttc.config.plugins import checked_return
@@ -258,8 +258,7 @@ class _Preference:
         def evaluate() -> dict[str, float]:
             return {"held_out_accuracy": fmean(ranked_right(model, *sides, pad_id))}
 
-        fit = Fit(model, optimiser, len(train), updater.step, evaluate)
-        last, stopped = fit.run(self.course, setting)
+        last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder)
         keys = [pair.key for pair in held_out]

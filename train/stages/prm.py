@@ -35,7 +35,7 @@ from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, one_of, pass_through
 from train.examples.examples import parted
 from train.measure.measure import gains, opened
-from train.offline.epochs import Fit, FitFields
+from train.offline.epochs import FitFields, fit
 from train.registries import make_task
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from ttc import seeds
@@ -135,8 +135,7 @@ class _Prm:
         def evaluate() -> dict[str, float]:
             return {"held_out_accuracy": fmean(value for value, _ in _right(judgements(model, held_out, pad_id)))}
 
-        fit = Fit(model.network, optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.course, setting)
+        last, stopped = fit(model.network, optimiser, len(train), update, evaluate, self.course, setting)
         _save(model, tokenizer, setting.folder / "prm")
         threshold = fit_threshold(judgements(model, train, pad_id))
         numbers = {**last, **_measured(before, judgements(model, held_out, pad_id), threshold, setting.seed)}

@@ -25,7 +25,7 @@ from train.base.stage import Setting, Stage, StageResult, check_file, check_mode
 from train.examples.examples import parted
 from train.examples.pairs import PairSource, Preferred
 from train.measure.measure import gains
-from train.offline.epochs import Fit, FitFields
+from train.offline.epochs import FitFields, fit
 from train.reward_models.reward_models import How, RewardEnsemble, load_reward_model, new_reward_model, rewards_of
 from ttc import seeds
 from ttc.durable import replaced_folder
@@ -119,7 +119,7 @@ class _RewardModel:
         place.mkdir(exist_ok=True)
         own = replace(setting, folder=place, seed=seed)
         setting.log(f"reward model {number} of {self.members}")
-        _, stopped = Fit(model, optimiser, len(train), update, evaluate).run(self.course, own)
+        _, stopped = fit(model, optimiser, len(train), update, evaluate, self.course, own)
         return model, stopped
 
 

@@ -24,7 +24,7 @@ from train.examples.examples import CORPORA, Corpus, Example, corpus_examples, p
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
 from train.measure.measure import gains, task_gains
-from train.offline.epochs import Fit, FitFields
+from train.offline.epochs import FitFields, fit
 from train.registries import make, make_task
 from train.update.batch import Normaliser
 from train.update.update import Build, Objective, Updater
@@ -139,8 +139,7 @@ class _Sft:
         def evaluate() -> dict[str, float]:
             return {"held_out_loss": mean_loss(model, held_out, pad_id)}
 
-        fit = Fit(model, updater.optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.course, setting)
+        last, stopped = fit(model, updater.optimiser, len(train), update, evaluate, self.course, setting)
         folder = setting.folder / "model"
         save_model(model, tokenizer, folder, writes=world.main)
         after = probabilities(model, held_out, pad_id)

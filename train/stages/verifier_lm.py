@@ -29,7 +29,7 @@ from train.examples.examples import Example, parted
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo
 from train.measure.measure import gains
-from train.offline.epochs import Fit, FitFields
+from train.offline.epochs import FitFields, fit
 from train.reward_models.step_model import StepModel, StepRow, new_step_model
 from train.stages.prm import judgements
 from train.update.update import Objective, Updater
@@ -120,8 +120,7 @@ class _VerifierLm:
         def evaluate() -> dict[str, float]:
             return {"held_out_accuracy": fmean(_right(judgements(model, questions, pad_id)))}
 
-        fit = Fit(model.network, updater.optimiser, len(train), update, evaluate)
-        last, stopped = fit.run(self.course, setting)
+        last, stopped = fit(model.network, optimiser, len(train), update, evaluate, self.course, setting)
         after = judgements(model, questions, pad_id)
         _save(model, tokenizer, setting.folder / "verifier", self.words[0])
         keys = [answer.key for answer in held_out]
