@@ -64,13 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     command = [sys.executable, "-m", "train.gpu", *(sys.argv[1:] if arguments is None else arguments), "--inside"]
-    with subprocess.Popen(command) as child:
-        try:
-            status = child.wait(60 * options.minutes)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-            status = MORE
+    try:
+        status = subprocess.run(command, timeout=60 * options.minutes, check=False).returncode
+    except subprocess.TimeoutExpired:  # the child is killed by then
+        status = MORE
     _carry(options.out, options.results)
     _log.info("piece of %.0f s ended with status %d", time.monotonic() - began, status)
     return status
