@@ -21,8 +21,6 @@ Left out: quantised weights, adapters kept apart from their model; sharding crit
 large for one process's memory.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Mapping

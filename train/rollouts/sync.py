@@ -12,8 +12,6 @@ Tokens of a killed engine that it had not reported are not on the ledger. Left o
 finished within a round.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

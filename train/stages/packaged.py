@@ -3,8 +3,6 @@
 The folder is written in fp32, which training keeps. Cost: a copy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
