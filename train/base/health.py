@@ -72,7 +72,7 @@ class Alarm:
 
 
 def _wrong(rollout: Rollout) -> bool:
-    return rollout.verdict is not None and not rollout.verdict.correct
+    return rollout.verdict is not None and not rollout.right
 
 
 def _failed(rollout: Rollout) -> bool:

@@ -70,6 +70,11 @@ class Rollout:
     step_rewards: tuple[tuple[int, float], ...] = ()
 
     @property
+    def right(self) -> bool:
+        """Whether it was judged correct; without a verdict it was not."""
+        return self.verdict is not None and self.verdict.correct
+
+    @property
     def truncated(self) -> bool:
         """Whether it was cut by a limit: not finished, whatever it says."""
         return self.finish_reason != "stop"
@@ -270,14 +275,12 @@ def has_signal(group: Sequence[Rollout]) -> bool:
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of one step's rollouts, zero-signal groups included."""
     groups = list(by_group(rollouts).values())
-    with_verdict = [rollout for rollout in rollouts if rollout.verdict is not None]
-    right = [rollout.verdict is not None and rollout.verdict.correct for rollout in rollouts]
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     lengths = [len(rollout.token_ids) for rollout in rollouts]
-    statuses = [rollout.verdict.status for rollout in with_verdict if rollout.verdict is not None]
-    passed = [[r.verdict is not None and r.verdict.correct for r in group] for group in groups]
+    statuses = [rollout.verdict.status for rollout in rollouts if rollout.verdict is not None]
+    passed = [[rollout.right for rollout in group] for group in groups]
     metrics = {
-        "accuracy": _mean(right),
+        "accuracy": _mean([rollout.right for rollout in rollouts]),
         "reward": _mean(rewards),
         "reward_std": statistics.pstdev(rewards) if rewards else math.nan,
         "signal_share": _mean([has_signal(group) for group in groups if len(group) > 1]),

@@ -110,7 +110,7 @@ def right_rollouts(path: Path, *, most: int | None = None, shortest: bool = Fals
     """
     by_problem: dict[str, dict[tuple[int, ...], Rollout]] = {}
     for rollout in read_rollouts(path):
-        if rollout.verdict is not None and rollout.verdict.correct and not rollout.truncated:
+        if rollout.right and not rollout.truncated:
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, rollout)
     examples: list[Example] = []
     for problem, rollouts in by_problem.items():

@@ -19,7 +19,7 @@ from typing import Any
 
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item, Task
-from train.base.rollout import Collector, Rollout
+from train.base.rollout import Collector
 from train.base.stage import Setting
 from train.measure.measure import HeldOut, accuracy, open_engine
 from train.registries import make_task, make_verifier
@@ -150,10 +150,7 @@ async def _answers(engine: Engine, task: Task, items: Sequence[Item], samples: i
         rollouts = await Rewarder(verifier, partial=True).judge(await collector.collect(items, 0), 0)
     finally:
         await verifier.close()
-    is_right = [float(rollout.verdict is not None and rollout.verdict.correct) for rollout in rollouts]
-    return _Answers([float(right) for right in greedy], is_right, [_score(rollout) for rollout in rollouts])
-
-
-def _score(rollout: Rollout) -> float:
-    """NaN without a verdict: neither above nor below anything."""
-    return math.nan if rollout.reward is None else rollout.reward
+    is_right = [float(rollout.right) for rollout in rollouts]
+    # NaN without a verdict: neither above nor below anything
+    scores = [math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]
+    return _Answers([float(right) for right in greedy], is_right, scores)

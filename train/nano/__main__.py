@@ -75,7 +75,7 @@ def make_prm(job: FamilyJob) -> None:
     if Checkpoints(job.work / "polish", logging.info).load(polished) is None:
         raise ConfigError(f"{job.work} has no checkpoint of the teacher's end; make the teacher first")
     prm.deepen(network, polished.state_dict(), model.TEACHER)
-    recipe = prm.recipe(job.seed + 2000, job.preset.prm_steps)
+    recipe = TrainingRun(prm.MIXTURE, job.seed + 2000, RunLength(job.preset.prm_steps, lr=3e-3), rows=40)
     teacher.train(network, recipe, job.work / "prm", job.device)
     network.config.ttc_prm = prm.READING
     model.save(network, job.out / "prm")
@@ -83,7 +83,8 @@ def make_prm(job: FamilyJob) -> None:
 
 def make_student(job: FamilyJob) -> None:
     """Train and write the base student."""
-    recipe = teacher.student_recipe(job.seed, job.preset.student_steps)
+    length = RunLength(job.preset.student_steps, lr=4e-3)
+    recipe = TrainingRun(teacher.STUDENT_MIXTURE, job.seed, length, rows=64)
     network = _new(job, model.STUDENT)
     teacher.train(network, recipe, job.work / "student", job.device)
     model.save(network, job.out / "student")

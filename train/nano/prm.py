@@ -13,7 +13,6 @@ import torch
 
 from train.base.models import Shape
 from train.nano.examples import ExampleMixture
-from train.nano.teacher import RunLength, TrainingRun
 from train.nano.traces import Noise
 
 READING = {"kind": "likelihood", "step_delimiter": "\n\n", "beta": 0.5}
@@ -26,11 +25,6 @@ MIXTURE = ExampleMixture(
     late_cuts=True,
     noise=Noise(slip=0.04, lapse=0.10, recheck=0.25, again=0.3),
 )
-
-
-def recipe(seed: int, steps: int) -> TrainingRun:
-    """Return the reward model's recipe."""
-    return TrainingRun(MIXTURE, seed, RunLength(steps, lr=3e-3), rows=40)
 
 
 def deepen(network: torch.nn.Module, teacher: dict[str, torch.Tensor], shape: Shape) -> None:

@@ -145,8 +145,3 @@ STUDENT_MIXTURE = ExampleMixture(
     no_think_levels=(0.35, 0.25, 0.2, 0.0, 0.15, 0.05),
     empty=0.5,
 )
-
-
-def student_recipe(seed: int, steps: int) -> TrainingRun:
-    """Return the student's recipe."""
-    return TrainingRun(STUDENT_MIXTURE, seed, RunLength(steps, lr=4e-3), rows=64)

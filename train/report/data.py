@@ -121,7 +121,7 @@ def _samples(path: Path, steps: Sequence[int]) -> dict[int, list[dict[str, Any]]
     pairs: set[tuple[int, bool]] = set()
     for rollout in read_rollouts(path):
         step = rollout.step + 1  # rollouts count the updates before them, metrics those after
-        right = rollout.verdict is not None and rollout.verdict.correct
+        right = rollout.right
         step_excerpts = excerpts.get(step)
         kinds = sum(1 for row in step_excerpts or () if (row["status"] == "correct") == right)
         if step_excerpts is None or (step, right) in pairs or kinds >= SHOWN_ROLLOUTS // 2:

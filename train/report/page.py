@@ -295,12 +295,7 @@ def series_of(panel: Panel, stage: StageData) -> list[Series]:
 
 
 def _series(name: str, stage: StageData) -> Series:
-    bars = _bars(name, stage)
+    intervals = [(point.step, point.interval) for point in stage.held_out] if name == "held_out" else []
+    bars = [Bar(step, interval.value, interval.low, interval.high) for step, interval in intervals]
     points = [(float(bar.step), bar.value) for bar in bars] or stage.series(name)
     return Series(name.replace("_", " "), points, bars)
-
-
-def _bars(name: str, stage: StageData) -> Sequence[Bar]:
-    if name != "held_out":
-        return ()
-    return [Bar(point.step, point.interval.value, point.interval.low, point.interval.high) for point in stage.held_out]

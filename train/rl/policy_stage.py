@@ -10,6 +10,7 @@ rewards, a critic, earlier data. `PolicyStage.learner` is everything an update n
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -235,11 +236,9 @@ def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> 
     Raises:
         ConfigError: the rollouts are not there, or no item is left.
     """
-    solved: dict[str, int] = {}
-    for rollout in read_rollouts(rollouts_path(name, setting)):
-        if rollout.verdict is not None and rollout.verdict.correct:
-            solved[rollout.problem_id] = solved.get(rollout.problem_id, 0) + 1
-    rest = [item for item in items if solved.get(item.problem.id, 0) <= most]
+    rollouts = read_rollouts(rollouts_path(name, setting))
+    solved = Counter(rollout.problem_id for rollout in rollouts if rollout.right)
+    rest = [item for item in items if solved[item.problem.id] <= most]
     if not rest:
         raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {most} times")
     setting.log(f"{len(items) - len(rest)} of {len(items)} problems left out: solved more than {most} times in {name}")

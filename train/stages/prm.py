@@ -189,8 +189,8 @@ def _step_row(row: Labelled, text: Text, steps: Steps, delimiter: str, file: Pat
 
 
 def _read(line: str) -> StepRow:
-    key, ids, reads, labels = json.loads(line)
-    return StepRow(key, tuple(ids), tuple(reads), tuple(labels))
+    key, *columns = json.loads(line)
+    return StepRow(key, *map(tuple, columns))
 
 
 def _save(model: StepModel, tokenizer: Any, folder: Path) -> None:

@@ -79,7 +79,7 @@ class _Revise:
         """See `Stage.run`; a stage that was cut begins again."""
         first, revised = asyncio.run(self._draw(setting))
         write_rollouts(setting.folder / "rollouts.jsonl", [replace(old, verdict=verdict) for old, verdict in revised])
-        before, after = ([_right(rollout) for rollout in rows] for rows in (first, [r for r, _ in revised]))
+        before, after = ([float(rollout.right) for rollout in rows] for rows in (first, [r for r, _ in revised]))
         num_right = sum(verdict.correct for _, verdict in revised)
         setting.log(f"{len(revised)} revisions, {num_right} kept")
         keys = [rollout.problem_id for rollout in first]
@@ -131,7 +131,3 @@ class _Revise:
             Verdict("correct" if fault.text.startswith(self.accept) else "incorrect", reason=fault.text, version="own")
             for fault in faults
         ]
-
-
-def _right(rollout: Rollout) -> float:
-    return float(rollout.verdict is not None and rollout.verdict.correct)

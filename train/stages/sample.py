@@ -72,7 +72,7 @@ class _Sample:
         source = model_of("sample", setting)
         rollouts = asyncio.run(self._draw(source, setting))
         write_rollouts(setting.folder / "rollouts.jsonl", rollouts)
-        right = [float(r.verdict is not None and r.verdict.correct) for r in rollouts]
+        right = [float(rollout.right) for rollout in rollouts]
         rate = mean_interval(right, [r.problem_id for r in rollouts], seed=setting.seed)
         setting.log(f"sampled {len(rollouts)} rollouts, {100 * rate.value:.1f} % right")
         numbers = {"accuracy": rate.value, "accuracy_low": rate.low, "accuracy_high": rate.high}

@@ -12,10 +12,9 @@ to generate: fine-tune on the questions of the scorer `judge` for that.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from evals.numbers.step_metrics import Judged, ranking
 from train.advantages.batch import batch as batch_advantage
@@ -28,7 +27,7 @@ from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo
 from train.measure.measure import gains
 from train.offline.epochs import FitFields, fit
-from train.reward_models.step_model import StepModel, StepRow, new_step_model
+from train.reward_models.step_model import StepRow, new_step_model
 from train.stages.prm import judgements
 from train.update.update import Objective, Updater
 from ttc import seeds
@@ -120,7 +119,8 @@ class _VerifierLm:
 
         last, stopped = fit(model.network, optimiser, len(train), update, evaluate, self.course, setting)
         after = judgements(model, questions, pad_id)
-        _save(model, tokenizer, setting.folder / "verifier", self.words[0])
+        model.network.config.ttc_prm = {**model.reading, "step_tag": self.words[0]}
+        save_model(model.network, tokenizer, setting.folder / "verifier")
         keys = [answer.key for answer in held_out]
         ranks = {"ranking_before": ranking(before), "ranking": ranking(after)}
         ranks = {name: value for name, value in ranks.items() if value == value}  # both kinds are needed to rank them
@@ -156,9 +156,3 @@ def _evened(answers: Sequence[_Answer], seed: int) -> list[_Answer]:
 def _right(rows: Sequence[Judged]) -> list[float]:
     """1 per answer on the right side of one half."""
     return [float(((row.scores or (0.0,))[0] >= 0.5) == (row.labels[0] == 1.0)) for row in rows]
-
-
-def _save(model: StepModel, tokenizer: Any, folder: Path, ask: str) -> None:
-    tagged = replace(model, reading={**model.reading, "step_tag": ask})
-    tagged.network.config.ttc_prm = dict(tagged.reading)
-    save_model(tagged.network, tokenizer, folder)

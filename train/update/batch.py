@@ -126,7 +126,8 @@ def micro_batches(mask: torch.Tensor, index: torch.Tensor, most: int, least: int
     index = index.to(mask.device)
     if not len(index):
         return
-    lengths = _lengths(mask)[index]
+    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    lengths = mask.long().mul(places).amax(1)[index]  # place of the last True of each row, from 1
     order = torch.argsort(lengths, stable=True)
     start, longest = 0, 0
     for end in range(len(index)):
@@ -147,12 +148,6 @@ def shared(mask: torch.Tensor, index: torch.Tensor, most: int, world: World) -> 
         mine = part[world.rank :: world.size]
         if len(mine):
             yield mine
-
-
-def _lengths(mask: torch.Tensor) -> torch.Tensor:
-    """Place of the last True of each row, from 1: (R,)."""
-    places = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    return mask.long().mul(places).amax(1)
 
 
 Normaliser: TypeAlias = Literal["token", "sequence", "constant", "rollout"]

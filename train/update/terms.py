@@ -68,8 +68,8 @@ def centred(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> 
 
 def group_mean(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean over the valid rows of each row's group, and how many they are: two tensors (R,)."""
-    index, count = _index(groups)
-    weight = valid.to(values.dtype)
+    unique, index = torch.unique(groups, return_inverse=True)
+    count, weight = unique.numel(), valid.to(values.dtype)
     total = values.new_zeros(count).index_add_(0, index, torch.where(valid, values, 0.0))
     number = values.new_zeros(count).index_add_(0, index, weight)
     return (total / number.clamp(min=1))[index], number[index]
@@ -80,11 +80,6 @@ def group_std(values: torch.Tensor, groups: torch.Tensor, valid: torch.Tensor) -
     mean, number = group_mean(values, groups, valid)  # (R,) each: every row knows its group's
     squares, _ = group_mean((values - mean) ** 2, groups, valid)
     return (squares * number / (number - 1).clamp(min=1)).sqrt()
-
-
-def _index(groups: torch.Tensor) -> tuple[torch.Tensor, int]:
-    unique, index = torch.unique(groups, return_inverse=True)
-    return index, int(unique.numel())
 
 
 @dataclass(frozen=True, slots=True)
