@@ -48,7 +48,7 @@ from train.base.world import ALONE, World
 from train.measure.measure import HeldOut, accuracy
 from train.rollouts.frontier import Frontier
 from train.rollouts.rewards import Rewarder
-from train.rollouts.sync import Parity, Syncer
+from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
 from train.update.terms import RewardBatch
 from train.update.update import Updater
@@ -166,7 +166,7 @@ def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor) -> RewardBatch:
     return RewardBatch(torch.tensor(rewards), groups, mask, None if steps.isnan().all() else steps)
 
 
-async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> Parity:
+async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> float:
     """Push the weights and prove that they arrived, on two of the rollouts; raises TrainingError when not."""
     await parts.syncer.push()
     return await parts.syncer.probe([(*rollout.prompt_ids, *rollout.token_ids) for rollout in rollouts[:2]])
@@ -280,7 +280,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         ended = time.perf_counter()
         state.seconds += ended - began
         costs = _costs(rollouts, rollouts_end - began, updated - rollouts_end, ended - updated)
-        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity.mean, **costs})
+        last |= await finish(plan, parts, state, rollouts, {**numbers, "parity": parity, **costs})
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
@@ -374,7 +374,7 @@ class _Run:
         self._slots.release()
         ended = time.perf_counter()
         self._state.seconds += ended - began
-        extra = {"parity": parity.mean, "staleness": float(staleness), "dropped": float(self._dropped)}
+        extra = {"parity": parity, "staleness": float(staleness), "dropped": float(self._dropped)}
         if staleness:
             metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
         costs = _costs(rollouts, round_.rollout_s, updated - start, ended - updated)

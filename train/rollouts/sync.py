@@ -14,7 +14,6 @@ finished within a round.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
@@ -27,14 +26,6 @@ from ttc.errors import ConfigError, EngineError, TrainingError
 
 LIMITS = {"float32": 1e-3, "bfloat16": 0.03}
 """Largest mean absolute difference in nats that counts as the same weights, by the engine's type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parity:
-    """Difference of log-probabilities between engine and trainer on the probes, in nats."""
-
-    mean: float
-    largest: float
 
 
 class Syncer:
@@ -53,18 +44,18 @@ class Syncer:
         """Replace the engine's weights by the model's."""
         await cast(WeightSync, self._engine).load_weights(merged_state(self._model))
 
-    async def probe(self, sequences: Sequence[Sequence[int]]) -> Parity:
-        """Compare both sides on `sequences` of at least two ids each.
+    async def probe(self, sequences: Sequence[Sequence[int]]) -> float:
+        """The mean absolute difference of both sides on `sequences` of at least two ids each, in nats.
 
         Raises:
             TrainingError: the mean difference exceeds the limit: the engine holds other weights.
         """
         gaps = [gap for ids in sequences for gap in await self._gaps(tuple(ids))]
-        parity = Parity(sum(gaps) / len(gaps), max(gaps))
-        if not parity.mean <= self._limit:
+        parity = sum(gaps) / len(gaps)
+        if not parity <= self._limit:
             raise TrainingError(
-                f"weight sync failed its parity probe: engine and trainer differ by {parity.mean:.4g} nats on average "
-                f"(largest {parity.largest:.4g}, limit {self._limit:g}); the engine holds stale or other weights"
+                f"weight sync failed its parity probe: engine and trainer differ by {parity:.4g} nats on average "
+                f"(largest {max(gaps):.4g}, limit {self._limit:g}); the engine holds stale or other weights"
             )
         return parity
 
