@@ -16,8 +16,8 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
-from ttc.config.recipes import dump
 from ttc.config.choices import StrategyChoice
+from ttc.config.recipes import dump
 
 __all__ = ["labels", "settings_of"]
 
