@@ -46,7 +46,8 @@ from train.rollouts.sync import LIMITS, Syncer, revived
 from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.update import Build, Objective, Updater
 from ttc.config.recipes import parse_spec
-from ttc.config.registry import ENGINES, bind
+from ttc.config.registry import ENGINES
+from ttc.config.signatures import bind
 from ttc.config.values import at_least
 from ttc.core import Engine, Sampling, Verifier
 from ttc.errors import ConfigError

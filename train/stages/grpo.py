@@ -22,7 +22,8 @@ from train.update.update import Build, Objective
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import parse_spec
-from ttc.config.registry import STRATEGIES, bind
+from ttc.config.registry import STRATEGIES
+from ttc.config.signatures import bind
 from ttc.config.values import at_least
 from ttc.core import Sampling
 from ttc.errors import ConfigError
