@@ -21,8 +21,6 @@ from ttc.config.recipes import overrides
 if TYPE_CHECKING:
     from distill.spec.spec import JobSpec
 
-__all__ = ["register"]
-
 _FLAGS = (
     ("--method", "method", "METHOD", "see: ttc list methods"),
     ("--teacher", "teacher.model", "DIR", "model folder of the teacher"),
@@ -119,16 +117,17 @@ def _run(args: argparse.Namespace) -> int:
         return 3
     for line in check_lines(finished.checks):
         print(line)
-    from distill.report import render_text, write_page
+    from distill.report.page import write_page
+    from distill.report.tables import render
 
-    print(render_text(args.out), end="")
+    print(render(args.out), end="")
     write_page(args.out, None)
     print(f"student: {args.out / 'model'}")
     return 3 if finished.checks and finished.promoted is None else 0
 
 
 def _status(args: argparse.Namespace) -> int:
-    from distill.job.status import status_lines
+    from distill.job.manifest import status_lines
 
     for line in status_lines(args.folder):
         print(line)
@@ -136,15 +135,16 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from distill.report import render_text, write_page
+    from distill.report.page import write_page
+    from distill.report.tables import render
 
-    print(render_text(args.folder), end="")
+    print(render(args.folder), end="")
     print(f"wrote {write_page(args.folder, args.out)}", file=sys.stderr)
     return 0
 
 
 def _trace(args: argparse.Namespace) -> int:
-    from distill.job.status import trace_row
+    from distill.job.manifest import trace_row
 
     for line in trace_row(args.folder, args.row):
         print(line)

@@ -1,4 +1,4 @@
-"""The data of a job on the disk: rows that are learnt, where each came from, and what happened to the others.
+"""The data of a job on the disk: rows that are learnt, their audit, and what happened to the other answers.
 
     data/train.jsonl       rows as `train.examples.examples` reads them
     data/lineage.jsonl     per row its parents in the ledger, in the same order
@@ -9,6 +9,10 @@
 
 Every file is a function of the ledger, the verdicts and the spec, so it is written anew at every run and comes out the
 same. Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended.
+
+The audit is over ids, not texts: every row must end in the one id that the template ends an assistant turn with, the
+ids must spell the text, and the weights must lie on the assistant's ids alone. A model that was trained on rows without
+their stop token never stops (open-r1 pull requests 604 and 663).
 """
 
 from __future__ import annotations
@@ -16,36 +20,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.data.pipeline import Funnel, kind_of
-from distill.data.prompts import Prompts
+from distill.data.pipeline import Funnel, Prompts, kind_of
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import MixSpec
-from train.examples.examples import rows_of
+from train.examples.examples import Example, read_examples, rows_of
 from ttc import seeds
 from ttc.core import Message
 from ttc.durable import replace_text
+from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
-
-__all__ = [
-    "DATA",
-    "DECISIONS",
-    "FUNNEL",
-    "LINEAGE",
-    "PROMPTS",
-    "SAMPLES",
-    "TRAIN",
-    "funnel_of",
-    "mixed_in",
-    "read_lines",
-    "write_data",
-    "write_json",
-    "write_lines",
-]
 
 DATA, TRAIN, LINEAGE, SAMPLES = "data", "train.jsonl", "lineage.jsonl", "samples.jsonl"
 DECISIONS, PROMPTS, FUNNEL = "decisions.jsonl", "prompts.jsonl", "funnel.json"
@@ -62,24 +50,18 @@ def write_data(
     """Write everything and return the file of rows; `prompts` are those of each domain."""
     folder = job_folder / DATA
     folder.mkdir(parents=True, exist_ok=True)
-    write_lines(folder / TRAIN, (row.to_json() for row in rows))
-    write_lines(
-        folder / LINEAGE,
-        ({"row": i, "prompt": row.key, "parents": list(row.parents), **row.notes} for i, row in enumerate(rows)),
-    )
-    write_lines(folder / SAMPLES, map(_line_of, samples))
-    write_lines(
-        folder / DECISIONS,
-        ({"key": key, **asdict(decision)} for key, decision in sorted(funnel.dropped.items())),
-    )
-    write_lines(
-        folder / PROMPTS,
-        (
-            {"domain": name, "problem": problem, "reason": reason}
-            for name, cleaned in prompts.items()
-            for problem, reason in cleaned.dropped
-        ),
-    )
+    origins = [{"row": i, "prompt": row.key, "parents": list(row.parents), **row.notes} for i, row in enumerate(rows)]
+    decisions = [{"key": key, **asdict(decision)} for key, decision in sorted(funnel.dropped.items())]
+    problems = [
+        {"domain": name, "problem": problem, "reason": reason}
+        for name, cleaned in prompts.items()
+        for problem, reason in cleaned.dropped
+    ]
+    _write_lines(folder / TRAIN, (row.to_json() for row in rows))
+    _write_lines(folder / LINEAGE, origins)
+    _write_lines(folder / SAMPLES, map(_line_of, samples))
+    _write_lines(folder / DECISIONS, decisions)
+    _write_lines(folder / PROMPTS, problems)
     write_json(folder / FUNNEL, funnel_of(prompts, funnel, len(rows), failed))
     return folder / TRAIN
 
@@ -116,7 +98,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in iterate(path)]
 
 
-def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines in one step."""
     replace_text(path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
 
@@ -157,3 +139,94 @@ def _foreign(row: Mapping[str, Any], where: str) -> TrainingRow:
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as exc:
         raise RecordError(f"{where}: not a row of examples ({exc!r})") from exc
+
+
+_PROBE = "zqx"
+"""A content that no template writes by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowAudit:
+    """Shares and counts over all rows; `problems` are the first few rows that break a rule, in words."""
+
+    num_rows: int
+    num_tokens: int
+    stop_share: float
+    longest: int
+    problems: Sequence[str]
+
+
+def turn_end(folder: Path) -> tuple[int, ...]:
+    """Ids that the template writes after an assistant's content; empty when there is no template, or it refuses."""
+    from jinja2 import TemplateError
+
+    from train.base.models import load_tokenizer
+
+    tokenizer: Any = load_tokenizer(folder)
+    if not tokenizer.chat_template:
+        return ()
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _PROBE}]
+    try:
+        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False))
+    except TemplateError:
+        return ()
+    tail = text.rpartition(_PROBE)[2].lstrip()
+    return tuple(tokenizer.encode(tail, add_special_tokens=False)) if tail else ()
+
+
+def audit_rows(path: Path, rows: Sequence[TrainingRow], student: Path, max_context: int) -> RowAudit:
+    """Audit a file of rows against the student that will learn them; raises ConfigError when a rule is broken."""
+    from train.base.models import load_tokenizer
+
+    text, tokenizer = Text(student), load_tokenizer(student)
+    end = int(tokenizer.eos_token_id)
+    ends = turn_end(student)
+    if ends and ends[0] != end:
+        ending = text.decode([ends[0]])
+        raise ConfigError(
+            f"the template of {student} ends a turn with {ending!r}, but its tokenizer's end-of-text token is "
+            f"{text.decode([end])!r}; set eos_token to {ending!r} in tokenizer_config.json"
+        )
+    examples = read_examples(path, text, end)
+    problems = [
+        f"row {number}: {problem}"
+        for number, (row, example) in enumerate(zip(rows, examples, strict=True))
+        if (problem := _problem(row, example, text, end, max_context))
+    ]
+    stopped = sum(example.token_ids[-1] == end for example in examples)
+    masked = _masked(examples[:64], int(tokenizer.pad_token_id))
+    if masked is not None:
+        problems.append(masked)
+    return RowAudit(
+        len(examples),
+        sum(len(example.token_ids) for example in examples),
+        stopped / len(examples),
+        max(len(example.prompt_ids) + len(example.token_ids) for example in examples),
+        problems,
+    )
+
+
+def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_context: int) -> str:
+    """What is wrong with a row, or nothing."""
+    if example.token_ids[-1] != end or end in example.token_ids[:-1]:
+        return "the stop token must stand at its end, once"
+    text_of_ids = text.decode(example.token_ids[:-1])
+    if row.completion not in text_of_ids or (row.thinking or "") not in text_of_ids:
+        return f"its ids spell {text_of_ids[-60:]!r}, not its text"
+    length = len(example.prompt_ids) + len(example.token_ids)
+    if length > max_context:
+        return f"{length} tokens do not fit the student's context of {max_context}"
+    return ""
+
+
+def _masked(examples: Sequence[Example], pad_id: int) -> str | None:
+    """Whether the batch that training will make puts weight on the completions' tokens and on nothing else."""
+    from train.examples.imitation import imitation_batch
+
+    batch = imitation_batch(examples, pad_id, "token", max(len(example.token_ids) for example in examples))
+    for row, example in enumerate(examples):
+        weighted = {int(place) + 1 for place in (batch.ce[row] > 0).nonzero().flatten()}
+        start = len(example.prompt_ids)
+        if weighted != set(range(start, start + len(example.token_ids))):
+            return f"row {row}: the loss mask is not the assistant's tokens"
+    return None

@@ -1,4 +1,4 @@
-"""From generated answers to those that are learnt: filters say why not, a selector which ones first; reasons are kept.
+"""Which problems are asked and which answers are learnt: filters say why not, a selector which ones first.
 
     filter      factory(**fields of [filters.NAME]) -> Filter;   filter(samples, context) -> a reason each, None to keep
     selector    factory(**fields of [select]) -> Selector;       selector(answers to one prompt, seed) -> the best first
@@ -15,6 +15,11 @@ duplicates, then difficulty; those that say nothing come last, by name. The usua
 
 ReST-EM caps at 10, so that easy prompts do not fill the data. Every answer comes out once: kept, or with the stage that
 dropped it and its reason, `kind` or `kind: detail`, of which the funnel counts the kinds.
+
+Problems are cleaned before anything is spent: duplicates, measured ones, and prompts that tell their answer go, by two
+detectors (`evals.data.decontamination`): equal texts, and a shared run of n words. What every prompt of a task shares,
+such as an instruction, is set aside first, since a run of words that all prompts have tells nothing. Every dropped
+problem keeps its reason with the matched text. Left out: paraphrases.
 """
 
 from __future__ import annotations
@@ -26,29 +31,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from distill.spec.registries import FILTERS, SELECTORS
 from distill.spec.sample import Sample
+from evals.data.decontamination import answer_leaks, normalised, overlaps, own_texts, prompt_text
+from evals.task import Item
 from ttc.config.plugins import checked_return
 from ttc.config.values import parse
 from ttc.errors import ConfigError, MissingExtra
-
-__all__ = [
-    "Context",
-    "Decision",
-    "Filter",
-    "FilterPlace",
-    "Funnel",
-    "FunnelStage",
-    "PerAnswer",
-    "Selection",
-    "Selector",
-    "each",
-    "kind_of",
-    "place_of",
-    "placed",
-    "read_filters",
-    "read_selection",
-    "run_pipeline",
-    "settings_of",
-]
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -240,3 +227,37 @@ def _without(
     kinds = Counter(map(kind_of, lost.values()))
     stages.append(FunnelStage(name, len(samples), len(left), dict(sorted(kinds.items()))))
     return left
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The problems that stay, and the dropped ones: (id, reason), `kind: detail`."""
+
+    items: Sequence[Item]
+    dropped: Sequence[tuple[str, str]]
+
+
+def clean_prompts(items: Sequence[Item], measured: Sequence[Sequence[Item]], *, n: int = 13) -> Prompts:
+    """Drop problems that should not be asked.
+
+    Args:
+        items: the training problems of one domain.
+        measured: the problems of every task that something is measured on, task by task.
+        n: words of a shared run that count as the same text.
+    """
+    reasons: dict[int, str] = {}
+    for held_out in measured:
+        texts = own_texts([*items, *held_out])
+        for overlap in overlaps(texts[: len(items)], texts[len(items) :], n=n):
+            name = held_out[overlap.held_out].problem.id
+            reasons.setdefault(overlap.train, f"measured ({overlap.how}): {name}: {overlap.shared[:80]}")
+    leaks = {leak.problem_id: leak.shared for leak in answer_leaks(items)}
+    first: dict[str, str] = {}
+    for place, item in enumerate(items):
+        same = first.setdefault(normalised(prompt_text(item)), item.problem.id)
+        if same != item.problem.id:
+            reasons.setdefault(place, f"duplicate: {same}")
+        if item.problem.id in leaks:
+            reasons.setdefault(place, f"tells its answer: {leaks[item.problem.id][:80]}")
+    left = [item for place, item in enumerate(items) if place not in reasons]
+    return Prompts(left, [(items[place].problem.id, reasons[place]) for place in sorted(reasons)])

@@ -12,8 +12,6 @@ from distill.spec.sample import Sample
 from ttc import answers
 from ttc.errors import ConfigError
 
-__all__ = ["agreement", "share_of_votes"]
-
 
 @placed(40)
 def agreement(*, min_share: float = 0.5) -> Filter:

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from evals.data.decontamination import overlaps
-from ttc.errors import ConfigError
-
-__all__ = ["contamination"]
+from ttc.config.values import at_least
 
 
 @placed(80, usual=True)
@@ -22,8 +20,7 @@ def contamination(*, n: int = 13) -> Filter:
     Args:
         n: words of a shared run.
     """
-    if n < 1:
-        raise ConfigError(f"filter contamination: n must be at least 1, got {n}")
+    at_least("filter contamination", 1, n=n)
 
     def judge(samples: Sequence[Sample], context: Context) -> list[str | None]:
         reasons: list[str | None] = [None] * len(samples)

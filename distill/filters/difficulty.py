@@ -12,8 +12,6 @@ from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 
-__all__ = ["difficulty"]
-
 
 @placed(110)
 def difficulty(*, low: float = 0.0, high: float = 0.75, n: int = 4) -> Filter:

@@ -8,8 +8,6 @@ from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 from evals.data.decontamination import normalised
 
-__all__ = ["exact"]
-
 
 @placed(90, usual=True)
 def exact() -> Filter:

@@ -13,8 +13,6 @@ from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, OPEN
 
-__all__ = ["format"]
-
 
 @placed(50, usual=True)
 def format(*, final: bool = True, pattern: str | None = None, max_chars: int | None = None) -> Filter:

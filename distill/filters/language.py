@@ -11,8 +11,6 @@ from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.languages import check_code, shares
 
-__all__ = ["language"]
-
 
 @placed(60)
 def language(*, code: str = "en", min_share: float = 0.9) -> Filter:

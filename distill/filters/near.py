@@ -15,8 +15,6 @@ from distill.spec.sample import Sample
 from evals.data.decontamination import normalised
 from ttc.errors import ConfigError
 
-__all__ = ["jaccard", "near", "shingles"]
-
 
 @placed(100)
 def near(*, threshold: float = 0.9, n: int = 8, across: bool = False) -> Filter:

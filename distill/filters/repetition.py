@@ -7,8 +7,6 @@ from distill.spec.sample import Sample
 from ttc.errors import ConfigError
 from ttc.verifiers.format import repetition as repeated
 
-__all__ = ["repetition"]
-
 
 @placed(70, usual=True)
 def repetition(*, n: int = 8, max_share: float = 0.5) -> Filter:

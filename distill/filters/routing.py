@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from distill.data.pipeline import Context, Filter, placed
 from distill.spec.sample import Sample
 
-__all__ = ["routing", "win_rates", "winners"]
-
 
 @placed(10)
 def routing() -> Filter:

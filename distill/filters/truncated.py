@@ -5,8 +5,6 @@ from __future__ import annotations
 from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 
-__all__ = ["truncated"]
-
 
 @placed(20, usual=True)
 def truncated() -> Filter:

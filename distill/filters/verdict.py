@@ -5,8 +5,6 @@ from __future__ import annotations
 from distill.data.pipeline import Filter, each, placed
 from distill.spec.sample import Sample
 
-__all__ = ["verdict"]
-
 
 @placed(30, usual=True)
 def verdict() -> Filter:

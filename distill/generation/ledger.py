@@ -36,20 +36,6 @@ from ttc.errors import ConfigError, RecordError
 from ttc.records import decode, encode
 from ttc.session.thinking import Thinking
 
-__all__ = [
-    "LEDGER",
-    "AnswerLedger",
-    "Failure",
-    "LedgerEntry",
-    "LedgerRow",
-    "Outcome",
-    "WorkUnit",
-    "distinct",
-    "prompt_digest",
-    "sampling_digest",
-    "units_of",
-]
-
 LEDGER = "ledger.sqlite"
 """The name of its file in a job's folder."""
 
@@ -141,11 +127,6 @@ class LedgerEntry:
     seconds: float
     error: str
     attempts: int
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the answer was cut by a limit."""
-        return self.answer is not None and self.answer.finish_reason != "stop"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,6 @@ from distill.spec.teacher import Teacher
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.errors import ConfigError, EngineError, MissingExtra
 
-__all__ = ["MAX_DEATHS", "RayGenerator", "opener_for", "ray_opener"]
-
 MAX_DEATHS = 3
 """So many actors may die over one unit before it counts as failed."""
 

@@ -7,6 +7,10 @@ Run again, it goes on where it was killed: answers are on the ledger, training i
 runs; everything in between is a function of those and is made anew. `promoted` in the job's folder is a link to the
 student, moved in one step and only when every declared gate passes.
 
+The smoke gate asks for all answers to the first few problems of every assignment and refuses the job when more than
+`smoke_failures` of them get none that passes the filters that judge an answer by itself, saying what those said. What
+it generated stays on the ledger and is not paid again. A teacher is opened once where there is only one.
+
 Training is the method's stages as a run of `train`, in a folder named by a digest of the stages, the rows, the student
 and the seed: the same training is resumed or found done, changed data or settings train anew beside it.
 """
@@ -14,31 +18,27 @@ and the seed: the same training is resumed or found done, changed data or settin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from distill import preflight
-from distill.data.audit import RowAudit, audit_rows
-from distill.data.dataset import funnel_of, mixed_in, write_data, write_json
-from distill.data.pipeline import run_pipeline
-from distill.generation.generate import Opener
-from distill.generation.judging import gather
-from distill.generation.ledger import LEDGER, AnswerLedger
+from distill.data.dataset import RowAudit, audit_rows, funnel_of, mixed_in, write_data, write_json
+from distill.data.pipeline import PerAnswer, kind_of, run_pipeline
+from distill.generation.generate import Generator, Opener, fill, gather
+from distill.generation.ledger import LEDGER, AnswerLedger, Outcome, WorkUnit, distinct, units_of
 from distill.generation.shards import opener_for
-from distill.job.generation import expected_cost, spend, units_by_teacher
 from distill.job.manifest import write_card, write_manifest
-from distill.measure.evaluate import measure_model, measure_teacher
-from distill.measure.measured import Measured, recoveries
-from distill.plan.gates import job_checks
-from distill.plan.lock import check_lock, claim
-from distill.plan.resolve import PROBE, JobPlan, resolve
+from distill.measure.evaluate import Measured, measure_model, measure_teacher, recoveries
+from distill.plan.resolve import PROBE, JobPlan, check_lock, claim, job_checks, resolve
 from distill.preflight import Finding
-from distill.spec.method import Data
+from distill.spec.method import Assignment, Data
 from distill.spec.sample import Sample
 from distill.spec.spec import JobSpec
-from distill.spec.teacher import name_of
+from distill.spec.teacher import Teacher, name_of
 from evals.numbers.gates import GateCheck
 from train.base.models import load_tokenizer
 from train.base.stage import StageResult
@@ -49,9 +49,6 @@ from ttc.durable import replace_link
 from ttc.errors import ConfigError, UnknownName
 from ttc.identity.digests import file_digest
 from ttc.records import LineFile
-
-__all__ = ["LOG", "RESULT", "JobResult", "Planned", "Trained", "plan_job", "refused", "run_job", "train_student"]
-
 
 RESULT, LOG = "result.json", "log.jsonl"
 Log = Callable[[str], None]
@@ -82,12 +79,16 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
     Raises:
         ConfigError: it cannot be resolved, or the folder holds another job.
     """
-    plan = resolve(spec, folder)
-    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
-    findings = preflight.run(plan.job)
+    plan, findings = _checked(spec, folder)
     if not refused(findings, spec):
         claim(plan)
     return Planned(plan, findings, _cost(plan))
+
+
+def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
+    plan = resolve(spec, folder)
+    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
+    return plan, preflight.run(plan.job)
 
 
 def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None) -> JobResult:
@@ -103,9 +104,7 @@ def run_job(spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None)
         ConfigError: it cannot be resolved, the pre-flight or the smoke gate refuses it, or the folder is another's.
         TTCError: a teacher, the verifier or the training broke; run it again to go on.
     """
-    plan = resolve(spec, folder)
-    check_lock(plan)  # first: what the pre-flight would say of a file that was changed is no help
-    findings = preflight.run(plan.job)
+    plan, findings = _checked(spec, folder)
     wrong = refused(findings, spec)
     if wrong:
         reasons = "; ".join(f"{finding.check}: {finding.text} ({finding.fix})" for finding in wrong)
@@ -175,12 +174,7 @@ class Trained:
 
 
 def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None]) -> Trained:
-    """Run the method's stages from the student's folder, resuming what is there.
-
-    Raises:
-        ConfigError: a stage cannot work.
-        TrainingError: a stage cannot go on.
-    """
+    """Run the method's stages from the student's folder, or go on there; raises ConfigError, TrainingError."""
     import torch
     from transformers.utils import logging as transformers_logging
 
@@ -301,3 +295,115 @@ def refused(findings: Sequence[Finding], spec: JobSpec) -> list[Finding]:
         if name not in names:
             raise UnknownName("pre-flight check", name, names)
     return [finding for finding in findings if not finding.ok and finding.check not in spec.waive]
+
+
+async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log) -> None:
+    """Bring every unit onto the ledger; raises ConfigError (the smoke gate) or EngineError (run it again to go on)."""
+    teachers = _OpenTeachers(opener)
+    missing = {teacher.digest: len(ledger.missing(units)) for teacher, units in units_by_teacher(plan)}
+    try:
+        if plan.spec.smoke:
+            for assignment in plan.assignments:
+                if assignment.gated and assignment.label != PROBE:
+                    await _smoke(plan, assignment, ledger, teachers, log)
+        cost = expected_cost(plan, ledger)
+        if cost:
+            log(cost)
+        for teacher, units in units_by_teacher(plan):
+            say = partial(_say_progress, log, teacher.name)
+            await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=teachers.open, progress=say)
+            num_new = missing[teacher.digest]
+            log(f"{teacher.name}: {len(units) - num_new} answers were on the ledger, {num_new} made now")
+    finally:
+        await teachers.end()
+
+
+def units_by_teacher(plan: JobPlan) -> list[tuple[Teacher, list[WorkUnit]]]:
+    """Every teacher with its units, each once."""
+    by_digest: dict[str, tuple[Teacher, list[Assignment]]] = {}
+    for assignment in plan.assignments:
+        by_digest.setdefault(assignment.teacher.digest, (assignment.teacher, []))[1].append(assignment)
+    return [
+        (teacher, distinct(pair for assignment in several for pair in units_of(assignment, plan.spec.seed)))
+        for teacher, several in by_digest.values()
+    ]
+
+
+def expected_cost(plan: JobPlan, ledger: AnswerLedger) -> str:
+    """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left."""
+    lines = []
+    for teacher, units in units_by_teacher(plan):
+        there = ledger.usages({unit.key for unit in units})
+        missing = len(ledger.missing(units))
+        if there and missing:
+            tokens = sum(usage.tokens for usage in there) / len(there)
+            flops = sum(usage.flops for usage in there) / len(there)
+            cost = f"{missing:,} answers to make, about {missing * tokens:,.0f} tokens"
+            lines.append(f"{teacher.name}: {cost}" + (f", {missing * flops:.2g} FLOPs" if flops else ""))
+    return "; ".join(lines)
+
+
+async def _smoke(
+    plan: JobPlan, assignment: Assignment, ledger: AnswerLedger, teachers: _OpenTeachers, log: Log
+) -> None:
+    spec = plan.spec
+    first = assignment.items[: spec.smoke]
+    gate = replace(assignment, items=first)
+    units = distinct(units_of(gate, spec.seed))
+    if not ledger.missing(units) and not ledger.missing(distinct(units_of(assignment, spec.seed))):
+        return  # all of it is paid for
+    await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=teachers.open)
+    answers = await gather(ledger, [gate], spec.seed, spec.verifier)
+    filters = {name: judge for name, judge in plan.filters.items() if isinstance(judge, PerAnswer)}
+    passed = run_pipeline(answers.samples, filters, plan.context, None, spec.seed)
+    lost = len(first) - len({sample.prompt for sample in passed.kept})
+    name = assignment.teacher.name
+    log(f"smoke gate: {len(first) - lost} of {len(first)} problems got an accepted answer from {name}")
+    if lost > spec.smoke_failures:
+        kinds = Counter(f"{d.stage}: {kind_of(d.reason)}" for d in passed.dropped.values())
+        kinds.update(f"failed: {error[:80]}" for error in answers.failed)
+        reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5))
+        raise ConfigError(
+            f"smoke gate: {lost} of the first {len(first)} problems got no answer of {name} that is "
+            f"accepted ({reasons}); nothing more was spent. Take a better teacher, more answers (n), more tokens "
+            f"(sampling.max_tokens), or accept it: smoke_failures = {lost}"
+        )
+
+
+def _say_progress(log: Log, name: str, written: int, missing: int) -> None:
+    """Say now and then how far a teacher has come."""
+    if written % max(1, missing // 10) == 0 and missing >= 100:
+        log(f"{name}: {written:,} of {missing:,} answers")
+
+
+class _OpenTeachers:
+    """The generator of the last teacher, which stays open between two uses; opening another one closes it."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self._digest = ""
+        self._open: list[Generator] = []
+
+    def open(self, teacher: Teacher, concurrency: int) -> Generator:
+        """This generator, turned to `teacher`."""
+        if self._digest != teacher.digest:
+            self._open.append(self._opener(teacher, concurrency))
+            self._digest = teacher.digest
+        return self
+
+    async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
+        """See `Generator.answer`."""
+        await self._close(keep=1)
+        async for pair in self._open[-1].answer(units):
+            yield pair
+
+    async def close(self) -> None:
+        """Leave the teacher open for its next use."""
+
+    async def end(self) -> None:
+        """Close every teacher."""
+        await self._close(keep=0)
+
+    async def _close(self, keep: int) -> None:
+        while len(self._open) > keep:
+            await self._open.pop(0).close()

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from distill.generation.judging import verifier_of
+from distill.generation.generate import verifier_of
 from distill.spec.method import DistillJob
 from evals.task import Item, Task
 from train.base.models import load_tokenizer
@@ -31,8 +31,6 @@ from ttc.core import Engine, Message, Sampling, Submission, Verifier
 from ttc.engines.shared.text import Text
 from ttc.session.session import Session
 from ttc.session.thinking import CLOSE, OPEN, Thinking
-
-__all__ = ["Flags", "Variant", "VariantReply", "ask_all", "measured_items", "obedience", "two_turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,8 @@ class Flags:
         for message in reversed(messages):
             if message.role == "assistant":
                 continue
-            places = {
-                self.think: message.content.rfind(self.think),
-                self.no_think: message.content.rfind(self.no_think),
-            }
-            last = max(places, key=lambda flag: places[flag])
-            if places[last] >= 0:
+            last = max((self.think, self.no_think), key=message.content.rfind)
+            if last in message.content:
                 return last == self.think
         return default
 
@@ -94,10 +88,10 @@ class VariantReply:
     right: bool
 
 
-def measured_items(job: DistillJob) -> list[tuple[Task, list[Item]]]:
+def measured_items(job: DistillJob) -> list[tuple[Task, Item]]:
     """The held-out problems of every domain that has some, as many as the spec measures."""
     tasks = [domain.held_out for domain in job.domains if domain.held_out is not None]
-    return [(task, task.items(job.spec.eval.limit, 0)) for task in tasks]
+    return [(task, item) for task in tasks for item in task.items(job.spec.eval.limit, 0)]
 
 
 def ask_all(
@@ -154,7 +148,7 @@ def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, t
 
     `turns`: ask about earlier turns too.
     """
-    items = [(task, item) for task, problems in measured_items(job) for item in problems]
+    items = measured_items(job)
     if not items:
         return {}
     cases = {"think": True, "no_think": False, "default": True, "switch": False}

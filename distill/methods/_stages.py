@@ -13,8 +13,6 @@ from distill.spec.spec import JobSpec, TeacherSpec
 from train.base.stage import Setting
 from ttc.errors import ConfigError
 
-__all__ = ["EPOCHS", "BaseMethod", "check_readers", "check_teachers", "on_policy_stage", "sft_stage"]
-
 
 class BaseMethod:
     """A `Method` but for `about`: teachers answer every problem, and what is kept is learnt by cross-entropy.
@@ -56,11 +54,7 @@ def check_teachers(spec: JobSpec, method: str) -> None:
 
 
 def check_readers(spec: JobSpec, method: str) -> None:
-    """Refuse teachers and domains that a student cannot be supervised with.
-
-    Raises:
-        ConfigError: no teacher, one without a model, one under a strategy, or a domain without a held-out task.
-    """
+    """Refuse no teacher, one without a model or under a strategy, and a domain without a held-out task."""
     check_teachers(spec, method)
     for teacher in spec.teachers:
         if teacher.model is None:

@@ -28,8 +28,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
-__all__ = ["budget"]
-
 _ON = Thinking(mode="on")
 
 
@@ -96,11 +94,7 @@ class _Budget(BaseMethod):
         return plain + by_budget
 
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
-        """See `Method.rows`.
-
-        Raises:
-            ConfigError: no trace is near one of the budgets; says what lengths there are.
-        """
+        """See `Method.rows`; raises ConfigError, with the lengths there are, when none is near a budget."""
         text = Text(job.student)
         lengths = {sample.key: len(text.encode(sample.answer.thinking)) for sample in samples}
         groups: dict[tuple[str, int], list[Sample]] = {}
@@ -124,7 +118,7 @@ class _Budget(BaseMethod):
 
     def measure(self, job: DistillJob, model: Path, setting: Setting) -> Mapping[str, float]:
         """See `Method.measure`: length over budget and accuracy per budget; `obedience`, the share of budgets kept."""
-        items = [(task, item) for task, problems in measured_items(job) for item in problems]
+        items = measured_items(job)
         if not items:
             return {}
         questions = {

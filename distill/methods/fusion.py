@@ -28,8 +28,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.session.thinking import Thinking
 
-__all__ = ["fusion"]
-
 _MODES: Mapping[str, Thinking] = {"think": Thinking(mode="on"), "no_think": Thinking(mode="off")}
 
 
@@ -106,11 +104,7 @@ class _Fusion(BaseMethod):
         ]
 
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
-        """See `Method.rows`; the side that there is too much of is thinned by the job's seed.
-
-        Raises:
-            ConfigError: nothing is left of one of the modes.
-        """
+        """See `Method.rows`; too many of a mode are thinned by the seed. Raises ConfigError where one has none."""
         thinking = [s for s in samples if s.label == "think" and s.answer.thinking.strip()]
         plain = [s for s in samples if s.label == "no_think" and not s.answer.thinking.strip()]
         plain = plain if self.answers == "own" else thinking

@@ -18,8 +18,6 @@ from distill.spec.spec import JobSpec
 from distill.supervision.divergence import WORDS, Kind
 from ttc.errors import ConfigError
 
-__all__ = ["on_policy"]
-
 _DEFAULTS: Mapping[str, Any] = {"steps": 100, "lr": 5e-4}
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from distill.methods._stages import BaseMethod
 from distill.spec.method import DistillJob, Method
 
-__all__ = ["rejection"]
-
 
 def rejection() -> Method:
     """Sample, verify, filter, imitate."""

@@ -21,11 +21,6 @@ from distill.spec.spec import JobSpec
 from ttc import answers
 from ttc.errors import ConfigError
 
-__all__ = ["search"]
-
-PLAIN = ("direct",)
-"""Strategies that search for nothing: with a cap or a floor on thinking they are budget forcing."""
-
 
 def search(
     *, trust: Literal["verifier", "self"] = "verifier", min_share: float = 0.5, agreeing: bool = False
@@ -55,7 +50,7 @@ class _Search(BaseMethod):
                 'search needs a strategy: --strategy majority:n=16, or [teacher] strategy = "majority:n=16"'
             )
         for teacher in spec.teachers:
-            plain = teacher.strategy.partition(":")[0] in PLAIN
+            plain = teacher.strategy.partition(":")[0] == "direct"  # budget forcing under a cap or a floor on thinking
             if plain and not (spec.thinking.active or spec.thinking.extends):
                 raise ConfigError(
                     f"search: teacher {teacher.name} searches for nothing with {teacher.strategy}; name a strategy "

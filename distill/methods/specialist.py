@@ -22,8 +22,6 @@ from distill.spec.spec import JobSpec
 from distill.supervision.divergence import Kind
 from ttc.errors import ConfigError
 
-__all__ = ["specialist"]
-
 
 def specialist(
     *,
@@ -90,8 +88,7 @@ class _Specialist(BaseMethod):
 
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
         """See `Method.rows`: all that is left is of the winners."""
-        notes = [{"domain": sample.domain, "teacher": sample.teacher} for sample in samples]
-        return [replace(row_of(sample), notes=note) for sample, note in zip(samples, notes, strict=True)]
+        return [replace(row_of(s), notes={"domain": s.domain, "teacher": s.teacher}) for s in samples]
 
     def stages(self, job: DistillJob, data: Data | None) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """See `Method.stages`; who teaches which domain is read off the rows."""

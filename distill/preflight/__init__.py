@@ -38,7 +38,6 @@ __all__ = [
     "teacher_folders",
 ]
 
-
 CHECKS = Registry(
     "check", "distill.preflight", "ttc.preflight",
     PluginShape(("distill.preflight:Finding",), takes=("job",), has_options=False),

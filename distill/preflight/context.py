@@ -14,8 +14,6 @@ from train.base.models import load_tokenizer
 from ttc.engines.shared.shape import read_config
 from ttc.engines.shared.text import Text
 
-__all__ = ["context"]
-
 _LONGEST = 8
 """Prompts per domain that are rendered: those with the most characters."""
 

@@ -11,8 +11,6 @@ import shutil
 from distill.preflight import Finding, fine, num_weights, refused
 from distill.spec.method import DistillJob
 
-__all__ = ["disk"]
-
 _COPIES = 2 * 3 + 2
 """Of the weights in fp32: two checkpoints of three tensors per weight, the student of the run and its copy."""
 

@@ -10,8 +10,6 @@ from distill.preflight import Finding, fine, reads_tokens, refused, skipped, tea
 from distill.spec.method import DistillJob
 from ttc.engines.shared.text import Text
 
-__all__ = ["end_of_text"]
-
 
 def end_of_text(job: DistillJob) -> Finding:
     """Compare the declared end-of-text tokens."""

@@ -11,8 +11,6 @@ import os
 from distill.preflight import Finding, fine, num_weights, reads_tokens, refused
 from distill.spec.method import DistillJob
 
-__all__ = ["memory"]
-
 _STUDENT = 5
 """Tensors per weight of the student."""
 

@@ -13,8 +13,6 @@ from distill.preflight import Finding, fine, refused
 from distill.spec.method import DistillJob
 from train.update.batch import NORMALISERS
 
-__all__ = ["normaliser"]
-
 
 def normaliser(job: DistillJob) -> Finding:
     """Run the job's normaliser on a mask and on a wider one."""

@@ -10,8 +10,6 @@ from distill.preflight import Finding, fine, is_off, reads_tokens, refused
 from distill.spec.method import DistillJob
 from ttc.identity.digests import model_digests
 
-__all__ = ["own_samples"]
-
 
 def own_samples(job: DistillJob) -> Finding:
     """Compare the weights of student and teachers."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from distill.preflight import Finding, fine, is_off, refused
 from distill.spec.method import DistillJob
 
-__all__ = ["packing"]
-
 
 def packing(job: DistillJob) -> Finding:
     """Look for packing in [train]."""

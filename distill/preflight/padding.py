@@ -12,8 +12,6 @@ from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
 from ttc.engines.shared.text import Text
 
-__all__ = ["padding"]
-
 
 def padding(job: DistillJob) -> Finding:
     """Look at the student's padding."""

@@ -6,12 +6,10 @@ trains draws them itself, so there the job is refused.
 
 from __future__ import annotations
 
-from distill.data.prompts import clean_prompts
+from distill.data.pipeline import clean_prompts
 from distill.preflight import Finding, fine, raw_items, reads_tokens, refused
 from distill.spec.method import DistillJob
 from evals.data.decontamination import answer_leaks
-
-__all__ = ["prompts"]
 
 
 def prompts(job: DistillJob) -> Finding:

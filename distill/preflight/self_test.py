@@ -16,8 +16,7 @@ import torch
 from distill.preflight import Finding, fine, reads_tokens, refused, skipped
 from distill.spec.method import DistillJob
 from distill.supervision.divergence import reverse
-from distill.supervision.learner import SELF_TEST
-from distill.supervision.panel import TeacherPanel
+from distill.supervision.panel import SELF_TEST, TeacherPanel
 from distill.supervision.reader import LocalReader
 from train.base.models import load_model
 from train.base.rollout import Collector, Rollout, group_draws
@@ -26,8 +25,6 @@ from train.update.batch import rollout_batch
 from train.update.logprobs import token_logprobs
 from ttc.core import Sampling
 from ttc.engines.shared.text import Text
-
-__all__ = ["self_test"]
 
 _ANSWERS, _TOKENS = 2, 32
 

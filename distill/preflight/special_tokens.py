@@ -15,8 +15,6 @@ from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
 from ttc.engines.shared.text import Text
 
-__all__ = ["special_tokens"]
-
 
 def special_tokens(job: DistillJob) -> Finding:
     """Compare the roles."""

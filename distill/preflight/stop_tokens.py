@@ -6,12 +6,10 @@ samples are cut at the limit, and a student made with it inherits that (open-r1 
 
 from __future__ import annotations
 
-from distill.data.audit import turn_end
+from distill.data.dataset import turn_end
 from distill.preflight import Finding, fine, folders, refused
 from distill.spec.method import DistillJob
 from ttc.engines.shared.text import Text
-
-__all__ = ["stop_tokens"]
 
 
 def stop_tokens(job: DistillJob) -> Finding:

@@ -15,8 +15,6 @@ from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["template"]
-
 
 def template(job: DistillJob) -> Finding:
     """Compare the rendered prompts; the student's template must be there in any case."""

@@ -17,8 +17,6 @@ from distill.preflight import Finding, fine, reads_tokens, refused, skipped, tea
 from distill.spec.method import DistillJob
 from train.base.models import load_tokenizer
 
-__all__ = ["Difference", "differences", "id_bytes", "tokenizer"]
-
 
 def tokenizer(job: DistillJob) -> Finding:
     """Compare what ids stand for."""

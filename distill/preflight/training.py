@@ -12,8 +12,6 @@ from train.registries import STAGES
 from ttc.config.signatures import parsed
 from ttc.errors import ConfigError
 
-__all__ = ["training"]
-
 
 def training(job: DistillJob) -> Finding:
     """Bind the fields without running anything."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from distill.preflight import Finding, fine, is_off, refused
 from distill.spec.method import DistillJob
 
-__all__ = ["truncation"]
-
 
 def truncation(job: DistillJob) -> Finding:
     """Look whether cut answers are kept out."""

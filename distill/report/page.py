@@ -5,13 +5,19 @@ No date, no machine name and no path is in it: the same job gives the same bytes
 
 from __future__ import annotations
 
-from distill.report.data import JobData
-from distill.report.tables import TABLES, Table
-from evals.numbers.statistics import mean_interval
+from pathlib import Path
+
+from distill.report.tables import TABLES, JobData, Table, pass_rates, read_job
 from evals.report.kit import bullets, document, element, text, text_table
 from evals.report.lines import Bar, Series, line_chart, panel
+from ttc.durable import replace_text
 
-__all__ = ["charts", "render_page"]
+
+def write_page(folder: Path, out: Path | None) -> Path:
+    """Write the page of a job and return its path; JOB/report.html by default."""
+    path = out or folder / "report.html"
+    replace_text(path, render_page(read_job(folder)))
+    return path
 
 
 def render_page(job: JobData) -> str:
@@ -44,19 +50,11 @@ def charts(job: JobData) -> str:
 
 def _passed(job: JobData) -> tuple[str, str]:
     """The share of right answers of each teacher, by difficulty where that is a number."""
-    groups: dict[str, dict[int, list[tuple[float, str]]]] = {}
-    for sample in job.samples:
-        named = str(sample["difficulty"] or "")
-        if named.isdecimal():
-            right = float(sample["status"] == "correct")
-            groups.setdefault(sample["teacher"], {}).setdefault(int(named), []).append((right, sample["prompt"]))
-    series = []
-    for teacher, levels in groups.items():
-        bars = []
-        for level, outcomes in sorted(levels.items()):
-            rate = mean_interval([right for right, _ in outcomes], [prompt for _, prompt in outcomes], seed=job.seed)
-            bars.append(Bar(level, rate.value, rate.low, rate.high))
-        series.append(Series(teacher, [(float(bar.step), bar.value) for bar in bars], bars))
+    bars: dict[str, list[Bar]] = {}
+    for teacher, level, _, rate in pass_rates(job):
+        if level.isdecimal():
+            bars.setdefault(teacher, []).append(Bar(int(level), rate.value, rate.low, rate.high))
+    series = [Series(teacher, [(float(bar.step), bar.value) for bar in own], own) for teacher, own in bars.items()]
     title = "Pass rate by difficulty"
     return title, line_chart(title, series, share=True)
 

@@ -1,19 +1,83 @@
-"""The tables of a report, as texts: the same for the terminal and for the page."""
+"""What a report shows of a job folder, finished or not: tables of texts, the same for the terminal and for the page."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from distill.measure.measured import HEAD, compared, recoveries, share
-from distill.report.data import JobData
-from evals.numbers.statistics import mean_interval
+from distill.data.dataset import DATA, FUNNEL, LINEAGE, PROMPTS, SAMPLES, read_lines
+from distill.generation.ledger import LEDGER, AnswerLedger
+from distill.measure.evaluate import HEAD, Measured, compared, recoveries, share
+from distill.plan.resolve import read_lock
+from evals.numbers.statistics import Interval, mean_interval
+from train.recipe.run import stage_folders
+from ttc.core import Usage
 
-__all__ = ["TABLES", "Table", "render"]
+
+@dataclass(frozen=True, slots=True)
+class JobData:
+    """Everything a report shows. `samples`, `lineage`, `prompts` are the lines of the files of those names.
+
+    `result` is None before the job is finished; `totals` are the ledger's; `training` is the metrics of each stage of
+    the finished training.
+    """
+
+    lock: Mapping[str, Any]
+    totals: Mapping[str, Any]
+    funnel: Mapping[str, Any] | None
+    samples: Sequence[Mapping[str, Any]]
+    lineage: Sequence[Mapping[str, Any]]
+    prompts: Sequence[Mapping[str, Any]]
+    result: Mapping[str, Any] | None
+    training: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    @property
+    def seed(self) -> int:
+        """Of the intervals."""
+        return int(self.lock["spec"]["seed"])
+
+    @property
+    def measured(self) -> dict[str, Measured]:
+        """What was measured, by who; empty before the job is finished."""
+        if self.result is None:
+            return {}
+        return {who: Measured.from_json(numbers) for who, numbers in self.result["measured"].items()}
+
+
+def read_job(folder: Path) -> JobData:
+    """Read a job folder; raises ConfigError when it is none."""
+    lock = read_lock(folder)
+    totals: Mapping[str, Any] = {}
+    if (folder / LEDGER).is_file():
+        with AnswerLedger(folder / LEDGER) as ledger:
+            totals = ledger.totals()
+    data = folder / DATA
+    there = (data / FUNNEL).is_file()
+    path = folder / "result.json"
+    result = json.loads(path.read_text()) if path.is_file() else None
+    return JobData(
+        lock,
+        totals,
+        json.loads((data / FUNNEL).read_text()) if there else None,
+        read_lines(data / SAMPLES) if there else (),
+        read_lines(data / LINEAGE) if there else (),
+        read_lines(data / PROMPTS) if there else (),
+        result,
+        {} if result is None else _training(folder / "train" / result["training"]),
+    )
+
+
+def _training(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Metrics by the name of the stage."""
+    paths = {stage.name: stage / "metrics.jsonl" for stage in stage_folders(run)}
+    return {name: read_lines(path) for name, path in paths.items() if path.is_file()}
 
 
 Rows = Sequence[Mapping[str, Any]]
@@ -40,16 +104,24 @@ def funnel(job: JobData) -> Table:
     return Table("Funnel", ("stage", "came", "kept", "dropped because"), rows, f"{counts['rows']:,} rows to learn from")
 
 
-def by_difficulty(job: JobData) -> Table:
-    """The teachers' pass rate by difficulty, with intervals over problems."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+def pass_rates(job: JobData) -> list[tuple[str, str, int, Interval]]:
+    """(teacher, difficulty, answers, share of right ones with its interval over problems), easy problems first."""
+    groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for sample in job.samples:
-        groups.setdefault((sample["teacher"], str(sample["difficulty"] or "")), []).append(sample)
-    rows = []
-    for (teacher, level), samples in sorted(groups.items(), key=lambda entry: (entry[0][0], _natural(entry[0][1]))):
-        right = [float(sample["status"] == "correct") for sample in samples]
-        rate = mean_interval(right, [sample["prompt"] for sample in samples], seed=job.seed)
-        rows.append((teacher, level or "all", f"{len(samples):,}", share(rate)))
+        groups.setdefault(sample["teacher"], {}).setdefault(str(sample["difficulty"] or ""), []).append(sample)
+    rates = []
+    for teacher, levels in groups.items():
+        for level, samples in sorted(levels.items(), key=lambda entry: _natural(entry[0])):
+            right = [float(sample["status"] == "correct") for sample in samples]
+            rate = mean_interval(right, [sample["prompt"] for sample in samples], seed=job.seed)
+            rates.append((teacher, level, len(samples), rate))
+    return rates
+
+
+def by_difficulty(job: JobData) -> Table:
+    """The teachers' pass rate by difficulty."""
+    rates = sorted(pass_rates(job), key=itemgetter(0))
+    rows = [(teacher, level or "all", f"{count:,}", share(rate)) for teacher, level, count, rate in rates]
     return Table("Pass rate by difficulty", ("teacher", "difficulty", "answers", "correct % (95 %)"), rows)
 
 
@@ -94,7 +166,7 @@ def cost(job: JobData) -> Table:
     rows = []
     for teacher, samples in by_teacher.items():
         usage = job.totals["usage"].get(digests.get(teacher, ""), {})
-        tokens = _tokens(usage) if usage else sum(sample["spent"] for sample in samples)
+        tokens = Usage(**usage).tokens if usage else sum(sample["spent"] for sample in samples)
         kept_tokens = sum(sample["tokens"] for sample in samples if sample["key"] in parents)
         solved = len({sample["prompt"] for sample in samples if sample["status"] == "correct"})
         rows.append(
@@ -109,7 +181,7 @@ def before_after(job: JobData) -> Table:
     by_model = job.measured
     if not by_model:
         return Table("Before and after", HEAD, ())
-    rows = [line.cells for line in compared(by_model, job.seed)]
+    rows = compared(by_model, job.seed)
     gains = [
         f"the student has {100 * value:.0f} % of the teacher's gain on {task}"
         for task, value in recoveries(by_model).items()
@@ -146,10 +218,6 @@ TABLES: Sequence[Callable[[JobData], Table]] = (
 )  # fmt: skip
 
 
-def _tokens(usage: Mapping[str, Any]) -> int:
-    return int(usage["generated"] + usage["judged"] + usage["scored"])
-
-
 def _per(tokens: int, count: int) -> str:
     return f"{tokens / count:,.1f}" if count else "none"
 
@@ -158,8 +226,9 @@ def _natural(text: str) -> tuple[int, float, str]:
     return (0, float(text), "") if text.replace(".", "", 1).isdecimal() else (1, 0.0, text)
 
 
-def render(job: JobData) -> str:
-    """All tables that have rows."""
+def render(folder: Path) -> str:
+    """The summary of a job folder, which may still be going on: all tables that have rows."""
+    job = read_job(folder)
     spec = job.lock["spec"]
     parts = [f"{spec['name']}: {job.lock['about']}"]
     parts += [_lines(table) for build in TABLES if (table := build(job)).rows]

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from distill.data.pipeline import Selector
 from distill.spec.sample import Sample
 
-__all__ = ["best_scored"]
-
 
 def best_scored() -> Selector:
     """Order by the score of the chosen path, highest first; ties by length."""

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from distill.data.pipeline import Selector
 from distill.filters.near import jaccard, shingles
 from distill.spec.sample import Sample
-from ttc.errors import ConfigError
-
-__all__ = ["diverse"]
+from ttc.config.values import at_least
 
 
 def diverse(*, n: int = 8) -> Selector:
@@ -22,8 +20,7 @@ def diverse(*, n: int = 8) -> Selector:
     Args:
         n: characters of the shingles that are compared.
     """
-    if n < 1:
-        raise ConfigError(f"selector diverse: n must be at least 1, got {n}")
+    at_least("selector diverse", 1, n=n)
 
     def order(samples: Sequence[Sample], seed: int) -> list[Sample]:
         left = sorted(samples, key=lambda sample: (sample.num_tokens, sample.index, sample.key))

@@ -8,8 +8,6 @@ from distill.data.pipeline import Selector
 from distill.spec.sample import Sample
 from ttc import seeds
 
-__all__ = ["random"]
-
 
 def random() -> Selector:
     """Order by a hash of the seed and the answer's key."""

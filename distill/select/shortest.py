@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from distill.data.pipeline import Selector
 from distill.spec.sample import Sample
 
-__all__ = ["shortest"]
-
 
 def shortest() -> Selector:
     """Order by length in tokens, then by the number of the draw."""

@@ -24,8 +24,6 @@ import torch
 from train.update.terms import exact_kl
 from ttc.errors import ConfigError
 
-__all__ = ["WORDS", "Divergence", "Kind", "advantage", "coarse", "forward", "jsd", "make_divergence", "reverse"]
-
 Kind: TypeAlias = Literal["reverse", "forward", "jsd", "sampled"]
 Divergence: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(student (n, V), teacher (n, V)) log-probabilities -> (n,) nats, with the student's gradient."""
@@ -60,11 +58,7 @@ def jsd(student: torch.Tensor, teacher: torch.Tensor, beta: float) -> torch.Tens
 
 
 def make_divergence(kind: Kind, beta: float = 0.5) -> Divergence:
-    """Return the divergence over a vocabulary that `kind` names; `beta` is that of jsd.
-
-    Raises:
-        ConfigError: `sampled`, which is no divergence over a vocabulary, or a beta outside of (0, 1).
-    """
+    """The divergence over a vocabulary named `kind`; raises ConfigError for `sampled` and a beta outside of (0, 1)."""
     if not 0 < beta < 1:
         raise ConfigError(f"beta must be in (0, 1), got {beta}: 0 is divergence = forward, 1 is divergence = reverse")
     table: dict[str, Divergence] = {

@@ -1,25 +1,35 @@
-"""All teachers of a run as one supervisor of the update: every rollout goes to the teacher of its domain.
+"""All teachers of a run as one supervisor of the update, and the update: every rollout goes to its domain's teacher.
 
 A rollout without a teacher, or a teacher without a domain, is refused before anything is drawn. What each teacher cost,
-and how far the student is from it, are numbers of their own.
+and how far the student is from it, are numbers of their own. What teachers say becomes weights of the update rule:
+
+    divergence over the vocabulary     kl weights, with the panel as the update's supervisor
+    sampled                            advantage = log q - log p at the sampled token, policy-gradient weights
+    reward                             its group-relative advantage is added, weighed
+
+At the very first update a teacher that has the student's own weights must be 0 nats away: a self-test of templates,
+ids, positions, masks and dropout at once.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 
-from distill.supervision.divergence import Divergence
-from distill.supervision.reader import Opinion, Passage, TeacherReader
+from distill.supervision.divergence import Divergence, Kind, advantage, make_divergence
+from distill.supervision.reader import LocalReader, Opinion, Passage, TeacherReader
 from train.base.rollout import Rollout
+from train.rl.loop import outcome_of
+from train.update.batch import TokenBatch, rollout_batch, token_weights
 from train.update.logprobs import Compare
+from train.update.update import Updater
 from ttc.core import Message
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, TrainingError
-
-__all__ = ["TeacherPanel", "Verdicts"]
 
 
 @dataclass(slots=True)
@@ -39,11 +49,7 @@ class Verdicts:
     """What the panel says of the rollouts of one step: a supervisor, and afterwards its numbers."""
 
     def __init__(
-        self,
-        opinions: Mapping[str, Opinion],
-        owner: Sequence[tuple[str, int]],
-        wanted: Sequence[int],
-        shared: _Shared,
+        self, opinions: Mapping[str, Opinion], owner: Sequence[tuple[str, int]], wanted: Sequence[int], shared: _Shared
     ) -> None:
         """`owner` names each rollout's teacher and its number among that teacher's readings."""
         self._opinions, self._owner, self._wanted, self._shared = opinions, owner, wanted, shared
@@ -58,11 +64,8 @@ class Verdicts:
         judges = {name: self._opinions[name]([self._owner[n][1] for n in own]) for name, own in groups.items()}
         # positions of all rows, row by row: whose they are, and which they are among their teacher's
         owners = [name for number in numbers for name in [self._owner[number][0]] * self._wanted[number]]
-        counts = dict.fromkeys(groups, 0)
-        places = []
-        for name in owners:
-            places.append(counts[name])
-            counts[name] += 1
+        counters = {name: itertools.count() for name in groups}
+        places = [next(counters[name]) for name in owners]
         if len(owners) != int(mask.sum()):
             raise TrainingError("the batch and the teachers' readings do not count the same tokens")
 
@@ -76,7 +79,8 @@ class Verdicts:
                 own = torch.tensor([places[part.start + i] for i in mine], device=student.device)
                 distances = judge(student[index], own)
                 total = total.index_copy(0, index, distances)
-                self._note(name, numbers[0], part.start, distances)
+                # a chunk is computed again for its gradient: the same key, so it counts once
+                self._told[name, numbers[0], part.start] = (float(distances.detach().sum()), distances.numel())
             return total
 
         return compare
@@ -92,27 +96,12 @@ class Verdicts:
             sums.setdefault(name, []).append(pair)
         return {name: sum(a for a, _ in pairs) / sum(n for _, n in pairs) for name, pairs in sums.items()}
 
-    def _note(self, name: str, row: int, start: int, distances: torch.Tensor) -> None:
-        # a chunk is computed again for its gradient: the same key, so it counts once
-        self._told[name, row, start] = (float(distances.detach().sum()), distances.numel())
-
-
-@dataclass(slots=True)
-class _Layout:
-    """Rollouts as their teachers read them: readings by teacher, and each rollout's (teacher, number of reading)."""
-
-    readings: dict[str, list[Passage]] = field(default_factory=dict)
-    owner: list[tuple[str, int]] = field(default_factory=list)
-
 
 class TeacherPanel:
     """The teachers of a run by domain."""
 
     def __init__(
-        self,
-        readers: Mapping[str, TeacherReader],
-        messages: Mapping[str, Sequence[Message]],
-        thinking: bool | None,
+        self, readers: Mapping[str, TeacherReader], messages: Mapping[str, Sequence[Message]], thinking: bool | None
     ) -> None:
         """`readers` by domain, "" for every other one; `messages` by problem id (DOMAIN/ID where there are domains)."""
         self.readers = {reader.name: reader for reader in readers.values()}
@@ -143,33 +132,129 @@ class TeacherPanel:
 
     async def scores(self, rollouts: Sequence[Rollout]) -> list[torch.Tensor]:
         """The teachers' log-probabilities of each rollout's sampled tokens."""
-        layout = self._lay(rollouts)
-        logprobs: dict[tuple[str, int], torch.Tensor] = {}
-        for name, readings in layout.readings.items():
-            for number, values in enumerate(await self.readers[name].score(readings)):
-                logprobs[name, number] = values
-        return [logprobs[key] for key in layout.owner]
+        readings, owner = self._lay(rollouts)
+        logprobs = {name: await self.readers[name].score(own) for name, own in readings.items()}
+        return [logprobs[name][number] for name, number in owner]
 
     async def verdicts(self, rollouts: Sequence[Rollout], divergence: Divergence) -> Verdicts:
         """What the teachers would have said in the student's place."""
-        layout, shared = self._lay(rollouts), _Shared()
+        (readings, owner), shared = self._lay(rollouts), _Shared()
 
         def watched(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
             shared.add(student.detach(), teacher)
             return divergence(student, teacher)
 
-        opinions = {name: await self.readers[name].compare(own, watched) for name, own in layout.readings.items()}
-        return Verdicts(opinions, layout.owner, [sum(rollout.sampled) for rollout in rollouts], shared)
+        opinions = {name: await self.readers[name].compare(own, watched) for name, own in readings.items()}
+        return Verdicts(opinions, owner, [sum(rollout.sampled) for rollout in rollouts], shared)
 
     async def close(self) -> None:
         """Free all teachers."""
         for reader in self.readers.values():
             await reader.close()
 
-    def _lay(self, rollouts: Sequence[Rollout]) -> _Layout:
-        layout = _Layout()
+    def _lay(self, rollouts: Sequence[Rollout]) -> tuple[dict[str, list[Passage]], list[tuple[str, int]]]:
+        """What each teacher reads, and each rollout's teacher and number among that teacher's readings."""
+        readings: dict[str, list[Passage]] = {}
+        owner = []
         for rollout in rollouts:
-            own = layout.readings.setdefault(self.reader_of(rollout.problem_id).name, [])
-            layout.owner.append((self.reader_of(rollout.problem_id).name, len(own)))
+            name = self.reader_of(rollout.problem_id).name
+            own = readings.setdefault(name, [])
+            owner.append((name, len(own)))
             own.append(Passage(self._prompts[rollout.problem_id], rollout.token_ids, rollout.sampled))
-        return layout
+        return readings, owner
+
+
+SELF_TEST = 1e-4
+"""Most nats per token between a teacher and a student of the same weights: beyond it the two are not read alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What turns rollouts into an update; `learn` is a `train.rl.loop.Learn`."""
+
+    panel: TeacherPanel
+    updater: Updater
+    pad_id: int
+    kind: Kind
+    beta: float
+    reward_weight: float
+    mask_truncated: bool
+
+    async def learn(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Update the student; returns nats a token, shares, tokens read. Raises TrainingError by the self-test."""
+        usable = [rollout for rollout in rollouts if any(rollout.sampled)]
+        usable = [rollout for rollout in usable if not (self.mask_truncated and rollout.truncated)]
+        if not usable:
+            return {"updated": 0.0, "kept": 0.0}
+        equal = self._equal()
+        before = self._read()
+        # a teacher needs no verdict: a rollout without one is learnt from too
+        batch = rollout_batch([replace(rollout, reward=rollout.reward or 0.0) for rollout in usable], self.pad_id)
+        step = self._by_score if self.kind == "sampled" else self._by_vocabulary
+        metrics, distances = await step(usable, batch)
+        _check(equal, distances)
+        return {
+            **metrics,
+            "updated": 1.0,
+            "kept": len(usable) / len(rollouts),
+            "not_finite": float(not math.isfinite(metrics["grad_norm"])),
+            **{f"divergence/{name}": value for name, value in distances.items()},
+            **{f"teacher_tokens/{name}": float(read - before[name]) for name, read in self._read().items()},
+        }
+
+    async def _by_vocabulary(
+        self, rollouts: Sequence[Rollout], batch: TokenBatch
+    ) -> tuple[dict[str, float], Mapping[str, float]]:
+        weights = self._weights(batch)
+        ready = replace(batch, kl=weights)
+        if self.reward_weight:
+            ready = replace(ready, advantages=self._reward(rollouts, batch), pg=weights)
+        verdicts = await self.panel.verdicts(rollouts, make_divergence(self.kind, self.beta))
+        metrics = self.updater.step(ready, verdicts.supervise)
+        return {**metrics, "overlap": verdicts.overlap()}, verdicts.distances()
+
+    async def _by_score(
+        self, rollouts: Sequence[Rollout], batch: TokenBatch
+    ) -> tuple[dict[str, float], Mapping[str, float]]:
+        scores = await self.panel.scores(rollouts)  # a tensor (sampled tokens,) each
+        # (R, T); the masked places are the sampled tokens in row order, as `scores` has them
+        teacher = torch.zeros_like(batch.engine).masked_scatter(batch.mask, torch.cat(scores))
+        gain = torch.where(batch.mask, advantage(batch.engine, teacher), 0.0)
+        total = gain + self._reward(rollouts, batch)  # (R, T)
+        metrics = self.updater.step(replace(batch, advantages=total, pg=self._weights(batch)))
+        gaps: dict[str, list[torch.Tensor]] = {}
+        for row, rollout in enumerate(rollouts):
+            name = self.panel.reader_of(rollout.problem_id).name
+            gaps.setdefault(name, []).append(-gain[row][batch.mask[row]])
+        distances = {name: float(torch.cat(own).mean()) for name, own in gaps.items()}
+        return {**metrics, "divergence": float(-gain.sum() / batch.mask.sum())}, distances
+
+    def _weights(self, batch: TokenBatch) -> torch.Tensor:
+        objective = self.updater.objective
+        return token_weights(batch.mask, objective.normaliser, objective.max_tokens)
+
+    def _reward(self, rollouts: Sequence[Rollout], batch: TokenBatch) -> torch.Tensor:
+        """Weighted advantages (R, T) of the verifier's rewards; 0 without them."""
+        if not self.reward_weight:
+            return torch.zeros(batch.mask.shape)
+        return self.reward_weight * self.updater.objective.advantage(outcome_of(rollouts, batch.mask)) * batch.mask
+
+    def _equal(self) -> list[str]:
+        """Names of teachers that have the student's weights, before the first update."""
+        if self.updater.optimiser.taken:
+            return []
+        readers = self.panel.readers.items()
+        return [name for name, own in readers if isinstance(own, LocalReader) and own.same_as(self.updater.model)]
+
+    def _read(self) -> dict[str, int]:
+        """Tokens that each teacher has read so far."""
+        return {name: reader.usage.prompt + reader.usage.scored for name, reader in self.panel.readers.items()}
+
+
+def _check(equal: Sequence[str], distances: Mapping[str, float]) -> None:
+    for name in equal:
+        if name in distances and not abs(distances[name]) <= SELF_TEST:
+            raise TrainingError(
+                f"self-test: teacher {name} has the student's own weights, yet is {distances[name]:.3g} nats per token "
+                f"away (limit {SELF_TEST:g}): the two render prompts differently, or the student has dropout"
+            )

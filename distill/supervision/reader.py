@@ -34,8 +34,6 @@ from ttc.core import Engine, LogprobEngine, Message, Prompt, Usage, UsageSink
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 
-__all__ = ["At", "EngineReader", "LocalReader", "Opinion", "Passage", "TeacherReader", "TopEngine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Passage:
@@ -44,11 +42,6 @@ class Passage:
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     wanted: tuple[bool, ...]
-
-    @property
-    def num_wanted(self) -> int:
-        """How many positions it has."""
-        return sum(self.wanted)
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -113,7 +106,7 @@ class LocalReader:
             ids, mask = self._padded(some)
             with torch.no_grad():
                 logprobs = token_logprobs(self._model, ids, mask).logprobs[mask]  # (wanted tokens of all readings,)
-            scores += torch.split(logprobs.cpu(), [reading.num_wanted for reading in some])
+            scores += torch.split(logprobs.cpu(), [sum(reading.wanted) for reading in some])
         return scores
 
     async def compare(self, readings: Sequence[Passage], divergence: Divergence) -> Opinion:
@@ -188,7 +181,7 @@ class EngineReader:
             )
         self.name = name
         self.usage = Usage()
-        self._engine, self._scorer, self._top_k = engine, engine, top_k
+        self._engine, self._top_k = engine, top_k
         self._slots = asyncio.Semaphore(in_flight)
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
@@ -224,7 +217,7 @@ class EngineReader:
 
     async def _score(self, reading: Passage) -> torch.Tensor:
         async with self._slots:
-            logprobs = await self._scorer.logprobs(reading.ids, len(reading.prompt_ids), self._add)
+            logprobs = await self._engine.logprobs(reading.ids, len(reading.prompt_ids), self._add)
         return torch.tensor([value for value, keep in zip(logprobs, reading.wanted, strict=True) if keep])
 
     async def _top(self, reading: Passage, k: int) -> tuple[torch.Tensor, torch.Tensor]:

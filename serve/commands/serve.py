@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "serve")
-    from serve.http.server import serve
+    from serve.http.app import serve
     from serve.operator.config import from_options, load_config
     from serve.running.catalogue import Catalogue
 

@@ -7,22 +7,18 @@ null. What happened is in the top-level `ttc` object: of the reply, or of the ch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of
+from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, with_reason
 from serve.requests.errors import invalid
-from serve.requests.fields import ChoiceFields, TokenCount, max_tokens_of, sampling_of, text_of
-from serve.requests.request import ServeRequest
-from serve.requests.search import read_search
-from serve.requests.thinking import read_thinking
-from serve.running.events import Finish, Started, TokenLogprob, WholeReply
+from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, max_tokens_of, request_of, text_of
+from serve.running.events import Finish, TokenLogprob, WholeReply
 from ttc.core import Message
-
-__all__ = ["ChatEncoder", "ChatReply", "ChatRequest", "parse", "reply"]
 
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 """What only a server behind can do (see `serve.running.forward`)."""
@@ -78,8 +74,7 @@ class ChatRequest(ChoiceFields):
     max_completion_tokens: TokenCount | None = Field(None, description="Most tokens of a choice, thought included.")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Ge(0), Le(20), WHOLE] | None = Field(
-        None,
-        description="Of each token of the answer, with logprobs; refused by models whose engine does not tell.",
+        None, description="Of each token of the answer, with logprobs; refused by models whose engine does not tell."
     )
     modalities: Annotated[list[Literal["text"]], FIRST_FAULT] | None = None
     audio: None = with_reason("this server writes text only")
@@ -134,28 +129,18 @@ class ChatReply(BaseModel):
 
 
 def parse(body: ChatRequest) -> ServeRequest:
-    """Translate a request.
-
-    Raises:
-        ApiError: fields that contradict each other.
-    """
+    """Translate a request; raises ApiError for fields that contradict each other."""
     max_tokens, name = max_tokens_of(body, ("max_completion_tokens", "max_tokens"))
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs = true")
-    return ServeRequest(
-        model=body.model,
-        messages=tuple(
-            Message("system" if message.role == "developer" else message.role, text_of(message.content))
-            for message in body.messages
-        ),
-        num_choices=body.n or 1,
-        stream=bool(body.stream),
-        sampling=sampling_of(body, max_tokens, name),
-        thinking=read_thinking(body),
-        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
+    messages = tuple(
+        Message("system" if message.role == "developer" else message.role, text_of(message.content))
+        for message in body.messages
+    )
+    return replace(
+        request_of(body, messages, max_tokens, name),
         logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs or 0,
-        return_token_ids=bool(body.return_token_ids),
         forward=_forward(body),
     )
 
@@ -171,40 +156,32 @@ def _forward(body: ChatRequest) -> dict[str, Any]:
     turns = any(message.role == "tool" or message.tool_calls for message in body.messages)
     if not fields and not turns:
         return {}
-    messages = [message.model_dump(exclude_unset=True) for message in body.messages]
-    return {**fields, "messages": [_without_nulls(message) for message in messages]}
-
-
-def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is null: in OpenAI's API that is the same as absent."""
-    return {key: value for key, value in values.items() if value is not None}
+    bodies = [message.model_dump(exclude_unset=True) for message in body.messages]
+    # in OpenAI's API a field that is null is the same as none
+    messages = [{name: value for name, value in turn.items() if value is not None} for turn in bodies]
+    return {**fields, "messages": messages}
 
 
 def reply(body: ChatRequest, outcome: WholeReply) -> dict[str, Any]:
     """The body of a reply that is not streamed; nothing of the request is repeated in it."""
-    head = _head(outcome.started, "chat.completion")
-    return body_of(outcome, head, [_choice(finish) for finish in outcome.choices])
+    head = head_of(outcome.started, "chatcmpl", "chat.completion")
+    return body_of(outcome, head, [_choice(finish, "message", _message(finish)) for finish in outcome.choices])
 
 
-def _head(started: Started, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{started.id}", "object": kind, "created": started.created, "model": started.model}
-
-
-def _choice(finish: Finish) -> dict[str, Any]:
+def _message(finish: Finish) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": finish.answer, "refusal": None}
     if finish.thinking:
         message |= {"reasoning": finish.thinking, "reasoning_content": finish.thinking}
     if finish.tool_calls:
         message["tool_calls"] = list(finish.tool_calls)
-    choice = {
-        "index": finish.index,
-        "message": message,
-        "logprobs": _logprob_object(finish),
-        "finish_reason": finish.reason,
-    }
-    if finish.token_ids is not None:
-        choice["token_ids"] = finish.token_ids
-    return choice
+    return message
+
+
+def _choice(finish: Finish, place: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """A choice that is complete, with its content in `place`."""
+    logprobs = _logprob_object(finish)
+    choice = {"index": finish.index, place: content, "logprobs": logprobs, "finish_reason": finish.reason}
+    return choice if finish.token_ids is None else {**choice, "token_ids": finish.token_ids}
 
 
 def _logprob_object(finish: Finish) -> dict[str, Any] | None:
@@ -221,9 +198,7 @@ def _token(item: TokenLogprob) -> dict[str, Any]:
 class ChatEncoder(ChunkStream):
     """Chunks of a chat; tool calls come whole, in the chunk that ends their choice."""
 
-    def head(self, started: Started) -> Mapping[str, Any]:
-        """See `ChunkStream`."""
-        return _head(started, "chat.completion.chunk")
+    prefix, kind = "chatcmpl", "chat.completion.chunk"
 
     def first(self, index: int) -> dict[str, Any]:
         """See `ChunkStream`."""
@@ -237,9 +212,7 @@ class ChatEncoder(ChunkStream):
     def end(self, finish: Finish) -> dict[str, Any]:
         """See `ChunkStream`."""
         calls = [{"index": i, **call} for i, call in enumerate(finish.tool_calls)]
-        choice = _delta(finish.index, {"tool_calls": calls} if calls else {})
-        choice |= {"finish_reason": finish.reason, "logprobs": _logprob_object(finish)}
-        return choice if finish.token_ids is None else {**choice, "token_ids": finish.token_ids}
+        return _choice(finish, "delta", {"tool_calls": calls} if calls else {})
 
 
 def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -6,27 +6,22 @@ template here that could switch thinking off. Thought goes out as `reasoning`, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel
 
-from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of
+from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import WHOLE, with_reason
 from serve.requests.errors import invalid
-from serve.requests.fields import ChoiceFields, TokenCount, max_tokens_of, sampling_of
-from serve.requests.request import ServeRequest
-from serve.requests.search import read_search
-from serve.requests.thinking import read_thinking
-from serve.running.events import Finish, Started, WholeReply
+from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, request_of
+from serve.running.events import Finish, WholeReply
 from ttc.core import Message
-
-__all__ = ["CompletionEncoder", "CompletionReply", "CompletionRequest", "parse", "reply"]
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
-
 
 _Prompt = Annotated[str, MinLen(1)]
 
@@ -67,36 +62,16 @@ class CompletionReply(BaseModel):
 def parse(body: CompletionRequest) -> ServeRequest:
     """Translate a request."""
     text = body.prompt if isinstance(body.prompt, str) else body.prompt[0]
-    max_tokens, name = max_tokens_of(body, ("max_tokens",))
     if body.logprobs == 1 and body.stream:
         raise invalid("logprobs", "logprobs must be 0 in a stream of completions")
-    return ServeRequest(
-        model=body.model,
-        messages=(Message("user", text),),
-        text=text,
-        num_choices=body.n or 1,
-        stream=bool(body.stream),
-        sampling=sampling_of(body, max_tokens or DEFAULT_MAX_TOKENS, name),
-        thinking=read_thinking(body),
-        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
-        logprobs=body.logprobs is not None,
-        return_token_ids=bool(body.return_token_ids),
-    )
+    request = request_of(body, (Message("user", text),), body.max_tokens or DEFAULT_MAX_TOKENS, "max_tokens")
+    return replace(request, text=text, logprobs=body.logprobs is not None)
 
 
 def reply(body: CompletionRequest, outcome: WholeReply) -> dict[str, Any]:
     """The body of a reply that is not streamed; nothing of the request is repeated in it."""
     choices = [_choice(finish, finish.answer, finish.thinking) for finish in outcome.choices]
-    return body_of(outcome, _head(outcome.started), choices)
-
-
-def _head(started: Started) -> dict[str, Any]:
-    return {
-        "id": f"cmpl-{started.id}",
-        "object": "text_completion",
-        "created": started.created,
-        "model": started.model,
-    }
+    return body_of(outcome, head_of(outcome.started, "cmpl", "text_completion"), choices)
 
 
 def _choice(finish: Finish, text: str, thinking: str) -> dict[str, Any]:
@@ -116,12 +91,10 @@ def _choice(finish: Finish, text: str, thinking: str) -> dict[str, Any]:
 def _logprobs(finish: Finish) -> dict[str, Any] | None:
     if finish.logprobs is None:
         return None
-    offsets, at = [], 0
-    for item in finish.logprobs:
-        offsets.append(at)
-        at += len(item.text)
+    texts = [item.text for item in finish.logprobs]
+    offsets = list(accumulate(map(len, texts), initial=0))[:-1]
     return {
-        "tokens": [item.text for item in finish.logprobs],
+        "tokens": texts,
         "token_logprobs": [item.logprob for item in finish.logprobs],
         "top_logprobs": None,
         "text_offset": offsets,
@@ -131,9 +104,7 @@ def _logprobs(finish: Finish) -> dict[str, Any] | None:
 class CompletionEncoder(ChunkStream):
     """Chunks of a completion."""
 
-    def head(self, started: Started) -> Mapping[str, Any]:
-        """See `ChunkStream`."""
-        return _head(started)
+    prefix, kind = "cmpl", "text_completion"
 
     def first(self, index: int) -> None:
         """See `ChunkStream`: there is none."""

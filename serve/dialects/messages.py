@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from annotated_types import MaxLen, MinLen
@@ -25,25 +24,12 @@ from pydantic import BaseModel, Field
 
 from serve.dialects.sse import Count, named
 from serve.requests.body import FIRST_FAULT, RequestBody, with_reason
-from serve.requests.errors import ApiError, invalid
-from serve.requests.fields import CommonFields, StopText, TokenCount, text_of
-from serve.requests.request import SamplingRequest, ServeRequest, ThinkingRequest
+from serve.requests.errors import TYPES, ApiError, agreed, invalid, missing
+from serve.requests.fields import CommonFields, SamplingRequest, ServeRequest, StopText, TokenCount, text_of, top_k_of
 from serve.requests.search import read_search
-from serve.requests.thinking import Effort, ThinkingMode, read_thinking
+from serve.requests.thinking import CONFLICT, Effort, ThinkingMode, ThinkingRequest, read_thinking
 from serve.running import events
 from ttc.core import Message
-
-__all__ = [
-    "PING",
-    "STATUSES",
-    "MessagesEncoder",
-    "MessagesError",
-    "MessagesReply",
-    "MessagesRequest",
-    "parse",
-    "refusal",
-    "reply",
-]
 
 
 class ContentBlock(RequestBody):
@@ -105,11 +91,7 @@ class MessagesRequest(CommonFields):
 
 
 def parse(body: MessagesRequest) -> ServeRequest:
-    """Translate a request.
-
-    Raises:
-        ApiError: a message that cannot be continued from, or fields that contradict each other.
-    """
+    """Translate a request; raises ApiError for a last message that is not the user's, and for contradictions."""
     return ServeRequest(
         model=body.model,
         messages=_messages(body),
@@ -117,7 +99,7 @@ def parse(body: MessagesRequest) -> ServeRequest:
         sampling=SamplingRequest(
             temperature=body.temperature,
             top_p=body.top_p,
-            top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
+            top_k=top_k_of(body),
             max_tokens=body.max_tokens,
             stop=tuple(body.stop_sequences or ()),
         ),
@@ -141,7 +123,7 @@ def _text(content: str | list[ContentBlock] | None, where: str) -> str:
         return text_of(content)
     for i, block in enumerate(content):
         if block.type == "text" and block.text is None:
-            raise invalid(f"{where}[{i}].text", f"{where}[{i}].text is required", "missing_required_parameter")
+            raise missing(f"{where}[{i}].text")
     return "".join(block.text or "" for block in content if block.type == "text")
 
 
@@ -150,8 +132,7 @@ def _thinking(body: MessagesRequest) -> ThinkingRequest:
     mode = body.thinking
     budget = None if mode is None else mode.budget_tokens
     if mode is not None and mode.type == "enabled" and budget is None:
-        name = "thinking.budget_tokens"
-        raise invalid(name, f"{name} is required where thinking.type is enabled", "missing_required_parameter")
+        raise missing("thinking.budget_tokens", " where thinking.type is enabled")
     if mode is not None and mode.type == "adaptive" and budget is not None:
         raise invalid("thinking.budget_tokens", "thinking.budget_tokens goes with thinking.type enabled")
     if budget is not None and budget >= body.max_tokens:
@@ -160,15 +141,10 @@ def _thinking(body: MessagesRequest) -> ThinkingRequest:
             f"thinking.budget_tokens = {budget} must be less than max_tokens = {body.max_tokens}",
             "budget_exceeds_max_tokens",
         )
-    effort, other = None if body.output_config is None else body.output_config.effort, body.reasoning_effort
-    if effort is not None and other not in (None, effort):
-        raise invalid(
-            "output_config.effort",
-            f"reasoning_effort = {other!r} and output_config.effort = {effort!r} contradict each other: send one",
-            "conflicting_thinking",
-        )
+    effort = None if body.output_config is None else body.output_config.effort
+    _, either = agreed({"reasoning_effort": body.reasoning_effort, "output_config.effort": effort}, CONFLICT)
     try:
-        wish = read_thinking(body.model_copy(update={"reasoning_effort": effort or other}))
+        wish = read_thinking(body.model_copy(update={"reasoning_effort": either}))
     except ApiError as error:
         raise error if effort is None else _renamed(error) from error
     if effort is not None:
@@ -184,17 +160,9 @@ def _renamed(error: ApiError) -> ApiError:
 
 
 PING = named("ping", {"type": "ping"})
-STATUSES: Mapping[int, int] = MappingProxyType({503: 529})
+STATUSES = {503: 529}
 """Anthropic's number for an overloaded or unavailable service."""
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+_TYPES = {**TYPES, 413: "request_too_large", 503: "overloaded_error", 504: "timeout_error"}
 
 
 class ReplyBlock(BaseModel):
@@ -361,10 +329,7 @@ class MessagesEncoder:
         if self._finish is None:
             return []
         usage = _usage(event.counts)
-        return [
-            _event("message_delta", delta=_stop(self._finish), usage=usage, ttc=event.ttc),
-            _event("message_stop"),
-        ]
+        return [_event("message_delta", delta=_stop(self._finish), usage=usage, ttc=event.ttc), _event("message_stop")]
 
 
 def _event(kind: str, **fields: Any) -> bytes:

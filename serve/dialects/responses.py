@@ -22,24 +22,20 @@ from pydantic import BaseModel, Field
 
 from serve.dialects.sse import Count, named
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, read, with_reason
-from serve.requests.errors import ApiError, invalid
+from serve.requests.errors import ApiError, invalid, missing
 from serve.requests.fields import (
     OpenAIFields,
+    ServeRequest,
     StreamOptions,
     TokenCount,
     max_tokens_of,
-    sampling_of,
+    request_of,
     stream_options,
     text_of,
 )
-from serve.requests.request import ServeRequest
-from serve.requests.search import read_search
-from serve.requests.thinking import ReasoningOptions, read_thinking
+from serve.requests.thinking import ReasoningOptions
 from serve.running import events
 from ttc.core import Message, Sampling
-
-__all__ = ["ResponsesEncoder", "ResponsesReply", "ResponsesRequest", "parse", "refusal", "reply"]
-
 
 STATELESS = "this server keeps nothing between requests: send the whole conversation as input"
 MAX_METADATA = 16
@@ -108,22 +104,11 @@ class ResponsesRequest(OpenAIFields):
 
 
 def parse(body: ResponsesRequest) -> ServeRequest:
-    """Translate a request.
-
-    Raises:
-        ApiError: an item that cannot be read, or fields that contradict each other.
-    """
+    """Translate a request; raises ApiError for an item that cannot be read, and for contradictions."""
     stream_options(body, body.stream_options)
     _check_metadata(body.metadata or {})
     max_tokens, name = max_tokens_of(body, ("max_output_tokens",))
-    return ServeRequest(
-        model=body.model,
-        messages=_messages(body),
-        stream=bool(body.stream),
-        sampling=sampling_of(body, max_tokens, name),
-        thinking=read_thinking(body),
-        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
-    )
+    return request_of(body, _messages(body), max_tokens, name)
 
 
 def _messages(body: ResponsesRequest) -> tuple[Message, ...]:
@@ -138,8 +123,7 @@ def _messages(body: ResponsesRequest) -> tuple[Message, ...]:
 
 def _message(item: InputItem, where: str) -> Message:
     if item.role is None or item.content is None:
-        missing = f"{where}.role" if item.role is None else f"{where}.content"
-        raise invalid(missing, f"{missing} is required", "missing_required_parameter")
+        raise missing(f"{where}.role" if item.role is None else f"{where}.content")
     content: Any = item.content
     if isinstance(content, list):  # of reasoning items it looks different, so parts are checked here
         content = [read(InputPart, part, f"{where}.content[{i}]") for i, part in enumerate(content)]
@@ -272,10 +256,7 @@ def _response(body: ResponsesRequest, started: events.Started, status: str) -> d
         "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": None,
-        "reasoning": {
-            "effort": reasoning.effort or body.reasoning_effort,
-            "summary": reasoning.summary,
-        },
+        "reasoning": {"effort": reasoning.effort or body.reasoning_effort, "summary": reasoning.summary},
         "service_tier": "default",
         "store": False,
         "temperature": default.temperature if body.temperature is None else body.temperature,

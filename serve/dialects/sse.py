@@ -11,32 +11,7 @@ from pydantic import BaseModel
 
 from serve.requests.errors import ApiError
 from serve.requests.fields import ChoiceFields, stream_options
-from serve.running.events import (
-    AnswerDelta,
-    Done,
-    Finish,
-    RequestFailed,
-    SearchProgress,
-    ServeEvent,
-    Started,
-    ThinkingDelta,
-    TokenCounts,
-    WholeReply,
-)
-
-__all__ = [
-    "DONE",
-    "HEARTBEAT",
-    "ChoiceUsage",
-    "ChunkStream",
-    "ChunkTemplate",
-    "Count",
-    "body_of",
-    "data",
-    "named",
-    "openai_failure",
-]
-
+from serve.running import events
 
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": keep-alive\n\n"
@@ -87,7 +62,7 @@ class ChoiceUsage(BaseModel):
     total_tokens: Count
 
 
-def _usage_of(counts: TokenCounts) -> dict[str, Any]:
+def _usage_of(counts: events.TokenCounts) -> dict[str, Any]:
     """OpenAI's usage object."""
     return {
         "prompt_tokens": counts.prompt,
@@ -98,7 +73,12 @@ def _usage_of(counts: TokenCounts) -> dict[str, Any]:
     }
 
 
-def body_of(outcome: WholeReply, head: Mapping[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
+def head_of(started: events.Started, prefix: str, kind: str) -> dict[str, Any]:
+    """What a reply with choices, and each of its chunks, begins with."""
+    return {"id": f"{prefix}-{started.id}", "object": kind, "created": started.created, "model": started.model}
+
+
+def body_of(outcome: events.WholeReply, head: Mapping[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
     """The body of a reply that is not streamed."""
     summary = outcome.done
     ids = {} if summary.prompt_token_ids is None else {"prompt_token_ids": summary.prompt_token_ids}
@@ -106,18 +86,17 @@ def body_of(outcome: WholeReply, head: Mapping[str, Any], choices: list[dict[str
 
 
 class ChunkStream:
-    """Events to chunks, in the order in which clients expect them; a dialect says how a choice looks."""
+    """Events to chunks as clients expect them; `prefix` and `kind` begin each, a dialect words its choices."""
+
+    prefix: str
+    kind: str
 
     def __init__(self, body: ChoiceFields) -> None:
         """`body` is the request."""
         self._num_choices, self._usage = body.n or 1, stream_options(body, body.stream_options)
         self._head: Mapping[str, Any] = {}
-        self._last: Finish | None = None
+        self._last: events.Finish | None = None
         self._frames: dict[tuple[int, bool], ChunkTemplate] = {}
-
-    def head(self, started: Started) -> Mapping[str, Any]:
-        """What every chunk begins with."""
-        raise NotImplementedError
 
     def first(self, index: int) -> dict[str, Any] | None:
         """The choice that opens a stream, if there is one."""
@@ -127,32 +106,32 @@ class ChunkStream:
         """The choice of a chunk with new text; both texts may be empty."""
         raise NotImplementedError
 
-    def end(self, finish: Finish) -> dict[str, Any]:
+    def end(self, finish: events.Finish) -> dict[str, Any]:
         """The choice of the chunk that ends it."""
         raise NotImplementedError
 
-    def encode(self, event: ServeEvent) -> bytes:
+    def encode(self, event: events.ServeEvent) -> bytes:
         """The chunks of one event; may be empty."""
         match event:
-            case Started():
-                self._head = self.head(event)
+            case events.Started():
+                self._head = head_of(event, self.prefix, self.kind)
                 opening = [self.first(index) for index in range(self._num_choices)]
                 return b"".join(self._chunk(choice) for choice in opening if choice is not None)
-            case ThinkingDelta():
+            case events.ThinkingDelta():
                 return self._text(event.index, True, event.text)
-            case AnswerDelta():
+            case events.AnswerDelta():
                 return self._text(event.index, False, event.text)
-            case SearchProgress():
+            case events.SearchProgress():
                 return self._chunk(self.piece(0, "", ""), ttc=event.data)
-            case Finish():
+            case events.Finish():
                 ended, self._last = self._last, event  # the chunk of the last choice waits for the `ttc` object
                 return b"" if ended is None else self._chunk(self.end(ended))
-            case Done():
+            case events.Done():
                 return self._done(event)
-            case RequestFailed():
+            case events.RequestFailed():
                 return openai_failure(event.error)
 
-    def _done(self, event: Done) -> bytes:
+    def _done(self, event: events.Done) -> bytes:
         extra: dict[str, Any] = {"ttc": event.ttc}
         if event.prompt_token_ids is not None:
             extra["prompt_token_ids"] = event.prompt_token_ids

@@ -1,46 +1,46 @@
-"""The application: the dialects' POST routes, what a server says of itself, the playground, and the guard in front.
+"""The application and its process: POST routes, what a server says of itself, the playground, the guard in front.
 
 The playground's files need no key, since they hold nothing; what the page then asks for does. Everything comes from
 this server, no file is built, nothing is loaded from elsewhere, and text cannot become markup
 (`require-trusted-types-for`).
+
+The process is uvicorn over the application, with signals that drain. A log is one JSON object a line; what was asked
+and answered is never in it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import importlib.resources
+import ipaddress
+import json
+import logging
+import signal
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TextIO
 
 from serve.dialects import chat, completions, messages, responses
-from serve.http.guard import NOTES, AccessGuard
-from serve.http.posts import ApiDialect, ErrorReply, add_posts
-from serve.http.transport import ASGIApp, json_bytes
+from serve.http.guard import AccessGuard
+from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, add_posts, json_bytes
 from serve.operator.config import ServeConfig
+from serve.operator.metrics import configure_tracing
 from serve.requests.errors import ApiError
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService
 from ttc import __version__
-from ttc.errors import MissingExtra
+from ttc.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
-import importlib.resources
-from dataclasses import dataclass
-
-__all__ = ["DIALECTS", "HEADERS", "Page", "create_app", "read_pages"]
-
 
 DIALECTS = (
-    ApiDialect(
-        "/v1/chat/completions",
-        chat.ChatRequest,
-        chat.parse,
-        chat.reply,
-        chat.ChatEncoder,
-        chat.ChatReply,
-    ),
+    ApiDialect("/v1/chat/completions", chat.ChatRequest, chat.parse, chat.reply, chat.ChatEncoder, chat.ChatReply),
     ApiDialect(
         "/v1/completions",
         completions.CompletionRequest,
@@ -71,15 +71,11 @@ DIALECTS = (
         messages.PING,
     ),
 )
-_BY_PATH = MappingProxyType({dialect.path: dialect for dialect in DIALECTS})
+_BY_PATH = {dialect.path: dialect for dialect in DIALECTS}
 
 
 def create_app(config: ServeConfig, catalogue: Catalogue, service: InferenceService | None = None) -> ASGIApp:
-    """Return the ASGI application that serves the loaded models of `catalogue`.
-
-    Raises:
-        MissingExtra: FastAPI is not installed.
-    """
+    """The ASGI application that serves the loaded models of `catalogue`; raises MissingExtra without FastAPI."""
     try:
         from fastapi import FastAPI
     except ImportError as exc:
@@ -108,7 +104,7 @@ def _add_pages(app: FastAPI, pages: Sequence[Page]) -> None:
 
     def static(page: Page) -> Callable[..., Any]:
         async def get() -> Any:
-            return Response(page.content, media_type=page.media_type, headers=dict(HEADERS))
+            return Response(page.content, media_type=page.media_type, headers=HEADERS)
 
         return get
 
@@ -116,16 +112,12 @@ def _add_pages(app: FastAPI, pages: Sequence[Page]) -> None:
         app.add_api_route(page.path, static(page), methods=["GET", "HEAD"], include_in_schema=False)
 
 
-_KEYED: Mapping[int | str, dict[str, Any]] = MappingProxyType(
-    {401: {"model": ErrorReply, "description": "A key is needed."}}
-)
-_NAMED: Mapping[int | str, dict[str, Any]] = MappingProxyType(
-    {
-        **_KEYED,
-        404: {"model": ErrorReply, "description": "No such model."},
-        "4XX": {"model": ErrorReply, "description": "Any other refusal."},
-    }
-)
+_KEYED: dict[int | str, dict[str, Any]] = {401: {"model": ErrorReply, "description": "A key is needed."}}
+_NAMED: dict[int | str, dict[str, Any]] = {
+    **_KEYED,
+    404: {"model": ErrorReply, "description": "No such model."},
+    "4XX": {"model": ErrorReply, "description": "Any other refusal."},
+}
 """What routes refuse, for the OpenAPI document."""
 
 
@@ -136,11 +128,11 @@ def _add_models(app: FastAPI, catalogue: Catalogue) -> None:
 
     key = [Security(HTTPBearer(auto_error=False))]  # for the document; the guard checks it
 
-    @app.get("/v1/models", summary="Models and presets", responses=dict(_KEYED), dependencies=key)
+    @app.get("/v1/models", summary="Models and presets", responses=_KEYED, dependencies=key)
     async def models() -> dict[str, Any]:
         return catalogue.to_json()
 
-    @app.get("/v1/models/{name:path}", summary="One model or preset", responses=dict(_NAMED), dependencies=key)
+    @app.get("/v1/models/{name:path}", summary="One model or preset", responses=_NAMED, dependencies=key)
     async def model(name: str) -> dict[str, Any]:
         return catalogue.row(name)
 
@@ -166,17 +158,13 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
     drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down."}}
     app.add_api_route("/ready", ready, summary="Models are loaded and requests are taken", responses=drains)
 
-    @app.get(
-        "/metrics",
-        summary="Prometheus metrics",
-        response_class=PlainTextResponse,
-        responses=dict(_KEYED),
-        dependencies=key,
-    )
     async def metrics() -> Any:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/version", summary="Version, strategies and their parameters", responses=dict(_KEYED), dependencies=key)
+    keyed: dict[str, Any] = {"responses": _KEYED, "dependencies": key}
+    app.add_api_route("/metrics", metrics, summary="Prometheus metrics", response_class=PlainTextResponse, **keyed)
+
+    @app.get("/version", summary="Version, strategies and their parameters", responses=_KEYED, dependencies=key)
     async def version() -> dict[str, Any]:
         return {
             "version": __version__,
@@ -214,24 +202,20 @@ def _add_refusals(app: FastAPI, service: InferenceService) -> None:
         return refused(request, ApiError(exc.status_code, code, text), exc.headers or {})
 
 
-TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        ".html": "text/html; charset=utf-8",
-        ".js": "text/javascript; charset=utf-8",
-        ".css": "text/css; charset=utf-8",
-    }
-)
-HEADERS: Mapping[str, str] = MappingProxyType(
-    {
-        "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'",
-        "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
-        "cross-origin-opener-policy": "same-origin",
-        "cache-control": "no-cache",
-    }
-)
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+}
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,16 +230,97 @@ class Page:
 def read_pages() -> tuple[Page, ...]:
     """Read the files of the playground; `index.html` is served at `/`, the others below `/playground/`."""
     folder = importlib.resources.files("serve") / "playground"
-    files = [file for file in folder.iterdir() if _suffix(file.name) in TYPES]
-    return tuple(
-        Page(
-            "/" if file.name == "index.html" else f"/playground/{file.name}",
-            TYPES[_suffix(file.name)],
-            file.read_bytes(),
+    pages = []
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        media_type = TYPES.get(PurePath(file.name).suffix)
+        if media_type is not None:
+            path = "/" if file.name == "index.html" else f"/playground/{file.name}"
+            pages.append(Page(path, media_type, file.read_bytes()))
+    return tuple(pages)
+
+
+KEEP_ALIVE_S = 75
+BACKLOG = 2048
+
+
+async def serve(config: ServeConfig, catalogue: Catalogue, host: str, port: int) -> None:
+    """Serve until a signal, then drain; raises ConfigError for a bad address, MissingExtra without uvicorn."""
+    try:
+        import uvicorn
+    except ImportError as exc:
+        raise MissingExtra("uvicorn", "serve") from exc
+    configure_tracing()
+    service = InferenceService(config, catalogue)
+    app = create_app(config, catalogue, service)
+    configure_logs(sys.stderr)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+            ws="none",
         )
-        for file in sorted(files, key=lambda file: file.name)
     )
+    await catalogue.prove()
+    sock = _listen(host, port)
+    running = asyncio.create_task(server.serve(sockets=[sock]))
+    while not server.started and not running.done():
+        await asyncio.sleep(0.01)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # after uvicorn has set its own, which would not drain
+        loop.add_signal_handler(number, ended.set)
+    address, bound = sock.getsockname()[:2]
+    if not config.keys and not ipaddress.ip_address(address).is_loopback:
+        sys.stderr.write(f"warning: no keys are set, so whoever reaches {address} may use this server\n")
+    sys.stderr.write(f"listening on http://{address}:{bound}\n")
+    sys.stderr.flush()
+    waiting = asyncio.create_task(ended.wait())
+    await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    await service.drain()
+    server.should_exit = True
+    await running
 
 
-def _suffix(name: str) -> str:
-    return "." + name.rpartition(".")[2]
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as exc:
+        raise ConfigError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+    sock.setblocking(False)
+    return sock
+
+
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON, its extra fields as they are; line breaks in values cannot forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def configure_logs(stream: TextIO) -> None:
+    """Write the logs of this package and of uvicorn to `stream`."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    for name, level in (("serve", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

@@ -13,14 +13,9 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from serve.http.transport import ASGIApp, Receive, Scope, Send, send_json
+from serve.http.posts import KEY, NOTES, REQUEST_ID, ASGIApp, Receive, Scope, Send, send_json
+from serve.operator.config import ANYONE, Key, find_key
 from serve.requests.errors import ApiError
-from serve.requests.keys import ANYONE, Key, find_key
-
-__all__ = ["KEY", "NOTES", "REQUEST_ID", "AccessGuard"]
-
-KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
-"""Where the key, the id and notes for the log stand in the ASGI scope."""
 
 OPEN = frozenset({b"/health", b"/ready"})
 _ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
@@ -37,14 +32,7 @@ class AccessGuard:
         open_paths: frozenset[bytes] = frozenset(),
         refusals: Mapping[str, Callable[[ApiError], Any]] | None = None,
     ) -> None:
-        """Wrap `app`.
-
-        Args:
-            app: what answers.
-            keys: who may ask; none: anyone.
-            open_paths: further paths that need no key (the files of the playground page).
-            refusals: bodies of errors, by path; elsewhere OpenAI's.
-        """
+        """Without `keys` anyone may ask; `open_paths` need none either. `refusals` are bodies of errors by path."""
         self._app, self._keys, self._open = app, tuple(keys), OPEN | open_paths
         self._refusals = dict(refusals or {})
 
@@ -93,11 +81,7 @@ class AccessGuard:
             )
 
     def _key(self, scope: Scope) -> Key:
-        """Who asks.
-
-        Raises:
-            ApiError: 401 when a key is needed and none, or a wrong one, is there.
-        """
+        """Who asks; raises ApiError, 401, when a key is needed and none, or a wrong one, is there."""
         if not self._keys or scope.get("raw_path", scope["path"].encode()) in self._open:
             return ANYONE
         headers = dict(scope["headers"])

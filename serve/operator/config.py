@@ -9,27 +9,118 @@
     n = 16                                  kind = "prm"
 
 An unknown key is refused with the nearest. Reading loads no model.
+
+Bearer keys, who may ask and how much, are kept as SHA-256 digests. A presented key is compared with every known one in
+constant time, so neither its content nor its place in the table shows in the time it takes.
 """
 
 from __future__ import annotations
 
-import inspect
+import hashlib
+import hmac
+import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serve.requests.keys import Key, read_keys
 from serve.requests.thinking import EFFORTS, ThinkingPolicy
 from ttc.answers import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
-from ttc.config.recipes import load_toml, split_model
-from ttc.config.registry import ENGINES, SCORERS, Registry
-from ttc.config.signatures import bind
+from ttc.config.recipes import load_toml
+from ttc.config.registry import ENGINES, SCORERS
 from ttc.config.values import build, nearest
 from ttc.errors import ConfigError, UnknownName
 
-__all__ = ["ModelSpec", "PresetSpec", "ServeConfig", "ServeLimits", "from_options", "load_config", "part"]
+ENV = "TTC_SERVE_KEY"
+MIN_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What one key may use; None is only bounded by the server's own limits."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_searches: int | None = None
+    max_total_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not positive."""
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be >= 1 or absent, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key by name; `digest` is the SHA-256 of the secret."""
+
+    name: str
+    digest: bytes = field(repr=False)
+    limits: KeyLimits = field(default_factory=KeyLimits)
+
+
+ANYONE = Key("anyone", b"")
+"""Who asks a server that has no keys."""
+
+
+def key_from_secret(name: str, secret: str, limits: KeyLimits | None = None) -> Key:
+    """Make a key. Raises ConfigError for a secret that is too short to be one."""
+    if len(secret.strip()) < MIN_LENGTH:
+        raise ConfigError(f"the key of {name} must have at least {MIN_LENGTH} characters")
+    return Key(name, hashlib.sha256(secret.strip().encode()).digest(), limits or KeyLimits())
+
+
+def read_keys(tables: Mapping[str, Mapping[str, Any]], where: str) -> tuple[Key, ...]:
+    """Read `[keys.NAME]` tables: `env` or `file` says where the secret is, or `sha256` holds its digest in hex.
+
+    The environment's TTC_SERVE_KEY is a key too.
+
+    Raises:
+        ConfigError: a secret that is not there or is too short, or an unknown field.
+    """
+    keys = [_read_key(name, table, where) for name, table in tables.items()]
+    secret = os.environ.get(ENV)
+    if secret:
+        keys.append(key_from_secret(ENV.lower(), secret))
+    return tuple(keys)
+
+
+def _read_key(name: str, table: Mapping[str, Any], where: str) -> Key:
+    sources = [source for source in ("env", "file", "sha256") if source in table]
+    limits = build(KeyLimits, {k: v for k, v in table.items() if k not in sources}, where=f"keys.{name}.")
+    if len(sources) != 1:
+        raise ConfigError(f"{where}: keys.{name} needs one of env, file or sha256{nearest('key', sources)}")
+    if sources == ["sha256"]:
+        try:
+            digest = bytes.fromhex(str(table["sha256"]))
+        except ValueError:
+            digest = b""
+        if len(digest) != hashlib.sha256().digest_size:
+            raise ConfigError(f"{where}: keys.{name}.sha256 must be 64 hexadecimal digits")
+        return Key(name, digest, limits)
+    if sources == ["env"]:
+        secret = os.environ.get(str(table["env"]), "")
+        if not secret:
+            raise ConfigError(f"{where}: keys.{name}: the environment variable {table['env']} is not set")
+        return key_from_secret(name, secret, limits)
+    try:
+        secret = pathlib.Path(str(table["file"])).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{where}: keys.{name}: {table['file']} cannot be read") from exc
+    return key_from_secret(name, secret, limits)
+
+
+def find_key(presented: str, keys: Sequence[Key]) -> Key | None:
+    """The key whose secret was presented; compares with every one of them, whatever it finds."""
+    digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
+    match = None
+    for key in keys:
+        if hmac.compare_digest(digest, key.digest):
+            match = key
+    return match
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,28 +239,11 @@ class _Model:
     fallback_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Preset:
-    """The values of a [presets.NAME] table that are not parameters of its strategy."""
-
-    model: str
-    strategy: str = "direct"
-    scorer: str | None = None
-    max_total_tokens: int | None = None
-    answer_kind: str | None = None
-    thinking_budget: int | None = None
-    reasoning_effort: str | None = None
-
-
 TABLES = ("models", "presets", "limits", "thinking", "keys", "auto")
 
 
 def load_config(path: pathlib.Path) -> ServeConfig:
-    """Read a TOML file.
-
-    Raises:
-        ConfigError: names the key and the nearest known one.
-    """
+    """Read a TOML file; raises ConfigError with the key and the nearest known one."""
     values = load_toml(path)
     tables = {name: _table(name, values.pop(name, {})) for name in TABLES}
     names = (*TABLES, *_Top.__dataclass_fields__)
@@ -207,52 +281,23 @@ def _thinking(table: Mapping[str, Any]) -> ThinkingPolicy:
     return replace(policy, efforts={**policy.efforts, **efforts})
 
 
-def part(registry: Registry, name: str, model: str | None, params: Mapping[str, Any]) -> PartChoice:
-    """Choose an engine or a scorer by name and check its parameters; nothing is loaded.
-
-    Raises:
-        ConfigError: an unknown name or parameter, or a value that does not fit.
-    """
-    factory = registry.load(name)
-    if model is not None and "model" not in inspect.signature(factory).parameters:
-        raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}")
-    supply = {"engine": None, **({} if model is None else {"model": model})}
-    checked = bind(factory, params, supply=supply)
-    return PartChoice(registry.kind, name, model, factory, {k: v for k, v in checked.items() if k not in supply})
-
-
 def _model(name: str, table: dict[str, Any]) -> ModelSpec:
     params = _table(f"models.{name}.params", table.pop("params", {}))
     scorers = {}
     for label, scorer in _table(f"models.{name}.scorers", table.pop("scorers", {})).items():
         inner = _table(f"models.{name}.scorers.{label}", scorer)
         _refuse_unknown(f"models.{name}.scorers.{label}", inner, ("kind", "model", "params"))
-        scorers[label] = part(SCORERS, inner.get("kind", label), inner.get("model"), inner.get("params", {}))
+        scorers[label] = PartChoice.of(SCORERS, inner.get("kind", label), inner.get("params", {}), inner.get("model"))
     plain = build(_Model, table, where=f"models.{name}.")
-    return ModelSpec(
-        name=name,
-        engine=part(ENGINES, plain.engine, plain.model, params),
-        scorers=scorers,
-        cost=plain.cost,
-        fallback=plain.fallback,
-        fallback_after_s=plain.fallback_after_s,
-    )
+    engine = PartChoice.of(ENGINES, plain.engine, params, plain.model)
+    return ModelSpec(name, engine, scorers, plain.cost, plain.fallback, plain.fallback_after_s)
 
 
 def _preset(name: str, table: dict[str, Any]) -> PresetSpec:
-    own = {key: table.pop(key) for key in list(table) if key in _Preset.__dataclass_fields__}
-    plain = build(_Preset, own, where=f"presets.{name}.")
-    return PresetSpec(
-        name=name,
-        model=plain.model,
-        strategy=plain.strategy,
-        params=table,
-        scorer=plain.scorer,
-        max_total_tokens=plain.max_total_tokens,
-        answer_kind=plain.answer_kind,
-        thinking_budget=plain.thinking_budget,
-        reasoning_effort=plain.reasoning_effort,
-    )
+    """A preset; what is not a field of its own is a parameter of its strategy."""
+    names = PresetSpec.__dataclass_fields__.keys() - {"name", "params"}
+    own = {key: table.pop(key) for key in list(table) if key in names}
+    return replace(build(PresetSpec, {"name": name, **own}, where=f"presets.{name}."), params=table)
 
 
 def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -263,11 +308,8 @@ def _refuse_unknown(where: str, table: Mapping[str, Any], known: tuple[str, ...]
 
 PACKAGED = "nano-teacher"
 SECTIONS = ("engine", "scorer", "limits", "thinking")
-VOTES = {"majority-8": {"strategy": "majority", "n": 8}}
-RANKED = {
-    "best-of-8": {"strategy": "best_of_n", "n": 8},
-    "tree-16": {"strategy": "tree", "n": 16},
-}
+VOTES = {"majority-8": ("majority", {"n": 8})}
+RANKED = {"best-of-8": ("best_of_n", {"n": 8}), "tree-16": ("tree", {"n": 16})}
 
 
 def from_options(
@@ -278,11 +320,7 @@ def from_options(
     upstream: str | None,
     sets: Mapping[str, str],
 ) -> ServeConfig:
-    """One model and its presets; the packaged model brings its own scorer.
-
-    Raises:
-        ConfigError: an option that cannot be used, or that has no effect.
-    """
+    """One model and its presets; the packaged one has a scorer. Raises ConfigError for options that cannot be used."""
     sections = _sections(sets)
     if upstream is not None:
         if engine not in (None, "openai"):
@@ -298,16 +336,13 @@ def from_options(
     name = name or _name(model, engine, upstream)
     scorers = {}
     if scorer is not None:
-        kind, scorer_model = split_model(scorer)
-        scorers[kind] = part(SCORERS, kind, scorer_model, sections["scorer"])
+        choice = PartChoice.of(SCORERS, scorer, sections["scorer"])
+        scorers[choice.name] = choice
     presets = {**VOTES, **(RANKED if scorers else {})}
     return ServeConfig(
-        models=(ModelSpec(name, part(ENGINES, engine, model, sections["engine"]), scorers),),
+        models=(ModelSpec(name, PartChoice.of(ENGINES, engine, sections["engine"], model), scorers),),
         default=name,
-        presets=tuple(
-            PresetSpec(f"{name}:{label}", name, str(table["strategy"]), {"n": table["n"]})
-            for label, table in presets.items()
-        ),
+        presets=tuple(PresetSpec(f"{name}:{label}", name, *preset) for label, preset in presets.items()),
         limits=build(ServeLimits, sections["limits"], where="limits."),
         thinking=build(ThinkingPolicy, sections["thinking"], where="thinking."),
         keys=read_keys({}, "the environment"),

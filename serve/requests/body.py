@@ -18,19 +18,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Va
 from serve.requests.errors import ApiError
 from ttc.config.values import nearest
 
-__all__ = [
-    "FIRST_FAULT",
-    "WHOLE",
-    "Model",
-    "OpenBody",
-    "RequestBody",
-    "parse_json",
-    "read",
-    "refusal",
-    "shown",
-    "with_reason",
-]
-
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SHOWN = 80
 MAX_DEPTH = 24
@@ -96,11 +83,7 @@ def with_reason(reason: str, default: Any = None) -> Any:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Return the value of a request body.
-
-    Raises:
-        ApiError: not UTF-8, not JSON, NaN or Infinity, or nested too deep.
-    """
+    """The value of a body; raises ApiError when it is not UTF-8, not JSON, NaN or Infinity, or nested too deep."""
     try:
         value = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
         if _SURROGATE.search(raw):
@@ -128,11 +111,7 @@ def _depth(value: Any) -> int:
 
 
 def read(model: type[Model], value: Any, where: str = "") -> Model:
-    """Return `value` checked.
-
-    Raises:
-        ApiError: 400 naming the first field that does not fit; its path begins with `where`.
-    """
+    """`value` checked; raises ApiError, 400, naming the first field that does not fit; paths begin with `where`."""
     try:
         return model.model_validate(value)
     except ValidationError as exc:

@@ -22,15 +22,17 @@ from ttc.errors import (
     Unsupported,
 )
 
-__all__ = ["ApiError", "from_error", "invalid", "unavailable"]
-
 MAX_MESSAGE = 1000
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+"""OpenAI's and Anthropic's word for a status; others are by its hundred."""
+_TRANSLATION: tuple[tuple[type | tuple[type, ...], int, str, str | None], ...] = (
+    (PromptTooLong, 400, "context_length_exceeded", "messages"),
+    ((ConfigError, Unsupported), 400, "invalid_value", None),
+    (BudgetExceeded, 400, "budget_exceeded", "ttc.max_total_tokens"),
+    (EngineTimeout, 504, "engine_timeout", None),
+    ((EngineError, ScorerError), 503, "engine_unavailable", None),
+)
+"""What errors of `ttc` become: status, code, field; the first that fits, so special ones stand first."""
 _FOLDER = re.compile(r"(?<![\w:/])(?:/[^/\s'\"]+)+/")
 
 
@@ -52,7 +54,7 @@ class ApiError(TTCError):
     @property
     def type(self) -> str:
         """OpenAI's `type` for this status."""
-        return _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
 
     def to_json(self) -> dict[str, Any]:
         """The nested error object of OpenAI's API."""
@@ -75,6 +77,27 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
     return ApiError(400, code, message, param=param)
 
 
+def unsupported(param: str, message: str) -> ApiError:
+    """A 400 about a field that this model, or this strategy, cannot honour."""
+    return invalid(param, message, "unsupported_parameter")
+
+
+def missing(param: str, message: str = "") -> ApiError:
+    """A 400 about a field that has to be there; `message` goes on behind its name."""
+    return invalid(param, f"{param} is required{message}", "missing_required_parameter")
+
+
+def agreed(values: Mapping[str, Any], code: str = "invalid_value") -> tuple[str, Any]:
+    """The first name and value of one thing under several names, or ("", None); raises ApiError when two differ."""
+    values = {name: value for name, value in values.items() if value is not None}
+    first = next(iter(values), "")
+    for name, value in values.items():
+        if value != values[first]:
+            text = f"{first} = {values[first]!r} and {name} = {value!r} contradict each other: send one"
+            raise invalid(name, text, code)
+    return first, values.get(first)
+
+
 def unavailable(code: str, message: str, retry_after_s: float | None = None) -> ApiError:
     """A 503."""
     return ApiError(503, code, message, retry_after_s=retry_after_s)
@@ -85,16 +108,9 @@ def from_error(error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     text = _FOLDER.sub("", str(error))
-    if isinstance(error, PromptTooLong):
-        return invalid("messages", text, "context_length_exceeded")
-    if isinstance(error, ConfigError | Unsupported):
-        return ApiError(400, "invalid_value", text)
-    if isinstance(error, BudgetExceeded):
-        return invalid("ttc.max_total_tokens", text, "budget_exceeded")
-    if isinstance(error, EngineTimeout):
-        return ApiError(504, "engine_timeout", text)
-    if isinstance(error, EngineError | ScorerError):
-        return unavailable("engine_unavailable", text)
+    for kinds, status, code, param in _TRANSLATION:
+        if isinstance(error, kinds):
+            return ApiError(status, code, text, param=param)
     if isinstance(error, PluginError):
         return ApiError(500, "plugin_error", "a strategy, policy or scorer of this server failed; its log says more")
     return ApiError(500, "internal_error", "an error of the server itself; its log says more")

@@ -1,45 +1,32 @@
-"""Fields that dialects share: sampling, what is accepted without effect, what is refused with a reason.
+"""What dialects share: their fields, and the one request that each of them becomes.
 
 A field that would change the answer and cannot be honoured is never ignored: it is described with the one value that
 means nothing (`logit_bias: {}`), and refused with the reason otherwise.
+
+A `ServeRequest` is checked for form but not yet for this server; `serve.running.plan` turns it into a `RequestPlan` for
+one model, or refuses it. None means that the client did not say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody, with_reason
-from serve.requests.errors import invalid
-from serve.requests.request import SamplingRequest
-from serve.requests.search import MAX_SEED, SearchFields
-from serve.requests.thinking import ThinkingFields
-
-__all__ = [
-    "ChoiceFields",
-    "ChoiceStreamOptions",
-    "CommonFields",
-    "OpenAIFields",
-    "StopText",
-    "StreamOptions",
-    "TokenCount",
-    "max_tokens_of",
-    "sampling_of",
-    "stream_options",
-    "text_of",
-]
+from serve.requests.errors import agreed, invalid
+from serve.requests.search import MAX_SEED, SearchFields, SearchRequest, read_search
+from serve.requests.thinking import ThinkingFields, ThinkingRequest, read_thinking
+from ttc.core import Message
 
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
 _Penalty = Annotated[float, Ge(-2), Le(2)]
 _SOME = "Refused by models whose engine does not honour it."
-_NEUTRAL: Mapping[str, float] = MappingProxyType(
-    {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
-)
+_NEUTRAL = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
 
 class _Nothing(RequestBody):
@@ -100,29 +87,83 @@ class ChoiceFields(OpenAIFields):
     best_of: None = with_reason("best-of-n is ttc: {strategy: 'best_of_n', n: ...}")
 
 
-def sampling_of(body: OpenAIFields, max_tokens: int | None, max_tokens_field: str) -> SamplingRequest:
-    """The sampling fields of a body."""
+@dataclass(frozen=True, slots=True)
+class SamplingRequest:
+    """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages.
+
+    `penalties` holds those that are not neutral, by their names in `ttc.core.PENALTIES`.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    max_tokens_field: str = "max_tokens"
+    penalties: Mapping[str, float] = field(default_factory=dict)
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRequest:
+    """One request: a conversation, or a raw prompt (`text`, no chat template), which is then the one message too.
+
+    `forward` is the body as a chat-completions server would take it, for what only such a server can do (tools, JSON
+    schemas); empty where nothing of the kind was asked.
+    """
+
+    model: str
+    messages: tuple[Message, ...] = ()
+    text: str | None = None
+    num_choices: int = 1
+    stream: bool = False
+    sampling: SamplingRequest = field(default_factory=SamplingRequest)
+    thinking: ThinkingRequest = field(default_factory=ThinkingRequest)
+    search: SearchRequest = field(default_factory=SearchRequest)
+    logprobs: bool = False
+    top_logprobs: int = 0
+    return_token_ids: bool = False
+    forward: Mapping[str, Any] = field(default_factory=dict)
+
+
+def request_of(
+    body: OpenAIFields, messages: tuple[Message, ...], max_tokens: int | None, max_tokens_field: str
+) -> ServeRequest:
+    """The request of a body: what OpenAI's dialects say alike."""
     stop = body.stop or ()
     penalties = {name: getattr(body, name, None) for name in _NEUTRAL}
-    return SamplingRequest(
+    several = body if isinstance(body, ChoiceFields) else None
+    sampling = SamplingRequest(
         temperature=body.temperature,
         top_p=body.top_p,
-        top_k=body.top_k if body.top_k is not None and body.top_k > 0 else None,
+        top_k=top_k_of(body),
         max_tokens=max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         max_tokens_field=max_tokens_field,
         penalties={name: value for name, value in penalties.items() if value not in (None, _NEUTRAL[name])},
-        cache_salt=body.cache_salt if isinstance(body, ChoiceFields) else None,
+        cache_salt=None if several is None else several.cache_salt,
     )
+    return ServeRequest(
+        model=body.model,
+        messages=messages,
+        num_choices=(several and several.n) or 1,
+        stream=bool(body.stream),
+        sampling=sampling,
+        thinking=read_thinking(body),
+        search=read_search(body.ttc, None if body.seed is None else abs(body.seed)),
+        return_token_ids=bool(several and several.return_token_ids),
+    )
+
+
+def top_k_of(body: CommonFields) -> int | None:
+    """The likeliest tokens to draw from; None where there is no such limit."""
+    return body.top_k if body.top_k is not None and body.top_k > 0 else None
 
 
 def max_tokens_of(body: RequestBody, names: tuple[str, ...]) -> tuple[int | None, str]:
     """The cap on tokens under any of its names, and the one used; refuses two that differ."""
-    caps = {name: value for name in names if (value := getattr(body, name)) is not None}
-    if len(set(caps.values())) > 1:
-        first, second = list(caps)[:2]
-        raise invalid(second, f"{first} = {caps[first]} and {second} = {caps[second]} contradict each other: send one")
-    return next(iter(caps.values()), None), next(iter(caps), names[0])
+    name, cap = agreed({name: getattr(body, name) for name in names})
+    return cap, name or names[0]
 
 
 def stream_options(body: CommonFields, options: StreamOptions | None) -> bool:

@@ -14,26 +14,26 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, create_model
 
 from serve.requests.body import WHOLE, RequestBody, read
-from serve.requests.errors import ApiError, invalid
-from serve.requests.request import ProgressLevel, SearchRequest
+from serve.requests.errors import ApiError, agreed, invalid
 from ttc.answers import KINDS
 from ttc.config.registry import POLICIES, STRATEGIES
 from ttc.config.signatures import bind, describe
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, MissingExtra
 
-__all__ = ["SearchFields", "ServedStrategies", "ServedStrategy", "read_search"]
-
 NOT_SERVED = frozenset({"auto", "budget_forcing"})
 MAX_TEXT = 200
 MAX_SEED = (1 << 63) - 1
+
+
+ProgressLevel: TypeAlias = Literal["off", "summary", "full"]
 
 
 class SearchFields(RequestBody):
@@ -53,6 +53,20 @@ class SearchFields(RequestBody):
 
 
 @dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """The `ttc` object: a strategy with its parameters and limits."""
+
+    strategy: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    max_total_tokens: int | None = None
+    scorer: str | None = None
+    seed: int | None = None
+    answer_kind: str | None = None
+    progress: ProgressLevel | None = None
+    return_candidates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ServedStrategy:
     """A strategy this server runs: its function, and a model of the parameters that a request may set."""
 
@@ -64,11 +78,7 @@ class ServedStrategy:
     takes_scorer: bool
 
     def bind(self, params: Mapping[str, Any], scorer: object | None) -> dict[str, Any]:
-        """Check `params` (JSON) and return the keyword arguments.
-
-        Raises:
-            ApiError: an unknown parameter, or a value that does not fit; names it.
-        """
+        """The keyword arguments of `params` (JSON); raises ApiError naming what is unknown or does not fit."""
         fields = self.parameters.model_fields
         for key in params:
             if key not in fields:
@@ -129,9 +139,9 @@ class ServedStrategies:
         choices: dict[str, list[Any]] = {}
         texts: dict[str, str | None] = {}
         for name in self.names:
-            for key, field in self[name].parameters.model_fields.items():
+            for key, parameter in self[name].parameters.model_fields.items():
                 choices.setdefault(key, []).append(self[name].parameters.__annotations__[key])
-                texts.setdefault(key, field.description)
+                texts.setdefault(key, parameter.description)
         described = "How compute is spent. " + " ".join(f"{name}: {self[name].doc}" for name in self.names)
         fields: dict[str, Any] = {"strategy": (_one_of(self.names) | None, Field(None, description=described))}
         if self._scorers:
@@ -149,18 +159,9 @@ def read_search(body: SearchFields | None, seed: int | None) -> SearchRequest:
     """Return the wish of a `ttc` object; `seed` is the request's own top-level one."""
     values = {} if body is None else body.model_dump(exclude_none=True)
     inner = values.pop("seed", None)
-    if seed is not None and inner is not None and seed != inner:
-        raise invalid("ttc.seed", f"seed = {seed} and ttc.seed = {inner} contradict each other: send one")
-    return SearchRequest(
-        strategy=values.pop("strategy", None),
-        max_total_tokens=values.pop("max_total_tokens", None),
-        scorer=values.pop("scorer", None),
-        seed=seed if inner is None else inner,
-        answer_kind=values.pop("answer_kind", None),
-        progress=values.pop("progress", None),
-        return_candidates=values.pop("return_candidates", False),
-        params=values,
-    )
+    _, seed = agreed({"seed": seed, "ttc.seed": inner})
+    known = {name: values.pop(name) for name in SearchFields.model_fields if name in values}
+    return SearchRequest(**known, seed=seed, params=values)
 
 
 def _offer(name: str, function: Callable[..., Any], max_width: int) -> ServedStrategy:

@@ -20,28 +20,15 @@ from annotated_types import Ge, Le
 from pydantic import Field
 
 from serve.requests.body import WHOLE, RequestBody
-from serve.requests.errors import invalid
-from serve.requests.request import ThinkingRequest
+from serve.requests.errors import agreed, invalid, unsupported
 from ttc.core import Capabilities
 from ttc.errors import ConfigError
 from ttc.session.thinking import CLOSE, Thinking
 
-__all__ = [
-    "BUDGETS",
-    "EFFORTS",
-    "UNLIMITED",
-    "Effort",
-    "ReasoningOptions",
-    "ThinkingFields",
-    "ThinkingMode",
-    "ThinkingPlan",
-    "ThinkingPolicy",
-    "read_thinking",
-    "settle",
-]
-
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")
 UNLIMITED = -1
+CONFLICT = "conflicting_thinking"
+"""Code of refusals of wishes that exclude each other."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 ThoughtTokens = Annotated[int, Ge(UNLIMITED), Le(1 << 31), WHOLE]
@@ -100,12 +87,28 @@ class ThinkingFields(RequestBody):
 
 
 @dataclass(frozen=True, slots=True)
+class ThinkingRequest:
+    """How to think. `budget` -1 is unlimited; `show` returns the thought.
+
+    `budget_field` and `effort_field` are the names the client used, for messages.
+    """
+
+    enabled: bool | None = None
+    effort: str | None = None
+    budget: int | None = None
+    min_tokens: int = 0
+    show: bool = True
+    budget_field: str = "thinking_budget"
+    effort_field: str = "reasoning_effort"
+
+
+@dataclass(frozen=True, slots=True)
 class ThinkingPolicy:
     """The operator's side: efforts in tokens (-1: no cap but the reserve), a ceiling, the answer's share of max_tokens.
 
     `default_effort` is for requests that say nothing; None leaves it to the chat template. `handover` is the sentence
     put where a thought is cut (None: the model's own); it must contain the closing marker. `open` and `close` are the
-    markers of models whose tokenizer has none, so that these think too (see `serve.running.markers`).
+    markers of models whose tokenizer has none, so that these think too (see `serve.running.catalogue`).
     """
 
     efforts: Mapping[str, int] = field(
@@ -152,36 +155,28 @@ class ThinkingPolicy:
 
 
 def read_thinking(body: ThinkingFields) -> ThinkingRequest:
-    """Bring the spellings of `body` together.
-
-    Raises:
-        ApiError: two of them contradict each other; names both.
-    """
-    budgets = _spelled(
-        body, *BUDGETS, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget"
-    )
-    efforts = _spelled(body, "reasoning_effort", "reasoning.effort")
-    switches = _spelled(
-        body,
-        *("enable_thinking", "chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking"),
-        "reasoning.enabled",
-    )
+    """Bring the spellings of `body` together; raises ApiError naming two that contradict each other."""
+    budgets = (*BUDGETS, "reasoning.max_tokens", "thinking.budget_tokens", "thinking_config.thinking_budget")
+    templates = ("chat_template_kwargs.enable_thinking", "chat_template_kwargs.thinking")
+    switches = _spelled(body, "enable_thinking", *templates, "reasoning.enabled")
     kinds = _spelled(body, "thinking.type")
     switches |= {name: _TYPES[kind] for name, kind in kinds.items() if kind in _TYPES}
     shows = _spelled(body, "include_reasoning", "thinking_config.include_thoughts")
     hides = {name: not value for name, value in shows.items()} | _spelled(body, "reasoning.exclude")
-    for group in (budgets, efforts, switches, hides):
-        _agree(group)
+    budget_field, budget = agreed(_spelled(body, *budgets), CONFLICT)
+    effort_field, effort = agreed(_spelled(body, "reasoning_effort", "reasoning.effort"), CONFLICT)
+    switch, enabled = agreed(switches, CONFLICT)
+    _, hidden = agreed(hides, CONFLICT)
     wish = ThinkingRequest(
-        enabled=next(iter(switches.values()), None),
-        effort=next(iter(efforts.values()), None),
-        budget=next(iter(budgets.values()), None),
+        enabled=enabled,
+        effort=effort,
+        budget=budget,
         min_tokens=body.min_thinking_tokens or 0,
-        show=not next(iter(hides.values()), False),
-        budget_field=next(iter(budgets), "thinking_budget"),
-        effort_field=next(iter(efforts), "reasoning_effort"),
+        show=not hidden,
+        budget_field=budget_field or "thinking_budget",
+        effort_field=effort_field or "reasoning_effort",
     )
-    _check(wish, next(iter(switches), ""))
+    _check(wish, switch)
     return wish
 
 
@@ -195,17 +190,6 @@ def _spelled(body: ThinkingFields, *paths: str) -> dict[str, Any]:
         if value is not None:
             values[path] = value
     return values
-
-
-def _agree(values: Mapping[str, Any]) -> None:
-    names = list(values)
-    for name in names[1:]:
-        if values[name] != values[names[0]]:
-            raise invalid(
-                name,
-                f"{names[0]} = {values[names[0]]!r} and {name} = {values[name]!r} contradict each other: send one",
-                "conflicting_thinking",
-            )
 
 
 def _check(wish: ThinkingRequest, switch: str) -> None:
@@ -224,13 +208,10 @@ def _check(wish: ThinkingRequest, switch: str) -> None:
     off = next((name for name, applies in offs.items() if applies), None)
     on = next((name for name, applies in wants.items() if applies), None)
     if off is not None and on is not None:
-        raise invalid(on, f"{on} asks for thought, but {off} switches it off: send one", "conflicting_thinking")
+        raise invalid(on, f"{on} asks for thought, but {off} switches it off: send one", CONFLICT)
     if wish.budget is not None and 0 < wish.budget < wish.min_tokens:
-        raise invalid(
-            "min_thinking_tokens",
-            f"min_thinking_tokens = {wish.min_tokens} exceeds {wish.budget_field} = {wish.budget}",
-            "conflicting_thinking",
-        )
+        text = f"min_thinking_tokens = {wish.min_tokens} exceeds {wish.budget_field} = {wish.budget}"
+        raise invalid("min_thinking_tokens", text, CONFLICT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +261,8 @@ def settle(
     caps = [limit for limit in limits if limit is not None]
     cap = max(min(caps), 1) if caps else None
     if cap is not None and wish.min_tokens > cap:
-        raise invalid(
-            "min_thinking_tokens",
-            f"min_thinking_tokens = {wish.min_tokens} exceeds the {cap} tokens of thought that this request leaves",
-            "conflicting_thinking",
-        )
+        text = f"min_thinking_tokens = {wish.min_tokens} exceeds the {cap} tokens of thought that this request leaves"
+        raise invalid("min_thinking_tokens", text, CONFLICT)
     control = Thinking(
         mode="auto" if raw else "on", max_tokens=cap, min_tokens=wish.min_tokens, handover=policy.handover
     )
@@ -297,10 +275,8 @@ def _off(
     """No thought: the template's own switch, where there is a template and a thought to switch off."""
     if raw and explicit:
         name = wish.budget_field if wish.budget == 0 else wish.effort_field
-        raise invalid(
-            name,
-            f"{name}: a raw prompt has no template that could switch thinking off; leave it out, or use a chat",
-            "unsupported_parameter",
+        raise unsupported(
+            name, f"{name}: a raw prompt has no template that could switch thinking off; leave it out, or use a chat"
         )
     thinks = bool(capabilities.think_close) or not capabilities.token_ids
     return ThinkingPlan(Thinking(mode="off" if thinks and not raw else "auto"), wish.budget, 0, effort)
@@ -320,5 +296,5 @@ def _countable(wish: ThinkingRequest, capabilities: Capabilities) -> bool:
     else:
         why = "takes no token ids, so its thinking cannot be budgeted"
     if name is not None:
-        raise invalid(name, f"{name}: {capabilities.model} {why}", "unsupported_parameter")
+        raise unsupported(name, f"{name}: {capabilities.model} {why}")
     return False

@@ -20,13 +20,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from serve.operator.config import Key
 from serve.requests.errors import ApiError
-from serve.requests.keys import Key
 from ttc.core import Usage
 from ttc.errors import ConfigError
-
-__all__ = ["Admission", "FairGate", "FairShare", "Ticket"]
-
 
 MINUTE_S = 60.0
 MAX_RETRY_S = 60.0
@@ -59,21 +56,13 @@ class Admission:
         self.sequences = self.requests = 0
 
     def admit(self, key: Key, sequences: int, *, search: bool) -> Ticket:
-        """Let a request of `sequences` draws in.
-
-        Raises:
-            ApiError: 429 with the seconds after which to try again.
-        """
+        """Let a request of `sequences` draws in; raises ApiError, 429, with the seconds after which to try again."""
         now, account = self._clock(), self._accounts.setdefault(key.name, _Account())
         self._check_key(key, account, now, search)
         excess = self.sequences + sequences - self._max
         if excess > 0 and self.sequences:
-            raise ApiError(
-                429,
-                "queue_full",
-                f"the server is busy: {self.sequences} draws are admitted, {sequences} more would exceed {self._max}",
-                retry_after_s=self._drain_s(excess, now),
-            )
+            text = f"the server is busy: {self.sequences} draws are admitted, {sequences} more would exceed {self._max}"
+            raise _too_many("queue_full", text, self._drain_s(excess, now))
         account.requests.append(now)
         account.searches += search
         self.sequences += sequences
@@ -97,25 +86,14 @@ class Admission:
         while account.tokens and account.tokens[0][0] <= horizon:
             account.tokens.popleft()
         if limits.requests_per_minute is not None and len(account.requests) >= limits.requests_per_minute:
-            raise ApiError(
-                429,
-                "rate_limit_exceeded",
-                f"the key {key.name} may send {limits.requests_per_minute} requests a minute",
-                retry_after_s=account.requests[0] + MINUTE_S - now,
-            )
+            text = f"the key {key.name} may send {limits.requests_per_minute} requests a minute"
+            raise _too_many("rate_limit_exceeded", text, account.requests[0] - horizon)
         if limits.tokens_per_minute is not None and sum(t for _, t in account.tokens) >= limits.tokens_per_minute:
-            raise ApiError(
-                429,
-                "token_limit_exceeded",
-                f"the key {key.name} may spend {limits.tokens_per_minute} tokens a minute",
-                retry_after_s=account.tokens[0][0] + MINUTE_S - now,
-            )
+            text = f"the key {key.name} may spend {limits.tokens_per_minute} tokens a minute"
+            raise _too_many("token_limit_exceeded", text, account.tokens[0][0] - horizon)
         if search and limits.max_searches is not None and account.searches >= limits.max_searches:
-            raise ApiError(
-                429,
-                "too_many_searches",
-                f"the key {key.name} may run {limits.max_searches} searches at once",
-                retry_after_s=1.0,
+            raise _too_many(
+                "too_many_searches", f"the key {key.name} may run {limits.max_searches} searches at once", 1.0
             )
 
     def _drain_s(self, excess: int, now: float) -> float:
@@ -125,6 +103,10 @@ class Admission:
             return 1.0
         rate = sum(count for _, count in recent) / max(now - recent[0][0], 1.0)
         return min(max(excess / rate, 1.0), MAX_RETRY_S)
+
+
+def _too_many(code: str, text: str, retry_after_s: float) -> ApiError:
+    return ApiError(429, code, text, retry_after_s=retry_after_s)
 
 
 ALPHA = 4.0

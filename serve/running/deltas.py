@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from ttc.core import Capabilities, Prompt
 from ttc.session.thinking import Thinking
 
-__all__ = ["Deltas", "Markers", "cut_at_stop"]
-
 Decode = Callable[[Sequence[int]], str]
 Write = Callable[[str], None]
 

@@ -8,28 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from serve.requests.errors import ApiError
 from ttc.config.recipes import dump
 from ttc.core import Usage
-
-__all__ = [
-    "AnswerDelta",
-    "Done",
-    "Finish",
-    "RequestFailed",
-    "SearchProgress",
-    "ServeEvent",
-    "Started",
-    "ThinkingDelta",
-    "TokenCounts",
-    "TokenLogprob",
-    "WholeReply",
-    "ledger",
-]
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
@@ -97,6 +82,12 @@ class TokenCounts:
     cached: int = 0
     completion: int = 0
     reasoning: int = 0
+
+    @classmethod
+    def joined(cls, choices: Sequence[TokenCounts]) -> TokenCounts:
+        """Those of a whole reply, whose choices have one prompt."""
+        completion, reasoning = sum(c.completion for c in choices), sum(c.reasoning for c in choices)
+        return replace(choices[0], completion=completion, reasoning=reasoning)
 
 
 @dataclass(frozen=True, slots=True)

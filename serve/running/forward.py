@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from serve.requests.errors import ApiError
-from serve.requests.request import ServeRequest
+from serve.requests.fields import ServeRequest
 from serve.running.catalogue import ForwardDoor
-from serve.running.events import AnswerDelta, Done, Finish, ServeEvent, Started, ThinkingDelta, TokenCounts, ledger
+from serve.running.events import AnswerDelta, Done, Finish, ServeEvent, Started, ThinkingDelta, TokenCounts
 from serve.running.plan import RequestPlan
 from ttc import answers, seeds
 from ttc.concurrent import gather
@@ -28,8 +28,6 @@ from ttc.errors import EngineError
 
 if TYPE_CHECKING:
     from ttc.engines.openai.request import Features
-
-__all__ = ["execute_forward"]
 
 TOKEN_FIELDS = ("stop_token_ids", "skip_special_tokens")
 """What only makes sense for text that is continued by ids."""
@@ -46,6 +44,12 @@ class _Reply:
     tool_calls: tuple[Mapping[str, Any], ...]
     finish: str
     usage: Usage
+
+    @property
+    def counts(self) -> TokenCounts:
+        """As the server behind counted."""
+        usage = self.usage
+        return TokenCounts(usage.prompt, usage.cached, usage.generated, usage.thinking)
 
     def key(self, kind: str) -> str:
         """Equal keys are one class of a vote; empty when this reply has nothing to vote for."""
@@ -78,12 +82,7 @@ def forward_body(request: ServeRequest, sampling: Sampling, features: Features, 
 async def execute_forward(
     plan: RequestPlan, started: Started, emit: Callable[[ServeEvent], None], charge: Callable[[Usage], None]
 ) -> None:
-    """Ask the server behind and emit the events of the reply, `Done` last.
-
-    Raises:
-        ApiError: the server behind broke off.
-        TTCError: it refused, or cannot be reached.
-    """
+    """Ask the server behind and emit events, `Done` last; raises ApiError (it broke off) or TTCError (it refused)."""
     forward = plan.model.forward
     if forward is None:
         raise ApiError(400, "unsupported_parameter", f"model {plan.model.name} runs here")
@@ -104,16 +103,8 @@ async def execute_forward(
     choices = replies if plan.direct else [replies[winner]]
     for index, reply in enumerate(choices):
         _finish(index, reply, request, emit, written=plan.direct)
-    total = Usage()
-    for reply in replies:
-        total += reply.usage
-    counts = TokenCounts(
-        prompt=choices[0].usage.prompt,
-        cached=choices[0].usage.cached,
-        completion=sum(reply.usage.generated for reply in choices),
-        reasoning=sum(reply.usage.thinking for reply in choices),
-    )
-    emit(Done(counts, _result(plan, replies, keys, winner, total)))
+    counts = TokenCounts.joined([reply.counts for reply in choices])
+    emit(Done(counts, _result(plan, replies, keys, winner)))
 
 
 def _writer(index: int, request: ServeRequest, emit: Callable[[ServeEvent], None]) -> Callable[[str, str], None]:
@@ -213,10 +204,8 @@ def _vote(keys: Sequence[str]) -> int:
     return keys.index(counts.most_common(1)[0][0]) if counts else 0
 
 
-def _result(
-    plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int, usage: Usage
-) -> dict[str, Any]:
-    """The `ttc` object, in the shape of `serve.running.run`; `votes` are those of a candidate's class."""
+def _result(plan: RequestPlan, replies: Sequence[_Reply], keys: Sequence[str], chosen: int) -> dict[str, Any]:
+    """The `ttc` object; `votes` are those of a candidate's class."""
     votes = Counter(key for key in keys if key)
     candidates = [
         {
@@ -229,21 +218,18 @@ def _result(
         }
         for index, (reply, key) in enumerate(zip(replies, keys, strict=True))
     ]
-    thinking: dict[str, Any] = {"mode": "auto", "effort": plan.request.thinking.effort}
-    thinking |= {"budget": None, "requested": None}
-    thinking |= {"reserve": 0, "used": replies[chosen].usage.thinking, "forced_end": False}
-    thinking |= {"ended_inside": False, "enforced": "none"}
-    return {
-        "type": "result",
-        "model": plan.model.name,
-        "strategy": plan.strategy,
-        "parameters": dict(plan.params),
-        "final": None,
-        "candidates": candidates,
-        "chosen": chosen,
-        "scores": [None] * len(candidates),
-        "thinking": thinking,
-        "usage": ledger(usage),
-        "seed": plan.seed,
-        "stop_cause": "done",
+    thinking = {
+        "mode": "auto",
+        "effort": plan.request.thinking.effort,
+        "budget": None,
+        "requested": None,
+        "reserve": 0,
+        "used": replies[chosen].usage.thinking,
+        "forced_end": False,
+        "ended_inside": False,
+        "enforced": "none",
     }
+    usage = sum((reply.usage for reply in replies), Usage())
+    return plan.report(
+        final=None, candidates=candidates, chosen=chosen, thinking=thinking, usage=usage, stop_cause="done"
+    )

@@ -14,27 +14,24 @@ import asyncio
 import functools
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from serve.operator.config import PresetSpec, ServeConfig
+from serve.operator.config import ANYONE, Key, PresetSpec, ServeConfig
 from serve.requests.body import shown
-from serve.requests.errors import from_error, invalid
-from serve.requests.keys import ANYONE, Key
-from serve.requests.request import ProgressLevel, SamplingRequest, ServeRequest
-from serve.requests.search import ServedStrategies
+from serve.requests.errors import from_error, invalid, unsupported
+from serve.requests.fields import SamplingRequest, ServeRequest
+from serve.requests.search import ProgressLevel, ServedStrategies
 from serve.requests.thinking import ThinkingPlan, settle
 from serve.running.catalogue import Catalogue, ServedModel
+from serve.running.events import ledger
 from serve.running.watch import raw_prompt
 from ttc.config.recipes import dump
-from ttc.core import PENALTIES, Answer, Budget, ExtraSampling, Problem, Prompt, Sampling, extras_of
+from ttc.core import PENALTIES, Answer, Budget, ExtraSampling, Problem, Prompt, Sampling, Usage, extras_of
 from ttc.errors import TTCError
 from ttc.session.session import Session
 from ttc.session.thinking import QWEN3_HANDOVER, Thinking
-
-__all__ = ["RequestPlan", "make_plan"]
-
 
 DIRECT = "direct"
 FORWARDED_BY = ("direct", "majority")
@@ -69,15 +66,37 @@ class RequestPlan:
         """Whether each choice is one draw, which can be streamed as it is sampled."""
         return self.strategy == DIRECT
 
+    def report(
+        self,
+        *,
+        final: str | None,
+        candidates: Sequence[Mapping[str, Any]],
+        chosen: int | None,
+        thinking: Mapping[str, Any],
+        usage: Usage,
+        stop_cause: str | None,
+    ) -> dict[str, Any]:
+        """The `ttc` object of the reply; see serve/README.md."""
+        return {
+            "type": "result",
+            "model": self.model.name,
+            "strategy": self.strategy,
+            "parameters": dict(self.params),
+            "final": final,
+            "candidates": candidates,
+            "chosen": chosen,
+            "scores": [candidate["score"] for candidate in candidates],
+            "thinking": thinking,
+            "usage": ledger(usage),
+            "seed": self.seed,
+            "stop_cause": stop_cause,
+        }
+
 
 async def make_plan(
     request: ServeRequest, key: Key, catalogue: Catalogue, offers: ServedStrategies, config: ServeConfig
 ) -> RequestPlan:
-    """Check `request` against this server and fill in what it leaves open.
-
-    Raises:
-        ApiError: 400 or 404, naming the field.
-    """
+    """Check `request` against this server and fill it in; raises ApiError, 400 or 404, naming the field."""
     model, preset = catalogue.find(request.model)
     request = _with_preset(request, preset)
     wish = request.search
@@ -139,7 +158,7 @@ def _scorer(
 ) -> object | None:
     name = request.search.scorer or (preset.scorer if preset else None)
     if request.search.scorer is not None and not takes:
-        raise invalid("ttc.scorer", f"ttc.scorer: strategy {strategy} takes no scorer", "unsupported_parameter")
+        raise unsupported("ttc.scorer", f"ttc.scorer: strategy {strategy} takes no scorer")
     if name is None and needs and model.scorers:
         name = next(iter(model.scorers))
     if name is not None and takes:
@@ -163,19 +182,15 @@ def _width(request: ServeRequest, function: Callable[..., Any], arguments: Mappi
 def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str, Any], width: int) -> None:
     """Refuse by name the fields that this strategy cannot honour."""
     if request.num_choices > 1 and strategy != DIRECT:
-        raise invalid(
-            "n",
-            f"n must be 1 with strategy {strategy}, which returns one choice; the width of a search is ttc.n",
-            "unsupported_parameter",
+        raise unsupported(
+            "n", f"n must be 1 with strategy {strategy}, which returns one choice; the width of a search is ttc.n"
         )
     if width > 1 and request.sampling.temperature == 0:
         why = f"temperature = 0 makes all {width} draws of strategy {strategy} equal: leave it out, or ask for direct"
         raise invalid("temperature", why)
     if request.sampling.stop and "step" in parameters:
-        raise invalid(
-            "stop",
-            f"stop: strategy {strategy} ends its steps at strings of its own; leave it out, or ask for another",
-            "unsupported_parameter",
+        raise unsupported(
+            "stop", f"stop: strategy {strategy} ends its steps at strings of its own; leave it out, or ask for another"
         )
 
 
@@ -305,7 +320,7 @@ def with_extras(
     _check_known(names, supported, model.name)
     _check_counted(extras, strategy, control)
     if request.top_logprobs and strategy != "direct":
-        raise invalid("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it", "unsupported_parameter")
+        raise unsupported("top_logprobs", f"top_logprobs: strategy {strategy} cannot honour it")
     if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):
         extras["cache_salt"] = hashlib.sha256(f"{key.name}\0{request.sampling.cache_salt or ''}".encode()).hexdigest()
     if not extras:
@@ -314,25 +329,21 @@ def with_extras(
 
 
 def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
-    """Refuse by name what cannot go together with fields that are passed through.
-
-    Raises:
-        ApiError: the model runs here, or a field needs control that a server behind does not give.
-    """
+    """Refuse by name what cannot go together with fields that are passed through."""
     field = next(iter(request.forward))
     if not able:
         why = f"{field}: model {name} runs here, only servers behind (--upstream) have tools and formats; leave it out"
-        raise invalid(field, why, "unsupported_parameter")
+        raise unsupported(field, why)
     wish = request.thinking
     if wish.budget not in (None, 0) or wish.min_tokens:
         counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"
-        raise invalid(counted, f"{counted} cannot be held together with {field}", "unsupported_parameter")
+        raise unsupported(counted, f"{counted} cannot be held together with {field}")
     if strategy not in FORWARDED_BY:
-        raise invalid("ttc.strategy", f"strategy {strategy} cannot honour {field}", "unsupported_parameter")
+        raise unsupported("ttc.strategy", f"strategy {strategy} cannot honour {field}")
     _check_behind(request, name)
     for on, other in ((request.logprobs, "logprobs"), (request.return_token_ids, "return_token_ids")):
         if on:
-            raise invalid(other, f"{other} cannot be given together with {field}", "unsupported_parameter")
+            raise unsupported(other, f"{other} cannot be given together with {field}")
 
 
 def _check_behind(request: ServeRequest, name: str) -> None:
@@ -345,7 +356,7 @@ def _check_known(names: Collection[str], supported: Collection[str], model: str)
     for name in names:
         if name not in supported:
             why = f"{name}: the engine of model {model} does not honour it; leave it out"
-            raise invalid(name, why, "unsupported_parameter")
+            raise unsupported(name, why)
 
 
 def _check_counted(extras: Collection[str], strategy: str, control: Thinking) -> None:
@@ -359,4 +370,4 @@ def _check_counted(extras: Collection[str], strategy: str, control: Thinking) ->
         why = "a thought under a budget and its answer are several requests (send thinking_budget = 0, or no budget)"
     else:
         return
-    raise invalid(name, f"{name} counts the tokens of one request, and {why}", "unsupported_parameter")
+    raise unsupported(name, f"{name} counts the tokens of one request, and {why}")

@@ -11,20 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from serve.running import events
 from serve.running.admission import FairShare
 from serve.running.deltas import Deltas, Markers, cut_at_stop
-from serve.running.events import (
-    AnswerDelta,
-    Done,
-    Finish,
-    SearchProgress,
-    ServeEvent,
-    Started,
-    ThinkingDelta,
-    TokenCounts,
-    TokenLogprob,
-    ledger,
-)
 from serve.running.forward import execute_forward
 from serve.running.plan import RequestPlan
 from serve.running.watch import Board, RequestEngine, WatchedSession
@@ -33,9 +22,7 @@ from ttc.core import Answer, Candidate, Completion, Problem, Top, Usage
 from ttc.session.solve import attempt
 from ttc.session.thinking import split
 
-__all__ = ["execute"]
-
-Emit = Callable[[ServeEvent], None]
+Emit = Callable[[events.ServeEvent], None]
 Charge = Callable[[Usage], None]
 _log = logging.getLogger("serve")
 
@@ -44,15 +31,15 @@ _log = logging.getLogger("serve")
 class _Choice:
     """A finished choice: what is sent, counted and told of it."""
 
-    finish: Finish
-    counts: TokenCounts
+    finish: events.Finish
+    counts: events.TokenCounts
     answer: Answer
     thought: str
     thinking: dict[str, Any]
     prompt_token_ids: tuple[int, ...] | None
 
 
-async def execute(plan: RequestPlan, started: Started, emit: Emit, charge: Charge, interval_s: float) -> None:
+async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge: Charge, interval_s: float) -> None:
     """Run `plan` and emit its events, `Done` last; `charge` is told what each choice cost, however it ended.
 
     Raises:
@@ -66,16 +53,8 @@ async def execute(plan: RequestPlan, started: Started, emit: Emit, charge: Charg
     choices = await gather(
         _choice(plan, started.id, index, share, emit, charge, interval_s) for index in range(plan.request.num_choices)
     )
-    usage = Usage()
-    for choice in choices:
-        usage += choice.answer.usage
-    counts = TokenCounts(
-        prompt=choices[0].counts.prompt,
-        cached=choices[0].counts.cached,
-        completion=sum(choice.counts.completion for choice in choices),
-        reasoning=sum(choice.counts.reasoning for choice in choices),
-    )
-    emit(Done(counts, _result(plan, choices, usage), choices[0].prompt_token_ids))
+    counts = events.TokenCounts.joined([choice.counts for choice in choices])
+    emit(events.Done(counts, _result(plan, choices), choices[0].prompt_token_ids))
 
 
 async def _choice(
@@ -88,19 +67,21 @@ async def _choice(
 
     def write_thinking(text: str) -> None:
         if show:
-            emit(ThinkingDelta(index, text))
+            emit(events.ThinkingDelta(index, text))
 
     deltas = Deltas(
         engine.decode,
         engine.capabilities,
         write_thinking,
-        lambda text: emit(AnswerDelta(index, text)),
+        lambda text: emit(events.AnswerDelta(index, text)),
         control=plan.settled.control,
         stop=stop,
         strip=chat,
     )
     streams = plan.direct and request.stream and engine.capabilities.token_ids
-    board = Board(plan.progress if request.stream else "off", lambda data: emit(SearchProgress(data)), interval_s)
+    board = Board(
+        plan.progress if request.stream else "off", lambda data: emit(events.SearchProgress(data)), interval_s
+    )
     own = RequestEngine(engine, plan.model.gate, share, deltas if streams else None)
     session = WatchedSession(
         Problem(f"{name}/{index}", request.messages, plan.answer_kind),
@@ -141,7 +122,7 @@ def _close(plan: RequestPlan, index: int, session: WatchedSession, own: RequestE
     prompt = plan.prompt
     generated = sum(completion.usage.generated for completion in completions)
     show = request.thinking.show
-    finish = Finish(
+    finish = events.Finish(
         index=index,
         reason="stop" if answer.finish_reason == "stop" else "length",
         thinking=thinking if show else "",
@@ -150,7 +131,7 @@ def _close(plan: RequestPlan, index: int, session: WatchedSession, own: RequestE
         logprobs=tokens.logprobs() if request.logprobs else None,
         token_ids=tokens.ids(show) if request.return_token_ids else None,
     )
-    counts = TokenCounts(
+    counts = events.TokenCounts(
         prompt=0 if prompt.token_ids is None else len(prompt.token_ids),
         cached=0 if path is None else own.cached.get(path[:1], 0),
         completion=generated if completions else (winner.num_tokens if winner else 0),
@@ -210,15 +191,15 @@ class _Tokens:
         """All ids, or those of the answer where the thought is hidden."""
         return tuple(self._ids) if show else tuple(token for _, token in self._answer())
 
-    def logprobs(self) -> tuple[TokenLogprob, ...]:
+    def logprobs(self) -> tuple[events.TokenLogprob, ...]:
         """Log-probabilities of the sampled tokens of the answer."""
         rows = []
         for position, token in self._answer():
             value = self._logprobs[position]
             if value is not None:
                 top = self._tops.get(self._start + position, ())
-                likeliest = tuple(TokenLogprob(self._engine.decode([other]), logprob) for other, logprob in top)
-                rows.append(TokenLogprob(self._engine.decode([token]), value, likeliest))
+                likeliest = tuple(events.TokenLogprob(self._engine.decode([other]), logprob) for other, logprob in top)
+                rows.append(events.TokenLogprob(self._engine.decode([token]), value, likeliest))
         return tuple(rows)
 
     def _answer(self) -> list[tuple[int, int]]:
@@ -233,25 +214,19 @@ def _before_marker(ids: Sequence[int], marker: Sequence[int]) -> int | None:
     return next((at for at in spots if tuple(ids[at : at + size]) == tuple(marker)), None)
 
 
-def _result(plan: RequestPlan, choices: Sequence[_Choice], usage: Usage) -> dict[str, Any]:
-    """The `ttc` object of the reply; see serve/README.md."""
+def _result(plan: RequestPlan, choices: Sequence[_Choice]) -> dict[str, Any]:
+    """The `ttc` object of the reply: of its first choice, with the usage of all."""
     first = choices[0]
     candidates = first.answer.candidates
     path = next((event.path for event in reversed(first.answer.trace) if event.kind == "select"), None)
-    result = {
-        "type": "result",
-        "model": plan.model.name,
-        "strategy": plan.strategy,
-        "parameters": dict(plan.params),
-        "final": first.answer.final,
-        "candidates": [_candidate(candidate, plan) for candidate in candidates],
-        "chosen": next((i for i, candidate in enumerate(candidates) if candidate.path == path), None),
-        "scores": [candidate.score for candidate in candidates],
-        "thinking": first.thinking,
-        "usage": ledger(usage),
-        "seed": plan.seed,
-        "stop_cause": first.answer.stop_cause,
-    }
+    result = plan.report(
+        final=first.answer.final,
+        candidates=[_candidate(candidate, plan) for candidate in candidates],
+        chosen=next((i for i, candidate in enumerate(candidates) if candidate.path == path), None),
+        thinking=first.thinking,
+        usage=sum((choice.answer.usage for choice in choices), Usage()),
+        stop_cause=first.answer.stop_cause,
+    )
     if len(choices) > 1:
         result["choices"] = [{"index": i, "thinking": choice.thinking} for i, choice in enumerate(choices)]
     return result

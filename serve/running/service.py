@@ -22,14 +22,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from serve.operator.config import ServeConfig
-from serve.operator.metrics import Labels, RequestRecord, ServerMetrics
-from serve.operator.tracing import RequestSpan
+from serve.operator.config import Key, ServeConfig
+from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics
 from serve.requests.errors import ApiError, from_error, unavailable
-from serve.requests.keys import Key
-from serve.requests.request import SearchRequest, ServeRequest, ThinkingRequest
-from serve.requests.search import ServedStrategies
-from serve.requests.thinking import EFFORTS, UNLIMITED
+from serve.requests.fields import ServeRequest
+from serve.requests.search import SearchRequest, ServedStrategies
+from serve.requests.thinking import EFFORTS, UNLIMITED, ThinkingRequest
 from serve.running.admission import Admission, FairGate, Ticket
 from serve.running.catalogue import AUTO, Catalogue
 from serve.running.events import AnswerDelta, Done, Finish, RequestFailed, ServeEvent, Started, ThinkingDelta, ledger
@@ -38,9 +36,6 @@ from serve.running.run import execute
 from ttc.concurrent import settle
 from ttc.core import Usage
 from ttc.errors import ConfigError, UnknownName
-
-__all__ = ["ActiveRequest", "InferenceService", "OutOfBudget", "fallback_request", "reason_of", "route"]
-
 
 _log = logging.getLogger("serve")
 
@@ -67,11 +62,7 @@ class InferenceService:
     async def open(
         self, request: ServeRequest, key: Key, name: str, headers: Mapping[str, str] | None = None
     ) -> ActiveRequest:
-        """Check and admit a request called `name`; `headers` may hold the trace it belongs to.
-
-        Raises:
-            ApiError: 400 or 404 for the request, then 503 while draining, then 429.
-        """
+        """Check and admit a request; `headers` may hold its trace. Raises ApiError: 400, 404, 503 or 429."""
         routed, notes = route(request, self.catalogue, self.config)
         plan = await self.plan(routed, key)
         if self.draining:
@@ -125,7 +116,7 @@ class ActiveRequest:
         span: RequestSpan,
         notes: Mapping[str, Any],
     ) -> None:
-        """`told` goes into the `ttc` object of the reply."""
+        """`notes` go into the `ttc` object of the reply."""
         self._told = dict(notes)
         self._answering = False
         self._service, self.plan, self._ticket, self._name, self._span = service, plan, ticket, name, span
@@ -239,17 +230,14 @@ class ActiveRequest:
                     raise OutOfBudget
                 self._ended.append(event)
             case Done():
-                event = replace(event, ttc={**event.ttc, **self._told, **self._total(event)})
+                whole = {"usage": ledger(self.usage)} if "fallback" in self._told else {}  # of all attempts
+                event = replace(event, ttc={**event.ttc, **self._told, **whole})
                 self.outcome, self._done = "done", event
         self._events.put_nowait(event)
 
     def _can_fall_back(self) -> bool:
         request = fallback_request(self.plan)
         return request is not None and request.model not in self._tried
-
-    def _total(self, event: Done) -> dict[str, Any]:
-        """The ledger of all attempts, where there was more than one."""
-        return {"usage": ledger(self.usage)} if "fallback" in self._told else {}
 
     def finished(self) -> RequestRecord:
         """What is recorded of this request."""

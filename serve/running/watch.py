@@ -12,12 +12,12 @@ cut (its tokens ran out) or chosen. Messages are rate-limited; what is left goes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
-from serve.requests.request import ProgressLevel
+from serve.requests.search import ProgressLevel
 from serve.running.admission import FairGate, FairShare
 from serve.running.deltas import Deltas
 from ttc import seeds
@@ -41,8 +41,6 @@ from ttc.core import (
 from ttc.engines.shared.wrapped import Wrapped, draw_shown
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
-
-__all__ = ["Board", "RequestEngine", "WatchedSession", "raw_prompt"]
 
 
 class WatchedSession(Session):
@@ -166,38 +164,6 @@ class _Node:
         }
 
 
-def _generated(node: _Node, data: Mapping[str, Any]) -> int:
-    node.tokens, node.text = int(data["num_tokens"]), str(data["text"])
-    node.thinking = bool(data["thinking"])
-    if data["stop_reason"] == "eos":
-        node.state = "finished"
-    return node.tokens
-
-
-def _scored(node: _Node, data: Mapping[str, Any]) -> int:
-    node.score = data["value"]
-    return 0
-
-
-def _pruned(node: _Node, data: Mapping[str, Any]) -> int:
-    node.state = "pruned"
-    return 0
-
-
-def _chosen(node: _Node, data: Mapping[str, Any]) -> int:
-    node.state = "chosen"
-    return 0
-
-
-_TAKE: Mapping[str, Callable[[_Node, Mapping[str, Any]], int]] = {
-    "generate": _generated,
-    "score": _scored,
-    "prune": _pruned,
-    "select": _chosen,
-}
-"""What an event of a kind does to its node, and the tokens it drew; other kinds are notes."""
-
-
 class Board:
     """Collects the events of one search and says from time to time how it stands."""
 
@@ -226,19 +192,27 @@ class Board:
         for candidate in answer.candidates:
             node = self._nodes.get(candidate.path)
             if node is not None and node.state == "live":
-                self._set(node, "cut" if candidate.finish_reason == "length" else "finished")
+                node.state = "cut" if candidate.finish_reason == "length" else "finished"
+                self._changed[node.path] = node
         if self._changed:
             self._report(time.monotonic())
 
     def _note(self, event: Event) -> None:
         node = self._nodes.setdefault(event.path, _Node(event.path))
         self._changed[event.path] = node
-        if event.kind in _TAKE:
-            self._tokens += _TAKE[event.kind](node, event.data)
-
-    def _set(self, node: _Node, state: State) -> None:
-        node.state = state
-        self._changed[node.path] = node
+        match event.kind:
+            case "generate":
+                node.tokens, node.text = int(event.data["num_tokens"]), str(event.data["text"])
+                node.thinking = bool(event.data["thinking"])
+                self._tokens += node.tokens
+                if event.data["stop_reason"] == "eos":
+                    node.state = "finished"
+            case "score":
+                node.score = event.data["value"]
+            case "prune":
+                node.state = "pruned"
+            case "select":
+                node.state = "chosen"
 
     def _report(self, now: float) -> None:
         states = [node.state for node in self._nodes.values()]

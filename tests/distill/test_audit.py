@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from distill.data.audit import audit_rows, turn_end
+from distill.data.dataset import audit_rows, turn_end
 from distill.spec.sample import TrainingRow, row_of
 from tests.distill.pieces import sample
 from train.base.models import load_tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distill.data.audit import audit_rows
+from distill.data.dataset import audit_rows
 from distill.job.job import run_job
 from distill.measure.obedience import Flags, obedience, two_turns
 from distill.methods.fusion import fusion

@@ -2,8 +2,8 @@
 
 import pytest
 
-from distill.measure.measured import Measured, TaskNumbers, compared, recoveries
-from distill.plan.gates import job_checks, read_job_gates
+from distill.measure.evaluate import Measured, TaskNumbers, compared, recoveries
+from distill.plan.resolve import job_checks, read_job_gates
 from distill.spec.spec import parse_spec
 from ttc.errors import ConfigError
 
@@ -84,5 +84,5 @@ def test_gates_of_training_take_the_held_out_task_of_the_spec():
 
 def test_the_table_shows_paired_gains_over_the_start():
     lines = compared({"start": measured(20), "student": measured(110)}, 1)
-    assert [line.who for line in lines] == ["start", "student"]
-    assert lines[0].cells[4] == "" and lines[1].cells[4].startswith("+45.0 (+")
+    assert [line[1] for line in lines] == ["start", "student"]
+    assert lines[0][4] == "" and lines[1][4].startswith("+45.0 (+")

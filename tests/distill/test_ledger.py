@@ -64,13 +64,13 @@ def test_raising_the_cap_makes_only_cut_answers_anew_and_keeps_their_old_rows(tm
     filled(path, UNITS)
     raised = [unit(i, max_tokens=30) for i in range(len(UNITS))]
     with AnswerLedger(path) as ledger:
-        cut = {u.key for u, entry in ledger.entries(UNITS) if entry.truncated}
+        cut = {u.key for u, entry in ledger.entries(UNITS) if entry.answer and entry.answer.finish_reason != "stop"}
         assert 0 < len(cut) < len(UNITS)
         todo = ledger.missing(raised)
         assert {u.key for u in todo} == cut
         for one in todo:
             ledger.record(one, outcome(one))
-        assert not any(entry.truncated for _, entry in ledger.entries(raised))
+        assert not any(entry.answer and entry.answer.finish_reason != "stop" for _, entry in ledger.entries(raised))
         assert ledger.totals()["done"] == len(UNITS) + len(cut)
         assert [line.max_tokens for line in ledger.story(todo[0].key)] == [8, 30]
         assert ledger.missing(UNITS) == [] and ledger.missing(raised) == []

@@ -12,8 +12,7 @@ import torch
 from distill.job.job import run_job
 from distill.spec.spec import parse_spec
 from distill.supervision.divergence import WORDS
-from distill.supervision.learner import SELF_TEST, Learner
-from distill.supervision.panel import TeacherPanel
+from distill.supervision.panel import SELF_TEST, Learner, TeacherPanel
 from distill.supervision.reader import EngineReader, LocalReader, Passage
 from evals.tasks.cipher import cipher
 from tests.distill.models import STEPS, SYMBOLS, TASK, make_model, setting

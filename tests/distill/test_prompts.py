@@ -1,6 +1,6 @@
 """Problems that must not be asked are found before anything is spent, with what they share with others."""
 
-from distill.data.prompts import clean_prompts
+from distill.data.pipeline import clean_prompts
 from evals.data.decontamination import own_texts
 from tests.distill.pieces import item
 

@@ -16,7 +16,7 @@ import pytest
 
 from serve.operator.config import ServeLimits
 from serve.requests.thinking import ThinkingPolicy
-from serve.running.markers import with_markers
+from serve.running.catalogue import with_markers
 from tests.serve.running import Running, running, served
 from tests.serve.streams import same, streamed, whole
 from ttc.core import Usage

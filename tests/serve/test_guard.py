@@ -11,11 +11,9 @@ import threading
 
 import pytest
 
-from serve.http.server import JsonLines
-from serve.operator.config import load_config
-from serve.operator.metrics import RequestRecord
-from serve.operator.tracing import RequestSpan
-from serve.requests.keys import KeyLimits, find_key, key_from_secret
+from serve.http.app import JsonLines
+from serve.operator.config import KeyLimits, find_key, key_from_secret, load_config
+from serve.operator.metrics import RequestRecord, RequestSpan
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
 from ttc.core import Usage

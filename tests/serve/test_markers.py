@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve.requests.thinking import ThinkingPolicy
-from serve.running.markers import with_markers
+from serve.running.catalogue import with_markers
 from tests.serve.thinker import WithoutMarkers, think
 from ttc.core import Message, Prompt, StreamingEngine
 from ttc.engines.scripted import ScriptedEngine
